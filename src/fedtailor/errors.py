@@ -1,0 +1,29 @@
+"""What can go wrong, by whose doing. Every message is one sentence: who, what was expected, what came, what to do.
+
+    FedtailorError
+    +-- InputError       the caller's data, model or options cannot be used (also a ValueError)
+    +-- WorkError        a function of a method failed at a stage, in a round, for a client (also a RuntimeError)
+    +-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
+"""
+
+
+class FedtailorError(Exception):
+    """Base of every error that fedtailor raises on purpose."""
+
+
+class InputError(FedtailorError, ValueError):
+    """Something that the caller handed over cannot be used."""
+
+
+class WorkError(FedtailorError, RuntimeError):
+    """A step of a method failed while an engine was running it."""
+
+
+class DivergedError(FedtailorError, ArithmeticError):
+    """The model's parameters are no longer finite numbers."""
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raises `InputError(sentence)` unless the condition holds."""
+    if not condition:
+        raise InputError(sentence)

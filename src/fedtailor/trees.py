@@ -1,0 +1,113 @@
+"""Arithmetic on trees: nested dicts and tuples with tensors as leaves, treated as one vector.
+
+Functions never change what they are given. "Stacked" trees carry one more leading dimension: a row per client.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from fedtailor.types import Tree
+
+T = TypeVar("T")
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors of a tree, in a fixed order."""
+    return tree_leaves(tree)
+
+
+def names(tree: Tree) -> list[str]:
+    """A readable name for each leaf, in the order of `leaves`: `0.conv1.weight`."""
+    found, _ = torch.utils._pytree.tree_flatten_with_path(tree)
+    return [".".join(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path) for path, _ in found]
+
+
+def apply(function: Callable[..., Tensor], tree: T, *others: Tree) -> T:
+    """Applies a function leaf by leaf to one tree or to several of the same shape."""
+    result: T = tree_map(function, tree, *others)
+    return result
+
+
+def rebuild(like: T, tensors: Sequence[Tensor]) -> T:
+    """A tree of the shape of `like` with other leaves."""
+    result: T = tree_unflatten(list(tensors), tree_flatten(like)[1])
+    return result
+
+
+def add(a: T, b: T, scale: float | Tensor = 1.0) -> T:
+    """a + scale * b."""
+    return apply(lambda x, y: x + scale * y, a, b)
+
+
+def sub(a: T, b: T) -> T:
+    """a - b."""
+    return apply(torch.sub, a, b)
+
+
+def scaled(tree: T, factor: float | Tensor) -> T:
+    """factor * tree."""
+    return apply(lambda x: x * factor, tree)
+
+
+def zeros(tree: T) -> T:
+    """Zeros of the same shapes."""
+    return apply(torch.zeros_like, tree)
+
+
+def full(tree: T, value: float) -> T:
+    """The same shapes, filled with one value."""
+    return apply(lambda x: torch.full_like(x, value), tree)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product of two trees of the same shape; 0 if they are empty."""
+    return sum(((x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)), torch.zeros(()))
+
+
+def norm(tree: Tree) -> Tensor:
+    """The Euclidean norm over all leaves."""
+    return dot(tree, tree).sqrt()
+
+
+def nbytes(tree: Tree) -> int:
+    """How many bytes the leaves take."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Puts trees of one shape on top of each other: leaves gain a leading dimension."""
+    return apply(lambda *rows: torch.stack(rows), *trees)
+
+
+def concat(stacks: Sequence[T]) -> T:
+    """Joins stacked trees along their rows."""
+    return apply(lambda *parts: torch.cat(parts), *stacks)
+
+
+def row(stacked: T, index: int) -> T:
+    """One row of a stacked tree."""
+    return apply(lambda x: x[index], stacked)
+
+
+def rows(stacked: T, index: Tensor | slice) -> T:
+    """Some rows of a stacked tree, still stacked."""
+    return apply(lambda x: x[index], stacked)
+
+
+def weighted_sum(stacked: T, weights: Tensor) -> T:
+    """The sum over rows, each times its weight."""
+    return apply(lambda x: torch.tensordot(weights.to(x.dtype), x, dims=1), stacked)
+
+
+def all_finite(tree: Tree) -> bool:
+    """Whether no leaf holds a NaN or an infinity."""
+    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree))
+
+
+def to(tree: T, device: torch.device) -> T:
+    """The same tree on another device."""
+    return apply(lambda x: x.to(device), tree)
