@@ -1,9 +1,9 @@
 """What can go wrong, by whose doing. Every message is one sentence: who, what was expected, what came, what to do.
 
-    FedtailorError
-    +-- InputError       the caller's data, model or options cannot be used (also a ValueError)
-    +-- WorkError        a function of a method failed at a stage, in a round, for a client (also a RuntimeError)
-    +-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
+FedtailorError
++-- InputError       the caller's data, model or options cannot be used (also a ValueError)
++-- WorkError        a function of a method failed at a stage, in a round, for a client (also a RuntimeError)
++-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
 """
 
 

@@ -23,7 +23,9 @@ def leaves(tree: Tree) -> list[Tensor]:
 def names(tree: Tree) -> list[str]:
     """A readable name for each leaf, in the order of `leaves`: `0.conv1.weight`."""
     found, _ = torch.utils._pytree.tree_flatten_with_path(tree)
-    return [".".join(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path) for path, _ in found]
+    return [
+        ".".join(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path) for path, _ in found
+    ]
 
 
 def apply(function: Callable[..., Tensor], tree: T, *others: Tree) -> T:
@@ -40,7 +42,7 @@ def rebuild(like: T, tensors: Sequence[Tensor]) -> T:
 
 def add(a: T, b: T, scale: float | Tensor = 1.0) -> T:
     """a + scale * b."""
-    return apply(lambda x, y: x + scale * y, a, b)
+    return apply(lambda x, y: x + _like(scale, y) * y, a, b)
 
 
 def sub(a: T, b: T) -> T:
@@ -50,7 +52,12 @@ def sub(a: T, b: T) -> T:
 
 def scaled(tree: T, factor: float | Tensor) -> T:
     """factor * tree."""
-    return apply(lambda x: x * factor, tree)
+    return apply(lambda x: _like(factor, x) * x, tree)
+
+
+def _like(factor: float | Tensor, leaf: Tensor) -> float | Tensor:
+    """A factor that leaves the leaf's type as it is."""
+    return factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor
 
 
 def zeros(tree: T) -> T:
@@ -65,7 +72,7 @@ def full(tree: T, value: float) -> T:
 
 def dot(a: Tree, b: Tree) -> Tensor:
     """The inner product of two trees of the same shape; 0 if they are empty."""
-    return sum(((x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)), torch.zeros(()))
+    return sum(leaves(apply(lambda x, y: (x * y).sum(), a, b)), torch.zeros(()))
 
 
 def norm(tree: Tree) -> Tensor:

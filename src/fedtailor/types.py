@@ -107,7 +107,9 @@ class Method(NamedTuple):
     client: Work  # (broadcast, memory) -> Result
     server: Work  # (state, Gathered) -> State
     personalise: Work  # (broadcast, memory) -> Params; without its phases: the model before personalising
-    correct: Work | None = None  # (state, change) -> change: the server's work on ONE upload, on the same batches for all
+    correct: Work | None = (
+        None  # (state, change) -> change: the server's work on ONE upload, on the same batches for all
+    )
     combine: Callable[[Tree, Tensor], Tree] | None = None  # (stacked changes, weights) -> change; None: weighted mean
     weigh_by: str | None = None  # None: all clients alike; else by the size of that split
     view: Literal["clients", "pooled"] = "clients"  # pooled: all clients' data as one client's

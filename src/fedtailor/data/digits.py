@@ -1,0 +1,83 @@
+"""Handwritten digits that come with scikit-learn: 1797 images of 8 x 8, no download, two labels a client."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtailor.data.arrays import from_arrays, generator, how_many, require_whole
+from fedtailor.data.dataset import FederatedDataset
+from fedtailor.errors import require
+
+LABELS = 10
+LEAST = 4  # of each of its labels, what a client has at least
+SERVER, PARTITION = 10, 11
+
+
+def digits(
+    *,
+    clients: int = 30,
+    labels: int = 2,
+    server: float = 0.05,
+    test_share: float = 0.25,
+    validation_clients: float = 0.1,
+    new_clients: float = 0.2,
+    seed: int = 0,
+) -> FederatedDataset:
+    """Digits 0 to 9, each client with a few labels and its own, uneven share of their examples.
+
+    The server has a share (float) or count (int) of all examples, drawn at random; the clients have the rest. Labels
+    are dealt so that all are held equally often, give or take one; with fewer than 10 to deal the others stay unused.
+    """
+    from sklearn.datasets import load_digits
+
+    require_whole("digits", "clients", clients, 1)
+    require_whole("digits", "labels", labels, 1)
+    require(labels <= LABELS, f"digits: labels must be at most {LABELS}, got {labels}.")
+    pixels, y = load_digits(return_X_y=True)
+    x, y = pixels.astype(np.uint8).reshape(-1, 1, 8, 8), y.astype(np.int64)
+    order = generator(seed, SERVER).permutation(len(x))
+    own, rest = np.split(order, [min(how_many("digits", server, len(x)), len(x))])
+    whose = _partition(y[rest], clients, labels, generator(seed, PARTITION))
+    held = rest[whose >= 0]
+    return from_arrays(
+        x[held],
+        y[held],
+        whose[whose >= 0],
+        name="digits",
+        classes=LABELS,
+        test_share=test_share,
+        validation_clients=validation_clients,
+        new_clients=new_clients,
+        server=(x[own], y[own]) if len(own) else None,
+        seed=seed,
+        scale=1 / 16,
+    )
+
+
+def _partition(y: NDArray[np.int64], clients: int, labels: int, draws: np.random.Generator) -> NDArray[np.int64]:
+    """Whose each example is; -1 where its label was dealt to nobody."""
+    most = int(np.bincount(y, minlength=LABELS).min()) // LEAST * LABELS // labels
+    served = f"{LEAST} examples of each of {labels} labels from the {len(y)} that the server leaves"
+    require(clients <= most, f"digits: clients must be at most {most} for {served}, got {clients}.")
+    hands, weights = _deal(clients, labels, draws), draws.lognormal(0, 1, clients)
+    whose = np.full(len(y), -1)
+    for label in range(LABELS):
+        holders = np.flatnonzero(hands[:, label])
+        if len(holders):
+            examples = draws.permutation(np.flatnonzero(y == label))
+            whose[examples] = np.repeat(holders, _uneven(len(examples), weights[holders]))
+    return whose
+
+
+def _deal(clients: int, labels: int, draws: np.random.Generator) -> NDArray[np.bool_]:
+    """Who has which labels: each client in turn gets those dealt least so far, ties broken at random."""
+    hands = np.zeros((clients, LABELS), bool)
+    for hand in hands:
+        hand[np.lexsort((draws.random(LABELS), hands.sum(axis=0)))[:labels]] = True
+    return hands
+
+
+def _uneven(total: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Sizes that add up to the total: LEAST for each, and of the rest a part by weight."""
+    bounds = np.cumsum(weights) / weights.sum()
+    bounds[-1] = 1
+    return np.asarray(LEAST + np.diff(np.floor(bounds * (total - LEAST * len(weights))), prepend=0), np.int64)

@@ -1,0 +1,237 @@
+"""What an engine is: it trains a cohort, does the server's work, and personalises and scores clients.
+
+Data is reached only inside an engine, because on real machines it is somewhere else. An engine knows the type `Method`
+and no method by name.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedtailor import keyed, trees
+from fedtailor.data.batching import Place, places, step_counts
+from fedtailor.data.dataset import FederatedDataset, Holders
+from fedtailor.engines.memory import Memory
+from fedtailor.errors import FedtailorError, InputError, WorkError, require
+from fedtailor.task import Task
+from fedtailor.types import Batch, Draw, Gathered, Method, Params, Phase, Plan, State, Tree, Work
+
+SCORE_BATCH = 256
+"""Examples scored at a time."""
+
+
+class Trained(NamedTuple):
+    """What training a cohort gives: the gathered change, and what it cost."""
+
+    gathered: Gathered
+    bytes_down: int
+    bytes_up: int
+    steps: int  # of all clients together
+
+
+class Scored(NamedTuple):
+    """Per client and figure (the loss and each metric) the pair (sum, weight), before and after personalising."""
+
+    before: dict[str, Tensor]
+    after: dict[str, Tensor]
+
+
+class Engine(Protocol):
+    """Where and how the functions of a method run."""
+
+    notes: tuple[str, ...]
+    """What was decided on the way here that the user should know."""
+
+    memory: Memory
+
+    def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
+        """Sends the broadcast to the clients of a cohort, lets them work, and gathers their changes."""
+        ...
+
+    def serve(self, state: State, gathered: Gathered, number: int) -> State:
+        """Does the server's work on what was gathered."""
+        ...
+
+    def score(self, state: State, who: np.ndarray) -> Scored:
+        """Personalises clients, old or new, on their train examples and scores them on their test examples."""
+        ...
+
+
+def decoded(x: Tensor, data: FederatedDataset, dtype: torch.dtype) -> Tensor:
+    """Inputs as the model takes them: tokens as integers, everything else floating and scaled."""
+    return x.long() if data.tokens else x.to(dtype) * data.scale
+
+
+class Site:
+    """Somebody's examples as tensors on the device; batches are gathered and decoded there."""
+
+    def __init__(self, holders: Holders, data: FederatedDataset, dtype: torch.dtype, device: torch.device) -> None:
+        self.holders = holders
+        self._x = torch.from_numpy(np.asarray(holders.x)).to(device)
+        self._y = torch.from_numpy(np.asarray(holders.y)).to(device)
+        self._data, self._dtype, self._device = data, dtype, device
+
+    def batch(self, place: Place) -> Batch:
+        """The examples at a place."""
+        index = place.rows.to(self._device)
+        x, y = decoded(self._x[index], self._data, self._dtype), self._y[index]
+        y = y.to(self._dtype) if y.is_floating_point() else y.long()
+        return Batch(x, y, place.mask.to(self._device, self._dtype), place.key.to(self._device))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything an engine needs to know: the method, the task, the data, the seed, the device, the clients' memory."""
+
+    method: Method
+    task: Task
+    data: FederatedDataset
+    seed: int
+    device: torch.device
+    memory: Memory
+
+    def __post_init__(self) -> None:
+        _check_splits(self.method, self.data)
+
+    def first_state(self) -> State:
+        """The state before the first round."""
+        params: Params = trees.to(self.task.params, self.device)
+        number = torch.zeros((), dtype=torch.int64, device=self.device)
+        return State(params, number, keyed.key(self.seed, "server").to(self.device), self.method.init(params))
+
+    def clients(self) -> Site:
+        """The clients' examples on the device."""
+        return Site(self.data.clients, self.data, self.task.dtype, self.device)
+
+    def server(self) -> Site | None:
+        """The server's examples on the device, if it has any."""
+        return Site(self.data.server, self.data, self.task.dtype, self.device) if self.data.server else None
+
+    def keys(self, purpose: str, number: int, who: Sequence[int] | np.ndarray) -> Tensor:
+        """A key for each holder, for this purpose in this round."""
+        return keyed.key(self.seed, purpose, number, torch.as_tensor(np.asarray(who, dtype=np.int64)))
+
+    def weights(self, who: np.ndarray) -> Tensor:
+        """How much each client counts in the mean."""
+        split = self.method.weigh_by
+        sizes = np.ones(len(who)) if split is None else self.data.clients.splits[split].sizes()[who]
+        return torch.as_tensor(sizes, dtype=self.task.dtype, device=self.device)
+
+    def steps(self, who: np.ndarray) -> np.ndarray:
+        """How many steps each client takes in a round."""
+        counts = [step_counts(phase.plan, self.data.clients, who) for phase in self.method.client.phases]
+        return sum(counts, np.zeros(len(who), dtype=np.int64))
+
+    def count(self, value: int) -> Tensor:
+        """A number as a tensor of the task's kind."""
+        return torch.tensor(float(value), dtype=self.task.dtype, device=self.device)
+
+
+class Collector:
+    """Turns changes, as they arrive, into the one change that the server works with.
+
+    Without a `combine` rule only the running weighted sum is kept, whatever the size of the cohort.
+    """
+
+    def __init__(self, method: Method) -> None:
+        self._combine = method.combine
+        self._stacks: list[Tree] = []
+        self._weights: list[Tensor] = []
+
+    def add(self, changes: Tree, weights: Tensor) -> None:
+        """Takes stacked changes with a weight for each."""
+        if self._combine is None:
+            changes = trees.apply(lambda x: x[None], trees.weighted_sum(changes, weights))
+            if self._stacks:
+                changes = trees.add(self._stacks.pop(), changes)
+        self._stacks.append(changes)
+        self._weights.append(weights)
+
+    def result(self) -> Tree:
+        """The weighted mean of all changes, or what the combining rule makes of them."""
+        weights = torch.cat(self._weights)
+        if self._combine is not None:
+            return self._combine(trees.concat(self._stacks), weights)
+        return trees.apply(lambda x: x[0] / weights.sum().to(x.dtype), self._stacks[0])
+
+
+def alone(work: Work, given: Tree, own: Tree, site: Site | None, holder: int, key: Tensor) -> Tree:
+    """Runs a work for one holder, step by step: the reference for every other way of running it."""
+    carry, who = work.start(given, own), np.array([holder])
+    for number, phase in enumerate(work.phases):
+        for batches in batches_alone(phase.plan, site, who, keyed.fold(key, number)):
+            carry = phase.step(given, carry, batches)
+    return work.finish(given, carry)
+
+
+def batches_alone(plan: Plan, site: Site | None, who: np.ndarray, key: Tensor) -> Iterator[tuple[Batch, ...]]:
+    """What one holder sees, step by step; without data, steps without batches."""
+    if site is None:
+        yield from (() for _ in range(plan.steps or 0))
+        return
+    for placed in places(plan, site.holders, who, key[None], int(step_counts(plan, site.holders, who)[0])):
+        yield tuple(site.batch(place.of(0)) for place in placed)
+
+
+def scoring(task: Task) -> Work:
+    """The work of scoring a model: (nothing, params) -> sums and weights over the holder's test examples."""
+    names = ("loss", *(metric.name for metric in task.metrics))
+
+    def start(given: Tree, params: Params) -> Tree:
+        like = next(iter(params.values()))
+        return params, {name: torch.zeros(2, dtype=like.dtype, device=like.device) for name in names}
+
+    def step(given: Tree, carry: Tree, batches: tuple[Batch, ...]) -> Tree:
+        params, sums = carry
+        return params, trees.add(sums, task.sums(params, batches[0]))
+
+    def finish(given: Tree, carry: Tree) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = carry[1]
+        return sums
+
+    return Work(start, (Phase(step, Plan((Draw("test", SCORE_BATCH),), epochs=1)),), finish)
+
+
+@contextmanager
+def telling(stage: str, number: int, who: str) -> Iterator[None]:
+    """Says at which stage, in which round and for whom something failed."""
+    try:
+        yield
+    except FedtailorError:
+        raise
+    except Exception as problem:
+        first_line = next(iter(str(problem).splitlines()), "")
+        raise WorkError(
+            f"{stage} failed in round {number} for {who}: {type(problem).__name__}: {first_line}"
+        ) from problem
+
+
+def device_named(name: str) -> torch.device:
+    """The device of that name, or a sentence saying why it cannot be had."""
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    kind = name.split(":")[0]
+    require(kind in available, f"Engine: device must be cpu, cuda or mps, got {name!r}.")
+    require(available[kind], f"Engine: device {name!r} was asked for, but PyTorch sees none here; use device=cpu.")
+    return torch.device(name)
+
+
+def _check_splits(method: Method, data: FederatedDataset) -> None:
+    works = {"server": (method.server, method.correct), "client": (method.client, method.personalise)}
+    for work in filter(None, works["server"]):
+        if data.server is None and any(phase.plan.draws for phase in work.phases):
+            raise InputError(
+                f"{method.name}: the server's work needs data, but data set '{data.name}' gives the server none; "
+                "hold some out for it (server=0.05, say) or choose a method without server data."
+            )
+    for work in filter(None, works["client"]):
+        for draw in (draw for phase in work.phases for draw in phase.plan.draws):
+            require(
+                draw.split in data.clients.splits,
+                f"{method.name}: clients need a split '{draw.split}', but data set '{data.name}' "
+                f"has only {', '.join(data.clients.splits)}.",
+            )

@@ -1,0 +1,150 @@
+"""The fast engine: the clients of a cohort are stepped together by `torch.func.vmap`, a chunk at a time.
+
+Clients are sorted by their number of steps and leave the stack when they have finished, so unequal clients cost no
+masked steps; masks exist only inside the last batch of an epoch.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedtailor import keyed, trees
+from fedtailor.data.batching import places, step_counts
+from fedtailor.engines.base import Collector, Scored, Setting, Trained, alone, batches_alone, scoring, telling
+from fedtailor.types import Batch, Gathered, Phase, Result, State, Tree, Work
+
+_ROOM = 1 << 30  # bytes that the stacked copies of the parameters may take when no chunk size is given
+_COPIES = 6  # parameters, gradients, optimiser's moments, change, memory
+_MOST = 256  # clients at a time; more of them no longer make a step cheaper per client
+
+
+class Vectorised:
+    """Runs whole cohorts as one program; `chunk` bounds how many clients are stacked, `compile` compiles the step."""
+
+    def __init__(
+        self, setting: Setting, chunk: int | None = None, compile: bool = False, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.setting, self.notes, self.memory = setting, notes, setting.memory
+        self.chunk = chunk or _chunk_that_fits(trees.nbytes(setting.task.params))
+        self._clients, self._server = setting.clients(), setting.server()
+        self._scoring = scoring(setting.task)
+        self._compile: Callable[[Any], Any] = partial(torch.compile, dynamic=False) if compile else _unchanged
+        self._steps: dict[tuple[int, bool], Callable[..., Tree]] = {}
+
+    def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
+        """Trains the cohort chunk by chunk."""
+        method, collector, up = self.setting.method, Collector(self.setting.method), 0
+        broadcast, fresh = method.broadcast(state), method.new_memory(state)
+        for chunk in self._chunks(cohort):
+            own = self.memory.gather(chunk, fresh)
+            result: Result = self._work(method.client, broadcast, own, chunk, "client", number)
+            self.memory.scatter(chunk, result.memory)
+            up += trees.nbytes(result.change)
+            collector.add(self._corrected(state, result.change, len(chunk), number), self.setting.weights(chunk))
+        counts = (self.setting.count(len(cohort)), self.setting.count(len(self.setting.data.groups["train"])))
+        down, steps = trees.nbytes(broadcast) * len(cohort), int(self.setting.steps(cohort).sum())
+        return Trained(Gathered(collector.result(), *counts), down, up, steps)
+
+    def serve(self, state: State, gathered: Gathered, number: int) -> State:
+        """Does the server's work on what was gathered."""
+        key = self.setting.keys("server", number, [0])[0]
+        with telling(f"{self.setting.method.name}: server work", number, "the server"):
+            result: State = alone(self.setting.method.server, state, gathered, self._server, 0, key)
+        return result
+
+    def score(self, state: State, who: np.ndarray) -> Scored:
+        """Personalises and scores clients chunk by chunk, in the order in which they are asked for."""
+        method, parts = self.setting.method, []
+        broadcast, fresh = method.broadcast(state), method.new_memory(state)
+        for chunk in _slices(who, self.chunk):
+            own = self.memory.gather(chunk, fresh)
+            works = (method.personalise._replace(phases=()), method.personalise)
+            models = [self._work(work, broadcast, own, chunk, "personalise", 0) for work in works]
+            parts.append(Scored(*(self._work(self._scoring, (), params, chunk, "score", 0) for params in models)))
+        return Scored(*trees.apply(lambda leaf: leaf.cpu(), tuple(trees.concat(parts)))) if parts else Scored({}, {})
+
+    def _chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
+        """The cohort in chunks of clients with similar numbers of steps."""
+        order = np.argsort(-self.setting.steps(cohort), kind="stable")
+        return _slices(cohort[order], self.chunk)
+
+    def _work(self, work: Work, given: Tree, own: Tree, who: np.ndarray, purpose: str, number: int) -> Tree:
+        keys = self.setting.keys(purpose, number, who)
+        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)):
+            carry = _each(work.start, len(who))(given, own)
+            for place, phase in enumerate(work.phases):
+                carry = self._phase(phase, given, carry, who, keyed.fold(keys, place))
+            return _each(work.finish, len(who))(given, carry)
+
+    def _phase(self, phase: Phase, given: Tree, carry: Tree, who: np.ndarray, keys: Tensor) -> Tree:
+        site, step = self._clients, self._step(phase, shared=False)
+        counts = step_counts(phase.plan, site.holders, who)
+        order = np.argsort(-counts, kind="stable")
+        counts, carry, finished = counts[order], trees.rows(carry, torch.from_numpy(order)), []
+        any_steps = order[counts > 0]
+        steps = places(phase.plan, site.holders, who[any_steps], keys[any_steps], int(counts.max(initial=0)))
+        for number, placed in enumerate(steps):
+            active = int((counts > number).sum())
+            if active < len(trees.leaves(carry)[0]):
+                finished.append(trees.rows(carry, slice(active, None)))
+                carry = trees.rows(carry, slice(0, active))
+            batches = tuple(site.batch(place.of(slice(0, active))) for place in placed)
+            carry = step(given, carry, batches, torch.arange(active))
+        return trees.rows(trees.concat([carry, *finished[::-1]]), torch.from_numpy(np.argsort(order)))
+
+    def _corrected(self, state: State, changes: Tree, cohort: int, number: int) -> Tree:
+        """The server's correction of every upload, on the same server batches for all."""
+        correct = self.setting.method.correct
+        if correct is None:
+            return changes
+        key = self.setting.keys("server", number, [0])[0]
+        with telling(f"{self.setting.method.name}: server's correction", number, "the server"):
+            carry = _each(correct.start, cohort)(state, changes)
+            for place, phase in enumerate(correct.phases):
+                step = self._step(phase, shared=True)
+                for batches in batches_alone(phase.plan, self._server, np.array([0]), keyed.fold(key, place)):
+                    carry = step(state, carry, batches, torch.arange(cohort))
+            return _each(correct.finish, cohort)(state, carry)
+
+    def _step(self, phase: Phase, shared: bool) -> Callable[..., Tree]:
+        """The phase's step for a stack of clients, made once; `shared` batches are the same for all of them."""
+        name = (id(phase.step), shared)
+        if name not in self._steps:
+            in_dims = (None, 0, None if shared else 0, 0)
+            self._steps[name] = self._compile(vmap(partial(_with_index, phase.step), in_dims, randomness="error"))
+        return self._steps[name]
+
+    def _named(self, who: np.ndarray) -> str:
+        ids = self.setting.data.ids[who]
+        return f"client '{ids[0]}'" if len(ids) == 1 else f"one of {len(ids)} clients from '{ids[0]}' on"
+
+
+def _unchanged(function: Any) -> Any:
+    return function
+
+
+def _with_index(step: Callable[..., Tree], given: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
+    """A step with one tensor more: `vmap` needs at least one, and a carry and batches may have none."""
+    return step(given, carry, batches)
+
+
+def _each(function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree, Tree], Tree]:
+    """`start` or `finish` for a stack of `count` clients with one `given`."""
+
+    def stacked(given: Tree, own: Tree) -> Tree:
+        return vmap(lambda given, own, index: function(given, own), (None, 0, 0))(given, own, torch.arange(count))
+
+    return stacked
+
+
+def _slices(who: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    return (who[begin : begin + size] for begin in range(0, len(who), size))
+
+
+def _chunk_that_fits(param_bytes: int) -> int:
+    return max(1, min(_MOST, _ROOM // max(1, _COPIES * param_bytes)))

@@ -1,0 +1,178 @@
+"""Randomness by name: a draw is a pure function of a key, and a key is made from a seed and a path of names.
+
+    noise = normal(key(seed, "noise", round, client, step), (20, 8))
+
+Nothing is remembered between draws, so the values are the same one by one, under `vmap`, compiled, in any order and on
+any device (normals up to the rounding of `erfinv`). A key serves one draw, and `fold` makes keys for others from it;
+folding and drawing do not meet, so a key that was folded may still be drawn from. To draw for many keys, `vmap`.
+
+The generator is Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). Its
+words are int32 tensors or plain integers. Only their low 32 bits ever matter, so integers may grow, and a compiler may
+keep an overflowing sum in a wider register.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedtailor.errors import require
+
+Name = int | str | Tensor
+W = TypeVar("W", int, Tensor)  # 32-bit words, or 64-bit pairs of them
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+_FOLDING = 0x464F4C44  # sets the keys that fold apart from the keys that draw
+_SHARES = 2**16  # dropout probabilities are multiples of one over this
+
+
+def key(seed: int, *path: Name) -> Tensor:
+    """The key of a path of names: `key(seed, "batches", round, client, step)`.
+
+    Names are strings, integers of up to 64 bits, and tensors of integers, which make as many keys. Their order matters.
+    """
+    made: int | Tensor = 0
+    for name in (seed, *path):
+        if isinstance(made, Tensor):
+            made = fold(made, name)
+        elif isinstance(name, Tensor):
+            made = fold(_tensor(made, name.device), name)
+        else:
+            made = _below(made, _number(name))  # plain integers while they last: much faster than tiny tensors
+    return made if isinstance(made, Tensor) else _tensor(made)
+
+
+def fold(key: Tensor, value: Name) -> Tensor:
+    """The key of a name below `key`. They broadcast: keys [C, 1] and a tensor [S] of names make keys [C, S]."""
+    return _below(key, value if isinstance(value, Tensor) else _tensor(_number(value), key.device))
+
+
+def words(key: Tensor, counters: Tensor) -> Tensor:
+    """63 random bits for each counter, as non-negative int64; keys and counters broadcast."""
+    return _join(*_threefry(_split(key), _split(counters))) & (2**63 - 1)
+
+
+def bits(key: Tensor, n: int) -> Tensor:
+    """n random int32; a longer draw begins with the shorter one."""
+    return torch.stack(_threefry(_split(key), (_positions(key, (n + 1) // 2), 0)), -1).flatten()[:n]
+
+
+def uniform(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Uniform on [0, 1): multiples of 2^-24 in float32, of 2^-53 in float64."""
+    require(dtype in (torch.float32, torch.float64), f"keyed: dtype must be float32 or float64, got {dtype}.")
+    n = math.prod(shape)
+    drawn = words(key, _positions(key, n)) >> 10 if dtype == torch.float64 else (bits(key, n) >> 8) & 0xFFFFFF
+    return (drawn.to(dtype) * (torch.finfo(dtype).eps / 2)).reshape(tuple(shape))
+
+
+def normal(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal and always finite: within 5.5 in float32, within 8.3 in float64."""
+    centred = 2 * uniform(key, shape, dtype) - (1 - torch.finfo(dtype).eps / 2)  # exact, symmetric, never -1, 0 or 1
+    return math.sqrt(2) * torch.erfinv(centred)
+
+
+def integers(key: Tensor, shape: Sequence[int], high: int) -> Tensor:
+    """Uniform on 0, ..., high - 1, as int64; the probabilities are off by less than 2^-63."""
+    require(0 < high < 2**63, f"keyed: high must be positive and below 2^63, got {high}.")
+    return (words(key, _positions(key, math.prod(shape))) % high).reshape(tuple(shape))
+
+
+def permutation(key: Tensor, n: int) -> Tensor:
+    """A random order of 0, ..., n - 1."""
+    return torch.argsort(words(key, _positions(key, n)), stable=True)
+
+
+def choice(key: Tensor, n: int, k: int) -> Tensor:
+    """k distinct numbers below n in random order; if n > 4k, in time and memory that do not grow with n.
+
+    Those are the first k distinct ones among 2k + 64 draws. The probability that there are fewer than k is at most
+    C(n, k) (k / n)^(2k + 64) < 2^-128.
+    """
+    require(0 <= k <= n, f"keyed: cannot choose {k} distinct numbers out of {n}.")
+    if n <= 4 * k:
+        return permutation(key, n)[:k]
+    drawn = integers(key, (2 * k + 64,), n)
+    ranked, order = torch.sort(drawn, stable=True)
+    repeated = torch.cat((ranked[:1] < 0, ranked[1:] == ranked[:-1]))
+    first = torch.where(repeated, len(drawn), order).sort().values[:k]
+    return drawn[first]
+
+
+def keep_mask(key: Tensor, shape: Sequence[int], p: float) -> Tensor:
+    """What dropout with probability p keeps: True with probability `keep_share(p)` exactly."""
+    n, dropped = math.prod(shape), _dropped(p)
+    drawn = bits(key, (n + 1) // 2).view(torch.int16)[:n]
+    return (drawn >= dropped - _SHARES // 2).reshape(tuple(shape))
+
+
+def keep_share(p: float) -> float:
+    """The probability with which `keep_mask` keeps: 1 - p to the nearest multiple of 2^-16, never 0."""
+    return 1 - _dropped(p) / _SHARES
+
+
+def _dropped(p: float) -> int:
+    require(0 <= p < 1 - 2**-17, f"keyed: a dropout probability must lie in [0, 1 - 2^-17), got {p}.")
+    return round(p * _SHARES)
+
+
+def _positions(key: Tensor, n: int) -> Tensor:
+    """0, ..., n - 1 beside the one key of a draw."""
+    require(key.ndim == 0, f"keyed: a draw takes one key, got keys of shape {tuple(key.shape)}; vmap over them.")
+    require(n >= 0, f"keyed: a draw cannot have a negative size, got {n}.")
+    return torch.arange(n, dtype=torch.int32, device=key.device)
+
+
+def _number(name: int | str) -> int:
+    if isinstance(name, str):
+        return _hashed(name)
+    require(isinstance(name, int), f"keyed: a name must be a string, an integer or a tensor, got {name!r}.")
+    require(-(2**63) <= name < 2**64, f"keyed: an integer in a key must fit into 64 bits, got {name}.")
+    return name
+
+
+@torch.compiler.assume_constant_result
+def _hashed(name: str) -> int:
+    """64 bits that are the same in every process."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+def _tensor(number: int, device: torch.device | None = None) -> Tensor:
+    """The low 64 bits of an integer, as int64."""
+    return torch.full((), (number + 2**63) % 2**64 - 2**63, dtype=torch.int64, device=device)
+
+
+def _below(key: W, number: W) -> W:
+    low, high = _split(key)
+    return _join(*_threefry((low ^ _FOLDING, high), _split(number)))
+
+
+def _split(pair: W) -> tuple[W, W]:
+    """The low and the high word of 64 bits."""
+    if isinstance(pair, Tensor):
+        require(not pair.is_floating_point(), f"keyed: keys, names and counters are integers, got {pair.dtype}.")
+        return pair.to(torch.int32), (pair.to(torch.int64) >> 32).to(torch.int32)
+    return pair, pair >> 32
+
+
+def _join(low: W, high: W) -> W:
+    """64 bits from their low and their high word."""
+    if isinstance(low, Tensor):
+        return (high.to(torch.int64) << 32) | (low.to(torch.int64) & 0xFFFFFFFF)
+    return ((high & 0xFFFFFFFF) << 32) | (low & 0xFFFFFFFF)
+
+
+def _threefry(key: tuple[W, W], counter: tuple[W, W | int]) -> tuple[W, W]:
+    k0, k1 = key
+    keys = (k0, k1, k0 ^ k1 ^ _PARITY)
+    x0, x1 = k0 + counter[0], k1 + counter[1]
+    for block in range(5):
+        for r in _ROTATIONS[block % 2]:
+            x0 = x0 + x1
+            x1 = ((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0
+        x0 = x0 + keys[(block + 1) % 3]
+        x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
+    return x0, x1

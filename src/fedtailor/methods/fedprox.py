@@ -1,0 +1,46 @@
+"""FedProx: FedAvg whose clients are held near the global model (Li et al., MLSys 2020).
+
+    client   phi_i  = E epochs on f_i(phi) + lam/2 |phi - theta|^2 from theta;   Delta_i = phi_i - theta
+    server   theta' = theta + server_lr mean_i Delta_i
+
+Personalising is fine-tuning on the plain loss. Identities: with lam = 0 it is FedAvg.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from fedtailor import trees
+from fedtailor.methods import pieces
+from fedtailor.task import Task
+from fedtailor.types import Method, Params, State, Work
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyper(pieces.Local):
+    """Hyper-parameters of FedProx."""
+
+    lam: float = 0.1  # how strongly a client is held near the global model (mu in the paper)
+    server_lr: float = 1.0  # 1: the plain average
+
+    def __post_init__(self) -> None:
+        """Refuses values out of range."""
+        super().__post_init__()
+        pieces.check(self, positive=("server_lr",), not_negative=("lam",))
+
+
+def server_step(rate: float, state: State, mean_change: Params) -> State:
+    """theta + rate * mean change."""
+    return state._replace(params=trees.add(state.params, mean_change, rate))
+
+
+def build(task: Task, hyper: Hyper) -> Method:
+    """FedProx on a task."""
+    return Method(
+        name="fedprox",
+        init=pieces.nothing,
+        broadcast=pieces.params,
+        new_memory=pieces.nothing,
+        client=pieces.training(hyper, partial(pieces.proximal, task.loss, hyper.lam)),
+        server=Work(pieces.mean_change, (), partial(server_step, hyper.server_lr)),
+        personalise=pieces.fine_tuning(hyper, task.loss),
+    )

@@ -1,0 +1,139 @@
+"""Pieces that methods are made of: local training, fine-tuning, and the server's plain update."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from torch import Tensor
+
+from fedtailor import calculus, optim, trees
+from fedtailor.errors import require
+from fedtailor.optim import Optimiser
+from fedtailor.types import Batch, Draw, Gathered, Loss, Params, Phase, Plan, Result, State, Tree, Work
+
+T = TypeVar("T")
+
+Objective = Callable[[Params, Params, Batch], Tensor]
+"""What a client descends: (the model it was sent, its own model, batch) -> loss."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """Hyper-parameters of training at a client, the same for every method that trains there."""
+
+    lr: float = 0.1  # step size
+    epochs: int = 1  # passes over the client's train examples in a round
+    steps: int | None = None  # a number of steps instead of epochs
+    batch: int = 20  # examples a step
+    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"  # begins anew each round
+    momentum: float = 0.0  # of SGD
+    weight_decay: float = 0.0
+    tune_lr: float | None = None  # step size of personalising by SGD; None: lr
+    tune_epochs: int = 5  # passes over the client's train examples when personalising
+
+    def __post_init__(self) -> None:
+        """Refuses values out of range."""
+        check(self, positive=("lr", "tune_lr", "epochs", "steps", "batch"), not_negative=("tune_epochs",))
+        local_optimiser(self)
+
+    def plan(self) -> Plan:
+        """What a client's training consumes in a round."""
+        draws = (Draw("train", self.batch),)
+        return Plan(draws, epochs=self.epochs) if self.steps is None else Plan(draws, steps=self.steps)
+
+
+def check(hyper: object, positive: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()) -> None:
+    """Refuses what is no number, not one of the choices or out of range; None passes where it is allowed."""
+    name = type(hyper).__module__.rpartition(".")[2].replace("_", "-")
+    for field, hint in get_type_hints(type(hyper)).items():
+        value, kinds = getattr(hyper, field), get_args(hint) or (hint,)
+        if get_origin(hint) is Literal:
+            require(value in kinds, f"{name}: {field} must be {' or '.join(kinds)}, got {value!r}.")
+        elif not (value is None and type(None) in kinds):
+            number = isinstance(value, (int, float) if float in kinds else int) and not isinstance(value, bool)
+            require(number and math.isfinite(value), f"{name}: {field} must be a number, got {value!r}.")
+            require(field not in positive or value > 0, f"{name}: {field} must be positive, got {value}.")
+            require(field not in not_negative or value >= 0, f"{name}: {field} must not be negative, got {value}.")
+
+
+def local_optimiser(hyper: Local) -> Optimiser:
+    """The clients' optimiser."""
+    if hyper.optimiser == "sgd":
+        return optim.sgd(hyper.lr, hyper.momentum, weight_decay=hyper.weight_decay)
+    make = optim.adam if hyper.optimiser == "adam" else optim.adamw
+    return make(hyper.lr, weight_decay=hyper.weight_decay)
+
+
+def plain(loss: Loss, sent: Params, own: Params, batch: Batch) -> Tensor:
+    """The loss itself."""
+    return loss(own, batch)
+
+
+def proximal(loss: Loss, lam: float, sent: Params, own: Params, batch: Batch) -> Tensor:
+    """f(phi) + lam/2 |phi - theta|^2: the loss, held near the model that was sent."""
+    return calculus.proximal(loss, lam, sent)(own, batch)
+
+
+def training(hyper: Local, objective: Objective) -> Work:
+    """A client's training: from the model it was sent down its objective. The change travels, nothing stays."""
+    optimiser = local_optimiser(hyper)
+    return Work(partial(begin, optimiser), (Phase(partial(descend, optimiser, objective), hyper.plan()),), change)
+
+
+def fine_tuning(hyper: Local, loss: Loss) -> Work:
+    """Personalising by SGD on the plain loss, from the model that was sent."""
+    optimiser = optim.sgd(hyper.tune_lr or hyper.lr)
+    plan = Plan((Draw("train", hyper.batch),), epochs=hyper.tune_epochs)
+    phases = (Phase(partial(descend, optimiser, partial(plain, loss)), plan),) if hyper.tune_epochs else ()
+    return Work(partial(begin, optimiser), phases, model)
+
+
+def begin(optimiser: Optimiser, sent: Params, memory: Tree) -> tuple[Params, Tree]:
+    """Starts from the model that was sent."""
+    return sent, optimiser.init(sent)
+
+
+def descend(
+    optimiser: Optimiser, objective: Objective, sent: Params, carry: tuple[Params, Tree], batches: tuple[Batch, ...]
+) -> tuple[Params, Tree]:
+    """One step of the optimiser down the objective."""
+    own, memory = carry
+    return optimiser.update(calculus.gradient(partial(objective, sent), own, batches[0]), memory, own)
+
+
+def change(sent: Params, carry: tuple[Params, Tree]) -> Result:
+    """Uploads how far the client's model has come."""
+    return Result(change=trees.sub(carry[0], sent), memory=())
+
+
+def model(sent: Params, carry: tuple[Params, Tree]) -> Params:
+    """The client's own model."""
+    return carry[0]
+
+
+def nothing(_: Tree) -> tuple[()]:
+    """No state, or no memory."""
+    return ()
+
+
+def params(state: State) -> Params:
+    """Sends the model."""
+    return state.params
+
+
+def mean_change(state: State, gathered: Gathered) -> Params:
+    """The server takes up what the cohort's changes came to."""
+    found: Params = gathered.change
+    return found
+
+
+def taken_up(given: Tree, own: T) -> T:
+    """Work that starts or ends with what it was handed."""
+    return own
+
+
+def add(state: State, found: Params) -> State:
+    """theta + change."""
+    return state._replace(params=trees.add(state.params, found))

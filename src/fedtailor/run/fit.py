@@ -1,0 +1,192 @@
+"""Training from Python: `fit` a method on data, look at every client's scores, tailor the model to a new person."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedtailor import engines, methods
+from fedtailor.data.batching import Place
+from fedtailor.data.dataset import FederatedDataset, Split, sole_holder
+from fedtailor.engines.base import Engine, Setting, Site, alone, decoded
+from fedtailor.engines.memory import Memory
+from fedtailor.errors import require
+from fedtailor.purity import drawn_from
+from fedtailor.run.evaluate import evaluate
+from fedtailor.run.loop import Cost, Round, refuse_divergence, round_loop
+from fedtailor.run.metrics import Scores
+from fedtailor.task import Task, classification, probe, regression
+from fedtailor.types import Method, Params, State
+
+Model = nn.Module | Task | Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Personal:
+    """A model that has been tailored to one person. Inputs are in the units of the data that it was trained on."""
+
+    task: Task
+    data: FederatedDataset
+    params: Params
+
+    def outputs(self, x: Any) -> Tensor:
+        """The model's raw outputs."""
+        inputs = torch.as_tensor(np.asarray(x)).to(next(iter(self.params.values())).device)
+        with torch.no_grad():
+            return self.task.outputs(self.params, decoded(inputs, self.data, self.task.dtype))
+
+    def predict(self, x: Any) -> np.ndarray:
+        """Classes, tokens, labels of 0 and 1, or numbers, as the task has it."""
+        outputs = self.outputs(x)
+        if self.task.kind == "multilabel":
+            outputs = outputs > 0
+        elif self.task.kind != "regression":
+            outputs = outputs.argmax(-1)
+        predicted: np.ndarray = outputs.cpu().numpy()
+        return predicted
+
+    def module(self) -> nn.Module:
+        """The model as an ordinary `nn.Module` in evaluation mode, which takes decoded inputs."""
+        return self.task.module(self.params)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method after training."""
+
+    setting: Setting
+    engine: Engine
+    state: State
+    scores: dict[str, Scores]  # of "local" and "new" clients
+    cost: Cost
+
+    @property
+    def params(self) -> Params:
+        """The global model."""
+        return self.state.params
+
+    def personalise(self, x: Any, y: Any) -> Personal:
+        """Tailors the model to a person never seen."""
+        person = _person(self.setting.data, np.asarray(x), np.asarray(y))
+        site = Site(person.clients, person, self.setting.task.dtype, self.setting.device)
+        method, key = self.setting.method, self.setting.keys("personalise", 0, [self.setting.data.clients.count])[0]
+        given, own = method.broadcast(self.state), method.new_memory(self.state)
+        return Personal(self.setting.task, person, alone(method.personalise, given, own, site, 0, key))
+
+
+def fit(
+    method: str | Method,
+    model: Model,
+    data: FederatedDataset,
+    *,
+    rounds: int,
+    cohort: int = 10,
+    seed: int = 0,
+    engine: str = "vectorised",
+    device: str = "cpu",
+    chunk: int | None = None,
+    compile: bool = False,
+    memory: Path | None = None,
+    progress: Callable[[Round], None] | None = None,
+    **hyper: Any,
+) -> Fitted:
+    """Trains a method and scores it on local and new clients.
+
+    method    a name in `fedtailor.methods.NAMES`, with hyper-parameters as further keywords; or a `Method`
+    model     an `nn.Module` (training starts at its weights), a function that makes one (its first weights are drawn
+              from the seed), or a `Task`, for anything but plain classification or regression
+    cohort    clients a round
+    engine    "vectorised" or "one_by_one"
+    device    cpu, cuda or mps
+    chunk     how many clients are stacked at a time; None: as many as fit
+    compile   whether steps are compiled
+    memory    a folder for what clients keep between rounds; None: they keep it in RAM
+    progress  called after every round
+    """
+    require(rounds >= 0, f"fit: rounds must not be negative, got {rounds}.")
+    setting = prepare(method, model, data, rounds=rounds, seed=seed, device=device, memory=memory, **hyper)
+    runner = engines.make(setting, engine, chunk, compile)
+    state, cost = setting.first_state(), Cost()
+    cohort = cohort if setting.method.view == "clients" else 1
+    for done in islice(round_loop(setting, runner, state, cohort), rounds):
+        state, cost = done.state, cost.plus(done.cost)
+        if progress is not None:
+            progress(done)
+    refuse_divergence(setting.method.name, state)
+    return Fitted(setting, runner, state, evaluate(setting, runner, state), cost)
+
+
+def prepare(
+    method: str | Method,
+    model: Model,
+    data: FederatedDataset,
+    *,
+    rounds: int,
+    seed: int = 0,
+    device: str = "cpu",
+    memory: Path | None = None,
+    **hyper: Any,
+) -> Setting:
+    """Brings method, model and data together, and refuses what does not fit."""
+    place = engines.device_named(device)
+    task = task_for(model, data, seed).to(place)
+    if isinstance(method, str):
+        if "rounds" in {field.name for field in fields(methods.file_of(method).Hyper)}:
+            hyper = {"rounds": max(rounds, 1)} | hyper
+        method = methods.build(method, task, **hyper)
+    else:
+        require(not hyper, f"fit: a built method takes no more hyper-parameters, got {', '.join(hyper)}.")
+    view = data.pooled() if method.view == "pooled" else data
+    setting = Setting(method, task, view, seed, place, Memory(view.clients.count, memory))
+    _try_out(setting)
+    return setting
+
+
+def task_for(model: Model, data: FederatedDataset, seed: int) -> Task:
+    """The task that a model and the data's labels imply, unless a task is given."""
+    if isinstance(model, Task):
+        return model
+    if not isinstance(model, nn.Module):
+        with drawn_from(seed):
+            model = model()
+    return regression(model) if data.classes is None else classification(model)
+
+
+def _try_out(setting: Setting) -> None:
+    """Runs the model once on a few real examples."""
+    rows = torch.from_numpy(setting.data.clients.splits["train"].of(int(setting.data.groups["train"][0]))[:2])
+    some = setting.clients().batch(
+        Place(rows, torch.ones(len(rows), dtype=torch.bool), torch.zeros((), dtype=torch.int64))
+    )
+    outputs, classes = probe(setting.task, some.x, some.y), setting.data.classes
+    require(
+        setting.task.kind not in ("classification", "sequences") or outputs.shape[-1] >= (classes or 0),
+        f"Task: the model tells {outputs.shape[-1]} classes apart, but data set '{setting.data.name}' has {classes}.",
+    )
+
+
+def _person(data: FederatedDataset, x: np.ndarray, y: np.ndarray) -> FederatedDataset:
+    """One person's examples as a data set, in the units of another one, so that the same promises are checked."""
+    shape = data.clients.x.shape[1:]
+    require(
+        x.ndim > 0 and x.shape[1:] == shape,
+        f"personalise: an example must have the shape {shape} of the training data, got x of shape {x.shape}.",
+    )
+    nobody = np.array([], dtype=np.int64)
+    holders = sole_holder(x, y)
+    none = Split(nobody, np.array([0, 0]))
+    return FederatedDataset(
+        name="newcomer",
+        clients=holders._replace(splits={**holders.splits, "test": none}),
+        ids=np.array(["newcomer"]),
+        groups={"train": np.array([0]), "local": np.array([0]), "validation": nobody, "new": nobody},
+        server=None,
+        classes=data.classes,
+        scale=data.scale,
+        tokens=data.tokens,
+    )

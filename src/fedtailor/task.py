@@ -1,0 +1,227 @@
+"""A `Task` turns an `nn.Module` with a loss and metrics into pure functions of a parameter dict.
+
+What may not be pure is dealt with here, once: dropout draws its masks from the batch's key, frozen parameters and
+buffers are constants, tied parameters stay tied, and modules that keep running statistics are refused, since a client's
+batches would change the model behind the method's back.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as nnf
+
+from fedtailor import keyed
+from fedtailor.errors import InputError, require
+from fedtailor.purity import KeyedDropout, RefuseGlobalDraws, refuse_impure_layers, twin, with_keyed_dropout
+from fedtailor.types import Batch, Params
+
+PerExample = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(outputs, y) -> for each example a sum and a weight; a figure over many examples is sum of sums / sum of weights."""
+
+
+class Metric(NamedTuple):
+    """A figure by which models are compared."""
+
+    name: str
+    of: PerExample
+    higher_is_better: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: a model's shape, its first parameters, a loss, and metrics (the first one is the headline)."""
+
+    kind: str
+    training: nn.Module
+    evaluating: nn.Module
+    params: Params
+    constants: dict[str, Tensor]
+    losses: PerExample
+    metrics: tuple[Metric, ...]
+
+    def loss(self, params: Params, batch: Batch) -> Tensor:
+        """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
+        keys = {
+            f"{name}.key": keyed.fold(batch.key, number)
+            for number, (name, module) in enumerate(self.training.named_modules())
+            if isinstance(module, KeyedDropout)
+        }
+        outputs = functional_call(self.training, {**self.constants, **params, **keys}, (batch.x,))
+        return _ratio(self.losses(outputs, batch.y), batch.mask)
+
+    def outputs(self, params: Params, x: Tensor) -> Tensor:
+        """The model's outputs in evaluation mode."""
+        result: Tensor = functional_call(self.evaluating, {**self.constants, **params}, (x,))
+        return result
+
+    def sums(self, params: Params, batch: Batch) -> dict[str, Tensor]:
+        """For the loss and each metric, the pair (sum, weight) over the real examples of a batch."""
+        outputs = self.outputs(params, batch.x)
+        scores = {"loss": self.losses} | {metric.name: metric.of for metric in self.metrics}
+        return {name: _masked_sums(of(outputs, batch.y), batch.mask) for name, of in scores.items()}
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating type of the parameters."""
+        return next(iter(self.params.values())).dtype
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Task":
+        """The same task on another device or in another precision."""
+        return replace(
+            self,
+            params={name: value.to(device, dtype) for name, value in self.params.items()},
+            constants={
+                name: value.to(device, dtype if value.is_floating_point() else None)
+                for name, value in self.constants.items()
+            },
+        )
+
+    def module(self, params: Params) -> nn.Module:
+        """An ordinary `nn.Module` in evaluation mode that holds these parameters."""
+        model = copy.deepcopy(self.evaluating)
+        missing = model.load_state_dict({**self.constants, **params}, strict=False).unexpected_keys
+        require(not missing, f"Task: the model has no parameters named {missing}.")
+        return model
+
+
+def classification(model: nn.Module) -> Task:
+    """One of several classes: outputs [B, classes], y [B] integer; cross-entropy and accuracy."""
+    return _task("classification", model, _cross_entropy, Metric("accuracy", _hits, True))
+
+
+def multilabel(model: nn.Module) -> Task:
+    """Any of several labels: outputs [B, labels], y [B, labels] of 0 and 1; binary cross-entropy and F1."""
+    return _task(
+        "multilabel", model, _binary_cross_entropy, Metric("f1", _f1, True), Metric("accuracy", _label_hits, True)
+    )
+
+
+def regression(model: nn.Module) -> Task:
+    """Numbers: outputs of y's size; squared error, with mean absolute error as the headline."""
+    return _task("regression", model, _squared_error, Metric("mae", _absolute_error, False))
+
+
+def sequences(model: nn.Module, padding: tuple[int, ...] = (0,), uncounted: tuple[int, ...] = ()) -> Task:
+    """A token at each place: outputs [B, T, vocabulary], y [B, T]; cross-entropy and accuracy per token.
+
+    Tokens of y in `padding` count neither for the loss nor the accuracy; those in `uncounted` (out of vocabulary, end
+    of sentence) are learned but left out of the accuracy.
+    """
+    losses = partial(_token_losses, padding)
+    return _task("sequences", model, losses, Metric("accuracy", partial(_token_hits, (*padding, *uncounted)), True))
+
+
+def _task(kind: str, model: nn.Module, losses: PerExample, *metrics: Metric) -> Task:
+    require(isinstance(model, nn.Module), f"Task: expected a torch.nn.Module, got {type(model).__name__}.")
+    refuse_impure_layers(model)
+    params = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+    require(bool(params), "Task: the model has no trainable parameter; set requires_grad on what is to be learned.")
+    frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    template = with_keyed_dropout(model)
+    return Task(
+        kind=kind,
+        training=twin(template).train(),
+        evaluating=twin(template).eval(),
+        params=params,
+        constants=frozen | buffers,
+        losses=losses,
+        metrics=metrics,
+    )
+
+
+def _masked_sums(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    return torch.stack([(pairs[0] * mask).sum(), (pairs[1] * mask).sum()])
+
+
+def _ratio(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
+    total, weight = _masked_sums(pairs, mask)
+    mean: Tensor = total / weight.clamp(min=1.0)
+    return mean
+
+
+def _each(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean over everything but the first dimension, each example with weight 1."""
+    flat = values.flatten(1).mean(1) if values.dim() > 1 else values
+    return flat, torch.ones_like(flat)
+
+
+def _cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _each(nnf.cross_entropy(outputs, y, reduction="none"))
+
+
+def _hits(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _each((outputs.argmax(1) == y).to(outputs.dtype))
+
+
+def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _each(nnf.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none"))
+
+
+def _label_hits(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _each(((outputs > 0) == (y > 0)).to(outputs.dtype))
+
+
+def _f1(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    said, true = (outputs > 0).to(outputs.dtype).flatten(1), (y > 0).to(outputs.dtype).flatten(1)
+    return 2 * (said * true).sum(1), said.sum(1) + true.sum(1)
+
+
+def _squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _each((outputs - y.reshape(outputs.shape)) ** 2)
+
+
+def _absolute_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return _each((outputs - y.reshape(outputs.shape)).abs())
+
+
+def _tokens_that_count(y: Tensor, left_out: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    counts = torch.ones_like(y, dtype=dtype)
+    for token in left_out:
+        counts = counts * (y != token)
+    return counts
+
+
+def _token_losses(padding: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    counts = _tokens_that_count(y, padding, outputs.dtype)
+    return (nnf.cross_entropy(outputs.transpose(1, 2), y, reduction="none") * counts).sum(1), counts.sum(1)
+
+
+def _token_hits(left_out: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    counts = _tokens_that_count(y, left_out, outputs.dtype)
+    return ((outputs.argmax(2) == y) * counts).sum(1), counts.sum(1)
+
+
+def probe(task: Task, x: Tensor, y: Tensor) -> Tensor:
+    """Runs the model once on a few real examples and refuses, in one sentence, what would go wrong later.
+
+    Returns the outputs. Refused are: inputs and labels that do not fit the model, layers that change their own buffers,
+    and draws from torch's global generator (`torch.nn.functional.dropout`, `torch.randn`, an LSTM's dropout).
+    """
+    mask = torch.ones(len(x), dtype=task.dtype, device=x.device)
+    batch = Batch(x, y, mask, torch.zeros((), dtype=torch.int64, device=x.device))
+    own = replace(task, constants={name: value.clone() for name, value in task.constants.items()})
+    try:
+        with torch.no_grad(), RefuseGlobalDraws():  # type: ignore[no-untyped-call]
+            own.loss(task.params, batch)
+            outputs = own.outputs(task.params, x)
+    except InputError:
+        raise
+    except Exception as problem:
+        raise InputError(
+            f"Task: the model, run on {len(x)} examples with x {tuple(x.shape)} {x.dtype} and "
+            f"y {tuple(y.shape)} {y.dtype}, failed with: {str(problem).splitlines()[0]} "
+            f"Check the model's input shape and the task ({task.kind})."
+        ) from problem
+    for name, value in task.constants.items():
+        if not torch.equal(value, own.constants[name]):
+            raise InputError(
+                f"Task: the model changes its buffer '{name}' when it is run; such state cannot be federated."
+            )
+    return outputs

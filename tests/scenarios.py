@@ -1,0 +1,86 @@
+"""Tiny problems with known answers, shared by the tests."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedtailor import engines, methods
+from fedtailor.data import FederatedDataset, Holders, Split, sole_holder
+from fedtailor.engines import Engine, Memory, Setting
+from fedtailor.purity import drawn_from
+from fedtailor.run.loop import round_loop
+from fedtailor.task import Task, classification
+from fedtailor.types import Method, State
+
+SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 21, 40)
+"""Train examples of twelve clients: alone in a batch, one left over in the last batch, whole batches."""
+
+
+def toy_data(sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, seed: int = 0) -> FederatedDataset:
+    """Clients who see three classes in five features, each shifted its own way; the last two are new, one validates."""
+    draws = np.random.default_rng(seed)
+    whose = np.repeat(np.arange(len(sizes)), np.array(sizes) + test)
+    x = draws.normal(size=(len(whose), 5)) + 0.3 * whose[:, None] * draws.normal(size=5)
+    y = (x[:, 0] > x[:, 1]).astype(np.int64) + (x[:, 2] > 0.5)
+    train = [np.flatnonzero(whose == client)[test:] for client in range(len(sizes))]
+    held_out = [np.flatnonzero(whose == client)[:test] for client in range(len(sizes))]
+    people = np.arange(len(sizes))
+    cut = max(1, len(sizes) - 3)
+    own = sole_holder(draws.normal(size=(server, 5)), draws.integers(0, 3, server)) if server else None
+    return FederatedDataset(
+        name="toy",
+        clients=Holders(x, y, {"train": split(train), "test": split(held_out)}),
+        ids=np.array([f"client-{client}" for client in people]),
+        groups={"train": people[:cut], "local": people[:cut], "validation": people[cut : cut + 1], "new": people[cut + 1 :]},
+        server=own,
+        classes=3,
+    )
+
+
+def split(parts: list[np.ndarray]) -> Split:
+    """A split from each holder's rows."""
+    return Split(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
+
+
+class Net(nn.Module):
+    """Two layers with dropout between them."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.body, self.drop, self.head = nn.Linear(5, 6), nn.Dropout(dropout), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.head(self.drop(torch.tanh(self.body(x))))
+        return hidden
+
+
+def toy_task(dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Task:
+    """Classification with a small network whose weights are always the same."""
+    with drawn_from(5):
+        return classification(Net(dropout)).to(dtype=dtype)
+
+
+def toy_setting(
+    method: str | Method, task: Task | None = None, data: FederatedDataset | None = None, seed: int = 7, **hyper: Any
+) -> Setting:
+    """A method on the toy problem."""
+    task, data = task or toy_task(), data or toy_data()
+    built = methods.build(method, task, **{"batch": 8} | hyper) if isinstance(method, str) else method
+    view = data.pooled() if built.view == "pooled" else data
+    return Setting(built, task, view, seed, torch.device("cpu"), Memory(view.clients.count))
+
+
+def train(setting: Setting, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **options: Any) -> tuple[State, Engine]:
+    """Some rounds on an engine."""
+    engine, state = engines.make(setting, name, **options), setting.first_state()
+    loop = round_loop(setting, engine, state, min(cohort, len(setting.data.groups["train"])))
+    for _ in range(rounds):
+        state = next(loop).state
+    return state, engine
+
+
+def trained(method: str | Method, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **hyper: Any) -> State:
+    """The state after some rounds of a method on the toy problem."""
+    return train(toy_setting(method, **hyper), rounds, cohort, name)[0]
