@@ -33,7 +33,12 @@ def toy_data(sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, se
         name="toy",
         clients=Holders(x, y, {"train": split(train), "test": split(held_out)}),
         ids=np.array([f"client-{client}" for client in people]),
-        groups={"train": people[:cut], "local": people[:cut], "validation": people[cut : cut + 1], "new": people[cut + 1 :]},
+        groups={
+            "train": people[:cut],
+            "local": people[:cut],
+            "validation": people[cut : cut + 1],
+            "new": people[cut + 1 :],
+        },
         server=own,
         classes=3,
     )
@@ -72,7 +77,9 @@ def toy_setting(
     return Setting(built, task, view, seed, torch.device("cpu"), Memory(view.clients.count))
 
 
-def train(setting: Setting, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **options: Any) -> tuple[State, Engine]:
+def train(
+    setting: Setting, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **options: Any
+) -> tuple[State, Engine]:
     """Some rounds on an engine."""
     engine, state = engines.make(setting, name, **options), setting.first_state()
     loop = round_loop(setting, engine, state, min(cohort, len(setting.data.groups["train"])))

@@ -19,7 +19,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedtailor.errors import require
+from fedtailor.errors import InputError, require
 
 Name = int | str | Tensor
 W = TypeVar("W", int, Tensor)  # 32-bit words, or 64-bit pairs of them
@@ -77,7 +77,8 @@ def normal(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32
 
 def integers(key: Tensor, shape: Sequence[int], high: int) -> Tensor:
     """Uniform on 0, ..., high - 1, as int64; the probabilities are off by less than 2^-63."""
-    require(0 < high < 2**63, f"keyed: high must be positive and below 2^63, got {high}.")
+    if not 0 < high < 2**63:
+        raise InputError(f"keyed: high must be positive and below 2^63, got {high}.")
     return (words(key, _positions(key, math.prod(shape))) % high).reshape(tuple(shape))
 
 
@@ -92,7 +93,8 @@ def choice(key: Tensor, n: int, k: int) -> Tensor:
     Those are the first k distinct ones among 2k + 64 draws. The probability that there are fewer than k is at most
     C(n, k) (k / n)^(2k + 64) < 2^-128.
     """
-    require(0 <= k <= n, f"keyed: cannot choose {k} distinct numbers out of {n}.")
+    if not 0 <= k <= n:
+        raise InputError(f"keyed: cannot choose {k} distinct numbers out of {n}.")
     if n <= 4 * k:
         return permutation(key, n)[:k]
     drawn = integers(key, (2 * k + 64,), n)
@@ -104,9 +106,10 @@ def choice(key: Tensor, n: int, k: int) -> Tensor:
 
 def keep_mask(key: Tensor, shape: Sequence[int], p: float) -> Tensor:
     """What dropout with probability p keeps: True with probability `keep_share(p)` exactly."""
-    n, dropped = math.prod(shape), _dropped(p)
-    drawn = bits(key, (n + 1) // 2).view(torch.int16)[:n]
-    return (drawn >= dropped - _SHARES // 2).reshape(tuple(shape))
+    n, threshold = math.prod(shape), (_dropped(p) - _SHARES // 2) * _SHARES
+    drawn = bits(key, (n + 1) // 2)
+    kept = torch.stack((drawn >= threshold, drawn << 16 >= threshold), -1)  # 16 bits decide: the upper, then the lower
+    return kept.flatten()[:n].reshape(tuple(shape))
 
 
 def keep_share(p: float) -> float:
@@ -122,19 +125,20 @@ def _dropped(p: float) -> int:
 def _positions(key: Tensor, n: int) -> Tensor:
     """0, ..., n - 1 beside the one key of a draw."""
     require(key.ndim == 0, f"keyed: a draw takes one key, got keys of shape {tuple(key.shape)}; vmap over them.")
-    require(n >= 0, f"keyed: a draw cannot have a negative size, got {n}.")
+    if n < 0:  # not `require`: an f-string on the way would make compiled code depend on n
+        raise InputError(f"keyed: a draw cannot have a negative size, got {n}.")
     return torch.arange(n, dtype=torch.int32, device=key.device)
 
 
 def _number(name: int | str) -> int:
     if isinstance(name, str):
-        return _hashed(name)
-    require(isinstance(name, int), f"keyed: a name must be a string, an integer or a tensor, got {name!r}.")
-    require(-(2**63) <= name < 2**64, f"keyed: an integer in a key must fit into 64 bits, got {name}.")
+        return int(_hashed(name))
+    if not isinstance(name, int) or not -(2**63) <= name < 2**64:
+        raise InputError(f"keyed: a name must be a string, an integer of 64 bits or a tensor of them, got {name!r}.")
     return name
 
 
-@torch.compiler.assume_constant_result
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _hashed(name: str) -> int:
     """64 bits that are the same in every process."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
@@ -142,7 +146,8 @@ def _hashed(name: str) -> int:
 
 def _tensor(number: int, device: torch.device | None = None) -> Tensor:
     """The low 64 bits of an integer, as int64."""
-    return torch.full((), (number + 2**63) % 2**64 - 2**63, dtype=torch.int64, device=device)
+    signed = number if number < 2**63 else number - 2**64
+    return torch.full((), signed, dtype=torch.int64, device=device)
 
 
 def _below(key: W, number: W) -> W:
@@ -172,7 +177,17 @@ def _threefry(key: tuple[W, W], counter: tuple[W, W | int]) -> tuple[W, W]:
     for block in range(5):
         for r in _ROTATIONS[block % 2]:
             x0 = x0 + x1
-            x1 = ((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0
+            x1 = _computed_once(((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0)
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
+
+
+def _computed_once(x: W) -> W:
+    """x itself. A compiler would write out again what leads to it at each of its uses, and so the whole past of a round
+    three times in the next; it does not look behind a strided view.
+    """
+    if isinstance(x, Tensor) and torch.compiler.is_compiling():
+        x = x.contiguous()
+        return x.as_strided(x.shape, x.stride())
+    return x

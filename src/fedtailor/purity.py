@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.func import functional_call
+from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedtailor import keyed
-from fedtailor.errors import InputError
+from fedtailor.errors import InputError, require
 
 
 class KeyedDropout(nn.Module):
@@ -34,11 +35,12 @@ class KeyedDropout(nn.Module):
         shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if self.whole_channels else x.shape
         mask = keyed.keep_mask(self.key, tuple(shape), self.p)
         self.key = keyed.fold(self.key, 1)
-        return x * mask.to(x.dtype) / max(keyed.keep_share(self.p), 1e-12)
+        return x * mask.to(x.dtype) / keyed.keep_share(self.p)
 
 
 _CHANNEL_DROPOUT = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _DROPOUT = (nn.Dropout, *_CHANNEL_DROPOUT)
+_MOST_DROPPED = 1 - 2**-16
 
 
 def with_keyed_dropout(model: nn.Module) -> nn.Module:
@@ -51,6 +53,12 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
             if isinstance(child, _DROPOUT):
                 setattr(module, name, KeyedDropout(child.p, isinstance(child, _CHANNEL_DROPOUT)))
     return copied
+
+
+def dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
+    """A key of its own for every dropout layer, by the name of the layer's buffer."""
+    layers = enumerate(module.named_modules())
+    return {f"{name}.key": keyed.fold(key, number) for number, (name, m) in layers if isinstance(m, KeyedDropout)}
 
 
 def twin(model: nn.Module) -> nn.Module:
@@ -72,13 +80,40 @@ def refuse_impure_layers(model: nn.Module) -> None:
             raise InputError(f"Task: {layer} keeps running statistics; build it with track_running_stats=False.")
         if isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
             raise InputError(f"Task: {layer} cannot draw from a key; use torch.nn.Dropout instead.")
+        if isinstance(module, _DROPOUT) and module.p > _MOST_DROPPED:
+            raise InputError(f"Task: {layer} drops everything, got p = {module.p}; take the layer out or lower p.")
+        if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
+            raise InputError(f"Task: {layer} has no parameters yet; run the model once on an example before.")
+
+
+def watched(module: nn.Module, tensors: dict[str, Tensor], x: Tensor, key: Tensor) -> Tensor:
+    """Runs a module on copies of its tensors, which `functional_call` hands back, and refuses it if it changed one."""
+    used = {name: value.clone() for name, value in tensors.items()} | dropout_keys(module, key)
+    outputs: Tensor = functional_call(module, used, (x,))
+    kinds = dict.fromkeys(dict(module.named_buffers()), "buffer")
+    for name, value in tensors.items():
+        require(
+            torch.equal(torch.nan_to_num(value), torch.nan_to_num(used[name])),
+            f"Task: the model changes its {kinds.get(name, 'parameter')} '{name}' when it is run; "
+            "such state cannot be federated.",
+        )
+    return outputs
+
+
+def _draws(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operation is about to draw. Attention is marked as drawing, but does not if it drops nothing."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    return "dropout_p" not in names or given.get("dropout_p", 0.0) > 0
 
 
 class RefuseGlobalDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Raises when an operation draws from torch's global generator."""
+    """Raises when an operation draws random numbers, which it would from torch's global generator."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
+        if _draws(func, args, kwargs or {}):
             raise InputError(
                 f"Task: the model draws random numbers by itself ({func}); use torch.nn.Dropout layers, "
                 "whose draws are keyed, and set the dropout of recurrent and attention layers to 0."
@@ -86,23 +121,19 @@ class RefuseGlobalDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **(kwargs or {}))
 
 
-class _DrawFrom(TorchFunctionMode):
-    """Hands a generator to every random initialisation that does not name one."""
-
-    draws = frozenset(
-        ("rand", "randn", "randint", "randperm", "bernoulli_", "uniform_", "normal_", "trunc_normal_", "orthogonal_")
-        + ("kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_", "sparse_")
-    )
+class _DrawFrom(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands a generator to every operation that draws and does not name one."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.generator = generator
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
-        if getattr(func, "__name__", "") in self.draws and kwargs.get("generator") is None:
-            kwargs["generator"] = self.generator
-        return func(*args, **kwargs)
+        named = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
+        if named or not _draws(func, args, kwargs):
+            return func(*args, **kwargs)
+        return func.overloadpacket(*args, **(kwargs | {"generator": self.generator}))
 
 
 @contextmanager

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as nnf
 
-from fedtailor import keyed
 from fedtailor.errors import InputError, require
-from fedtailor.purity import KeyedDropout, RefuseGlobalDraws, refuse_impure_layers, twin, with_keyed_dropout
+from fedtailor.purity import RefuseGlobalDraws, dropout_keys, refuse_impure_layers, twin, watched, with_keyed_dropout
 from fedtailor.types import Batch, Params
 
 PerExample = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -47,12 +46,8 @@ class Task:
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
-        keys = {
-            f"{name}.key": keyed.fold(batch.key, number)
-            for number, (name, module) in enumerate(self.training.named_modules())
-            if isinstance(module, KeyedDropout)
-        }
-        outputs = functional_call(self.training, {**self.constants, **params, **keys}, (batch.x,))
+        tensors = {**self.constants, **params, **dropout_keys(self.training, batch.key)}
+        outputs = functional_call(self.training, tensors, (batch.x,))
         return _ratio(self.losses(outputs, batch.y), batch.mask)
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
@@ -84,9 +79,12 @@ class Task:
 
     def module(self, params: Params) -> nn.Module:
         """An ordinary `nn.Module` in evaluation mode that holds these parameters."""
-        model = copy.deepcopy(self.evaluating)
-        missing = model.load_state_dict({**self.constants, **params}, strict=False).unexpected_keys
-        require(not missing, f"Task: the model has no parameters named {missing}.")
+        model, values = copy.deepcopy(self.evaluating), {**self.constants, **params}
+        tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        wrong = sorted(values.keys() ^ tensors.keys())
+        require(not wrong, f"Task: parameters must be the model's own, but {wrong} are missing or unknown.")
+        for name, tensor in tensors.items():
+            tensor.data = values[name].detach().clone()
         return model
 
 
@@ -124,11 +122,10 @@ def _task(kind: str, model: nn.Module, losses: PerExample, *metrics: Metric) -> 
     require(bool(params), "Task: the model has no trainable parameter; set requires_grad on what is to be learned.")
     frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    template = with_keyed_dropout(model)
     return Task(
         kind=kind,
-        training=twin(template).train(),
-        evaluating=twin(template).eval(),
+        training=with_keyed_dropout(model).train(),
+        evaluating=twin(model).eval(),
         params=params,
         constants=frozen | buffers,
         losses=losses,
@@ -190,7 +187,8 @@ def _tokens_that_count(y: Tensor, left_out: tuple[int, ...], dtype: torch.dtype)
 
 def _token_losses(padding: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     counts = _tokens_that_count(y, padding, outputs.dtype)
-    return (nnf.cross_entropy(outputs.transpose(1, 2), y, reduction="none") * counts).sum(1), counts.sum(1)
+    known = torch.where(counts > 0, y, 0)  # padding may lie outside the vocabulary
+    return (nnf.cross_entropy(outputs.transpose(1, 2), known, reduction="none") * counts).sum(1), counts.sum(1)
 
 
 def _token_hits(left_out: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,29 +197,39 @@ def _token_hits(left_out: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[
 
 
 def probe(task: Task, x: Tensor, y: Tensor) -> Tensor:
-    """Runs the model once on a few real examples and refuses, in one sentence, what would go wrong later.
+    """Runs the model on a few real examples and refuses, in one sentence, what would go wrong later.
 
-    Returns the outputs. Refused are: inputs and labels that do not fit the model, layers that change their own buffers,
-    and draws from torch's global generator (`torch.nn.functional.dropout`, `torch.randn`, an LSTM's dropout).
+    Returns the outputs. Refused are: inputs and labels that do not fit the model, layers that change their own tensors,
+    draws from torch's global generator (`torch.nn.functional.dropout`, `torch.randn`, an LSTM's dropout), and models
+    that answer differently when they are asked again.
     """
-    mask = torch.ones(len(x), dtype=task.dtype, device=x.device)
-    batch = Batch(x, y, mask, torch.zeros((), dtype=torch.int64, device=x.device))
-    own = replace(task, constants={name: value.clone() for name, value in task.constants.items()})
+    key, tensors = torch.zeros((), dtype=torch.int64, device=x.device), {**task.constants, **task.params}
     try:
         with torch.no_grad(), RefuseGlobalDraws():  # type: ignore[no-untyped-call]
-            own.loss(task.params, batch)
-            outputs = own.outputs(task.params, x)
+            first, again = (watched(task.training, tensors, x, key) for _ in range(2))
+            outputs = watched(task.evaluating, tensors, x, key)
+            _check_labels(task.kind, outputs, y)
+            for of in (task.losses, *(metric.of for metric in task.metrics)):
+                of(outputs, y)
     except InputError:
         raise
     except Exception as problem:
+        reason = next(iter(str(problem).splitlines()), type(problem).__name__)
         raise InputError(
             f"Task: the model, run on {len(x)} examples with x {tuple(x.shape)} {x.dtype} and "
-            f"y {tuple(y.shape)} {y.dtype}, failed with: {str(problem).splitlines()[0]} "
-            f"Check the model's input shape and the task ({task.kind})."
+            f"y {tuple(y.shape)} {y.dtype}, failed with {reason!r}; "
+            f"check the model's input shape and the task ({task.kind})."
         ) from problem
-    for name, value in task.constants.items():
-        if not torch.equal(value, own.constants[name]):
-            raise InputError(
-                f"Task: the model changes its buffer '{name}' when it is run; such state cannot be federated."
-            )
+    require(
+        torch.allclose(first, again, rtol=1e-2, atol=1e-4, equal_nan=True),
+        "Task: the model gives other outputs for the same inputs; it must neither draw nor remember by itself.",
+    )
     return outputs
+
+
+def _check_labels(kind: str, outputs: Tensor, y: Tensor) -> None:
+    """Refuses outputs and labels of shapes that a loss would take for something else without a word."""
+    shape, came, least = list(outputs.shape), list(y.shape), {"classification": 2, "sequences": 3}.get(kind, 1)
+    require(len(shape) >= least, f"Task: {kind} needs outputs of {least} dimensions, got outputs of shape {shape}.")
+    wanted = {"classification": shape[:1] + shape[2:], "sequences": shape[:2], "multilabel": shape}.get(kind, came)
+    require(came == wanted, f"Task: {kind} with outputs of shape {shape} needs y of shape {wanted}, got {came}.")

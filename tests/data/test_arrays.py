@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor.data import FederatedDataset, from_arrays
-from fedtailor.data.dataset import Array
+from fedtailor.data.holders import Array
 from fedtailor.errors import InputError
 
 

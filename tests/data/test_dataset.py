@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtailor.data import FederatedDataset, Holders, Split, dataset, sole_holder
-from fedtailor.data.dataset import Array, row_hashes, shared_example
+from fedtailor.data import FederatedDataset, Holders, Split, check, checks, sole_holder
+from fedtailor.data.checks import row_hashes, shared_example
+from fedtailor.data.holders import Array
 from fedtailor.errors import InputError
 
 
@@ -140,7 +141,7 @@ def test_long_doubles_are_refused_because_their_padding_says_nothing() -> None:
 def test_a_broken_promise_is_refused_in_one_sentence(
     changes: dict[str, Any], sentence: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(checks, "BLOCK_BYTES", block_bytes)
     with pytest.raises(InputError, match=sentence) as caught:
         make(**changes)
     message = str(caught.value)
@@ -199,13 +200,13 @@ def test_shared_example_is_found_exactly_when_there_is_one(many: Array, data: st
     expected = {(i, j) for i, a in enumerate(few) for j, b in enumerate(many) if held[j] and a.tolist() == b.tolist()}
     for block_bytes in (1, 16, 1 << 22):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(dataset, "BLOCK_BYTES", block_bytes)
+            patch.setattr(checks, "BLOCK_BYTES", block_bytes)
             found = shared_example(few, many, held)
         assert found in expected if expected else found is None
 
 
 def test_equal_hashes_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset, "row_hashes", lambda rows: np.zeros(len(rows), np.uint64))
+    monkeypatch.setattr(checks, "row_hashes", lambda rows: np.zeros(len(rows), np.uint64))
     assert shared_example(X[:3] + 50, X, np.ones(10, bool)) is None
     assert shared_example(np.concatenate([X[:3] + 50, X[7:8]]), X, np.ones(10, bool)) == (3, 7)
 
@@ -264,3 +265,12 @@ def test_a_dataset_pickles_and_is_checked_when_replaced() -> None:
     assert replace(made, server=None).describe().server == 0
     with pytest.raises(InputError, match="labels must be from 0 to 1"):
         replace(made, classes=2)
+
+
+def test_promises_that_were_checked_before_are_not_checked_again_but_changes_are() -> None:
+    broken = make(y=changed(Y, 4, 3), trust=True)
+    for check_it in (check, replace):
+        with pytest.raises(InputError, match="labels must be from 0 to 2, but example 4 of client 'bob' has 3"):
+            check_it(broken)
+    with pytest.raises(InputError, match=r"example 0 .* by client 'ann' and client 'pooled'\."):
+        replace(make().pooled())

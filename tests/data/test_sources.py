@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from sklearn.datasets import load_digits
 
 from fedtailor.data import SOURCES, FederatedDataset, digits, load, synthetic
-from fedtailor.data.dataset import Array
+from fedtailor.data.holders import Array
 from fedtailor.errors import InputError
 
 

@@ -6,8 +6,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from fedtailor.data.arrays import from_arrays
-from fedtailor.data.dataset import FederatedDataset, Holders, Split, Summary, check, sole_holder
+from fedtailor.data.dataset import FederatedDataset, Summary, check
 from fedtailor.data.digits import digits
+from fedtailor.data.holders import Holders, Split, sole_holder
 from fedtailor.data.synthetic import synthetic
 from fedtailor.errors import require
 

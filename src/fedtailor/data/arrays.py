@@ -5,7 +5,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.dataset import Array, FederatedDataset, Holders, Split, sole_holder
+from fedtailor.data.dataset import FederatedDataset
+from fedtailor.data.holders import Array, Holders, Split, sole_holder
 from fedtailor.errors import InputError, require
 
 ServerData = tuple[Any, Any] | float | None

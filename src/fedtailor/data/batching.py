@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as nnf
 
 from fedtailor import keyed
-from fedtailor.data.dataset import Holders, Split
+from fedtailor.data.holders import Holders, Split
 from fedtailor.errors import require
 from fedtailor.types import Draw, Plan
 
@@ -69,12 +70,16 @@ def _batches_an_epoch(draw: Draw, sizes: np.ndarray) -> np.ndarray:
 
 
 def _width(draw: Draw, sizes: np.ndarray) -> int:
-    largest = int(sizes.max(initial=0))
+    largest = int(sizes.max(initial=1))
     return min(draw.size, largest) if draw.size else largest
 
 
 def _stream(draw: Draw, split: Split, who: np.ndarray, keys: Tensor, first: int, last: int) -> Place:
-    """The steps first, ..., last - 1 of one draw, laid out as [holders, steps, size]."""
+    """The steps first, ..., last - 1 of one draw, laid out as [holders, steps, size].
+
+    Padding repeats examples that somebody holds, since others may not even be finite. Whoever holds none gets it alone.
+    """
+    require(len(split.index) > 0, f"Plan: batches of split '{draw.split}' are wanted, but nobody has an example in it.")
     sizes = torch.from_numpy(split.sizes()[who])
     a_epoch = torch.from_numpy(_batches_an_epoch(draw, split.sizes()[who])).clamp(min=1)
     steps = torch.arange(first, last)
@@ -84,15 +89,14 @@ def _stream(draw: Draw, split: Split, who: np.ndarray, keys: Tensor, first: int,
     mask = position < sizes[:, None, None]
     shuffled = _permuted(sizes, epoch[:, 0], epoch[:, -1], keyed.fold(keys, _ORDER))
     order = shuffled.at(epoch[..., None], torch.where(mask, position, 0))
-    offsets = torch.from_numpy(split.offsets[who])
-    index = torch.from_numpy(split.index)[offsets[:, None, None] + order]
-    return Place(index, mask, keyed.fold(keyed.fold(keys, _NOISE)[:, None], steps))
+    at = np.minimum(split.offsets[who][:, None, None] + order.numpy(), len(split.index) - 1)
+    return Place(torch.from_numpy(split.index[at]), mask, keyed.fold(keyed.fold(keys, _NOISE)[:, None], steps))
 
 
 class _Permutations(NamedTuple):
     """For each holder the permutations of a run of epochs, end to end in one flat tensor."""
 
-    flat: Tensor
+    flat: Tensor  # and one entry more, for a last holder of nothing to point at
     starts: Tensor  # where each holder's first permutation begins
     sizes: Tensor
     first_epoch: Tensor
@@ -115,7 +119,7 @@ def _permuted(sizes: Tensor, first_epoch: Tensor, last_epoch: Tensor, keys: Tens
     by_random = torch.argsort(random, stable=True)
     order = by_random[torch.argsort(segment[by_random], stable=True)]
     starts = torch.cumsum(epochs * sizes, 0) - epochs * sizes
-    return _Permutations(position[order], starts, sizes, first_epoch)
+    return _Permutations(nnf.pad(position[order], (0, 1)), starts, sizes, first_epoch)
 
 
 def _count_within(lengths: Tensor) -> Tensor:

@@ -19,12 +19,7 @@ NAMES = ("vectorised", "one_by_one")
 
 def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, compile: bool = False) -> Engine:
     """An engine by name. What cannot be vectorised or compiled runs the slower way, and `notes` says why."""
-    if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        raise InputError(
-            f"There is no engine '{name}'; {f'did you mean {near[0]}?' if near else f'choose of {NAMES}.'}"
-        )
-    require(chunk is None or chunk >= 1, f"Engine: chunk must be at least 1 client, got {chunk}.")
+    check(name, chunk)
     if name == "one_by_one":
         return OneByOne(setting)
     if reason := why_not_vectorised(setting):
@@ -35,6 +30,15 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
         note = f"{setting.method.name} runs uncompiled, since torch.compile does not work here: {reason}"
         return Vectorised(setting, chunk, compile=False, notes=(note,))
     return Vectorised(setting, chunk, compile)
+
+
+def check(name: str, chunk: int | None) -> None:
+    """Refuses a name or a chunk size that no engine has."""
+    if name not in NAMES:
+        near = difflib.get_close_matches(name, NAMES, 1)
+        hint = f"did you mean {near[0]}?" if near else f"the engines are {', '.join(NAMES)}."
+        raise InputError(f"There is no engine '{name}'; {hint}")
+    require(chunk is None or chunk >= 1, f"Engine: chunk must be at least 1 client, got {chunk}.")
 
 
 def why_not_vectorised(setting: Setting) -> str | None:

@@ -3,6 +3,8 @@
 Pages that no client has written to take no room, so a million clients with a personal head need no million dicts.
 """
 
+import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +15,17 @@ from fedtailor import trees
 from fedtailor.errors import require
 from fedtailor.types import Tree
 
+_ENDING = ".memory"
+
 
 class Memory:
     """Rows of client memory, gathered and scattered by cohort."""
 
-    def __init__(self, clients: int, folder: Path | None = None) -> None:
+    def __init__(self, clients: int, folder: str | Path | None = None) -> None:
         self.known = torch.zeros(clients, dtype=torch.bool)
-        self._folder = folder
+        self._folder = None if folder is None else Path(folder)
         self._store: Tree | None = None
+        self._refuse_used_folder()
 
     def gather(self, who: np.ndarray, fresh: Tree) -> Tree:
         """The memories of some clients, stacked; whoever has none yet is given `fresh`."""
@@ -40,22 +45,31 @@ class Memory:
         self.known[rows] = True
 
     def _allocate(self, stacked: Tree) -> Tree:
+        self._refuse_used_folder()
         tensors = [
-            self._leaf(name, (len(self.known), *leaf.shape[1:]), leaf.dtype)
-            for name, leaf in zip(trees.names(stacked), trees.leaves(stacked), strict=True)
+            self._leaf(f"{number}-{_plain(name)}", (len(self.known), *leaf.shape[1:]), leaf.dtype)
+            for number, (name, leaf) in enumerate(zip(trees.names(stacked), trees.leaves(stacked), strict=True))
         ]
         return trees.rebuild(stacked, tensors)
 
     def _leaf(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if self._folder is None:
+        numel = math.prod(shape)
+        if self._folder is None or numel == 0:
             return torch.empty(shape, dtype=dtype)
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{name}.bin"
-        require(not path.exists(), f"Memory: '{path}' holds another run's memory; choose an empty folder.")
-        numel = int(np.prod(shape))
-        with path.open("wb") as file:
-            file.truncate(numel * torch.empty((), dtype=dtype).element_size())
+        path = self._folder / f"{name}{_ENDING}"
+        with path.open("xb") as file:
+            file.truncate(numel * dtype.itemsize)
         return torch.from_file(str(path), shared=True, size=numel, dtype=dtype).reshape(shape)
+
+    def _refuse_used_folder(self) -> None:
+        used = self._folder is not None and any(self._folder.glob(f"*{_ENDING}"))
+        require(not used, f"Memory: folder '{self._folder}' holds another run's memory; choose an empty one.")
+
+
+def _plain(name: str) -> str:
+    """A leaf's name as part of a file's name; the number before it keeps names apart that become the same."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
 
 
 def _rows_or(kept: Tensor, rows: Tensor, known: Tensor, fresh: Tensor) -> Tensor:

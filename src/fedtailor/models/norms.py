@@ -9,22 +9,25 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def with_group_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     """A copy of the model in which every BatchNorm layer is a GroupNorm of at most `groups` groups.
 
-    The number of groups is the largest one that divides the channels. Scale and shift are taken over.
+    The number of groups is the largest one that divides the channels and leaves at least two in each. BatchNorm1d
+    becomes one group, because it may see plain vectors, of which small groups would leave hardly more than signs.
+    Scale and shift are taken over, frozen if they were; a layer used in several places stays one layer.
     """
-    if isinstance(model, _BatchNorm):
-        return _group_norm(model, groups)
+    made: dict[_BatchNorm, nn.GroupNorm] = {}
     copied = copy.deepcopy(model)
     for module in list(copied.modules()):
-        for name, child in list(module.named_children()):
+        for name, child in list(module._modules.items()):
             if isinstance(child, _BatchNorm):
-                setattr(module, name, _group_norm(child, groups))
-    return copied
+                made[child] = made.get(child) or _group_norm(child, groups)
+                setattr(module, name, made[child])
+    return _group_norm(copied, groups) if isinstance(copied, _BatchNorm) else copied
 
 
 def _group_norm(layer: _BatchNorm, groups: int) -> nn.GroupNorm:
     channels = layer.num_features
-    fitting = max(count for count in range(1, min(groups, channels) + 1) if channels % count == 0)
-    made = nn.GroupNorm(fitting, channels, eps=layer.eps, affine=layer.affine)
+    most = 1 if isinstance(layer, nn.BatchNorm1d) else max(1, min(groups, channels // 2))
+    fitting = max(count for count in range(1, most + 1) if channels % count == 0)
+    norm = nn.GroupNorm(fitting, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
-        made.load_state_dict({"weight": layer.weight.detach().clone(), "bias": layer.bias.detach().clone()})
-    return made
+        norm.weight, norm.bias = layer.weight, layer.bias  # the layer is a copy, so its parameters may move
+    return norm.train(layer.training)

@@ -45,13 +45,7 @@ def round_loop(setting: Setting, engine: Engine, state: State, cohort: int) -> I
 
     Cohorts depend on the seed and the round alone, so every method of a comparison meets the same ones.
     """
-    people = setting.data.groups["train"]
-    require(
-        1 <= cohort <= len(people),
-        f"{setting.method.name}: {cohort} clients a round were asked for, but data set '{setting.data.name}' has "
-        f"{len(people)} to train on; choose a cohort of 1 to {len(people)}.",
-    )
-    number = int(state.round)
+    people, number = setting.data.groups["train"], int(state.round)
     while True:
         began = time.perf_counter()
         chosen = people[keyed.choice(keyed.key(setting.seed, "cohort", number), len(people), cohort).numpy()]
@@ -62,6 +56,16 @@ def round_loop(setting: Setting, engine: Engine, state: State, cohort: int) -> I
         number += 1
         state = state._replace(round=torch.full_like(state.round, number))
         yield Round(number, state, chosen, Cost(down, up, steps, time.perf_counter() - began))
+
+
+def refuse_cohort(setting: Setting, cohort: int) -> None:
+    """Raises if a cohort of that size cannot be drawn."""
+    people = len(setting.data.groups["train"])
+    require(
+        1 <= cohort <= people,
+        f"{setting.method.name}: {cohort} clients a round were asked for, but data set '{setting.data.name}' has "
+        f"{people} to train on; choose a cohort of 1 to {people}.",
+    )
 
 
 def refuse_divergence(method: str, state: State) -> None:

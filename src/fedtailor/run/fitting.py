@@ -18,7 +18,7 @@ from fedtailor.engines.memory import Memory
 from fedtailor.errors import require
 from fedtailor.purity import drawn_from
 from fedtailor.run.evaluate import evaluate
-from fedtailor.run.loop import Cost, Round, refuse_divergence, round_loop
+from fedtailor.run.loop import Cost, Round, refuse_cohort, refuse_divergence, round_loop
 from fedtailor.run.metrics import Scores
 from fedtailor.task import Task, classification, probe, regression
 from fedtailor.types import Method, Params, State
@@ -108,17 +108,28 @@ def fit(
     memory    a folder for what clients keep between rounds; None: they keep it in RAM
     progress  called after every round
     """
-    require(rounds >= 0, f"fit: rounds must not be negative, got {rounds}.")
-    setting = prepare(method, model, data, rounds=rounds, seed=seed, device=device, memory=memory, **hyper)
-    runner = engines.make(setting, engine, chunk, compile)
+    setting = prepare(
+        method, model, data, rounds=rounds, cohort=cohort, seed=seed, device=device, memory=memory, **hyper
+    )
+    return trained(setting, engines.make(setting, engine, chunk, compile), rounds, cohort, progress)
+
+
+def trained(
+    setting: Setting, engine: Engine, rounds: int, cohort: int, progress: Callable[[Round], None] | None = None
+) -> Fitted:
+    """Trains what has been prepared, and scores it."""
     state, cost = setting.first_state(), Cost()
-    cohort = cohort if setting.method.view == "clients" else 1
-    for done in islice(round_loop(setting, runner, state, cohort), rounds):
+    for done in islice(round_loop(setting, engine, state, cohort_of(setting, cohort)), rounds):
         state, cost = done.state, cost.plus(done.cost)
         if progress is not None:
             progress(done)
     refuse_divergence(setting.method.name, state)
-    return Fitted(setting, runner, state, evaluate(setting, runner, state), cost)
+    return Fitted(setting, engine, state, evaluate(setting, engine, state), cost)
+
+
+def cohort_of(setting: Setting, cohort: int) -> int:
+    """How many clients a round has: the pool is alone."""
+    return cohort if setting.method.view == "clients" else 1
 
 
 def prepare(
@@ -127,12 +138,14 @@ def prepare(
     data: FederatedDataset,
     *,
     rounds: int,
+    cohort: int = 10,
     seed: int = 0,
     device: str = "cpu",
     memory: Path | None = None,
     **hyper: Any,
 ) -> Setting:
     """Brings method, model and data together, and refuses what does not fit."""
+    require(rounds >= 0, f"fit: rounds must not be negative, got {rounds}.")
     place = engines.device_named(device)
     task = task_for(model, data, seed).to(place)
     if isinstance(method, str):
@@ -143,6 +156,7 @@ def prepare(
         require(not hyper, f"fit: a built method takes no more hyper-parameters, got {', '.join(hyper)}.")
     view = data.pooled() if method.view == "pooled" else data
     setting = Setting(method, task, view, seed, place, Memory(view.clients.count, memory))
+    refuse_cohort(setting, cohort_of(setting, cohort))
     _try_out(setting)
     return setting
 

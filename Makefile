@@ -1,0 +1,53 @@
+# Every target sets up what it needs: a virtual environment in .venv, filled by pip.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help demo test slow check format bench build clean
+
+help:
+	@echo "make demo    compare methods on the embedded data"
+	@echo "make test    run the tests; make slow: the long ones too"
+	@echo "make check   format, lint, types, layers; make format: mend the format"
+	@echo "make bench   measure speed; make build: build the wheel; make clean: remove what was made"
+
+.venv/made:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtailor needs Python 3.11 or newer, this is " + sys.version)'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/user: .venv/made pyproject.toml constraints.txt
+	$(PIP) -e .
+	@touch $@
+
+.venv/developer: .venv/made pyproject.toml constraints.txt
+	$(PIP) -e '.[dev]'
+	@touch $@ .venv/user
+
+demo: .venv/user
+	$(BIN)/fedtailor compare
+
+test: .venv/developer
+	$(BIN)/python -m pytest
+
+slow: .venv/developer
+	$(BIN)/python -m pytest -m 'slow or not slow'
+
+check: .venv/developer
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_layers.py tests/test_public_names.py
+
+format: .venv/developer
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/developer
+	$(BIN)/python benchmarks/engines.py
+
+build: .venv/developer
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,5 @@
+"""`python -m fedtailor`."""
+
+from fedtailor.cli import main
+
+main()

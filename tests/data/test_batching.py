@@ -1,0 +1,219 @@
+"""Batches against a plain loop over `keyed.permutation`: for anybody, beside anybody, in any window."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from agreement import distance
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedtailor import keyed
+from fedtailor.data import Holders, Split, batching
+from fedtailor.data.batching import Place, places, step_counts
+from fedtailor.errors import InputError
+from fedtailor.types import Draw, Plan
+
+Batches = list[tuple[list[int], int]]
+"""For each draw of a step, the rows that are real and the key."""
+
+
+def holders_of(sizes: list[int], queries: list[int] | None = None) -> Holders:
+    """Holders of so many train examples and query examples each, scattered over the columns."""
+    queries = [1] * len(sizes) if queries is None else queries
+    order = np.random.default_rng(0).permutation(sum(sizes) + sum(queries) + 5)
+    cut = sum(sizes)
+    train = Split(order[:cut], np.cumsum([0, *sizes]))
+    query = Split(order[cut : cut + sum(queries)], np.cumsum([0, *queries]))
+    return Holders(np.zeros((len(order), 2)), np.zeros(len(order)), {"train": train, "query": query})
+
+
+def keys_of(count: int, seed: int = 0) -> Tensor:
+    return keyed.key(seed, "batches", torch.arange(count))
+
+
+def wanted(plan: Plan, holders: Holders, who: int, key: Tensor, step: int) -> Batches:
+    """What a holder sees at a step, from the definition: streams are numbered from the last draw on."""
+    seen = []
+    for number, draw in enumerate(reversed(plan.draws)):
+        own, stream = holders.splits[draw.split].of(who), keyed.fold(key, number)
+        size = draw.size or max(1, len(own))
+        epoch, place = divmod(step, max(1, -(-len(own) // size)))
+        order = keyed.permutation(keyed.fold(keyed.fold(stream, 0), epoch), len(own)).numpy()
+        rows = own[order[place * size : (place + 1) * size]].tolist()
+        seen.append((rows, int(keyed.fold(keyed.fold(stream, 1), step))))
+    return seen[::-1]
+
+
+def real(placed: tuple[Place, ...], at: int) -> Batches:
+    own = [place.of(at) for place in placed]
+    return [(rows[mask].tolist(), int(key)) for rows, mask, key in own]
+
+
+def seen(plan: Plan, holders: Holders, who: list[int], steps: int, keys: Tensor | None = None) -> list[list[Batches]]:
+    """For each of some holders, what it sees at each step."""
+    keys = keys_of(holders.count)[who] if keys is None else keys
+    laid_out = list(places(plan, holders, np.array(who), keys, steps))
+    return [[real(placed, at) for placed in laid_out] for at in range(len(who))]
+
+
+draws = st.builds(Draw, st.sampled_from(["train", "query"]), st.one_of(st.none(), st.integers(1, 12)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 25), st.integers(0, 9)), min_size=1, max_size=4),
+    asked=st.lists(draws, min_size=1, max_size=3),
+    steps=st.integers(0, 9),
+    window=st.sampled_from([1, 30, 1 << 21]),
+    data=st.data(),
+)
+def test_everybody_sees_what_the_definition_says(
+    sizes: list[tuple[int, int]], asked: list[Draw], steps: int, window: int, data: st.DataObject
+) -> None:
+    holders = holders_of([size for size, _ in sizes], [query for _, query in sizes])
+    if not len(holders.splits["query"].index):
+        asked = [draw._replace(split="train") for draw in asked]
+    plan, keys = Plan(tuple(asked), steps=steps), keys_of(holders.count, data.draw(st.integers(0, 2**63)))
+    who = data.draw(st.lists(st.sampled_from(range(holders.count)), min_size=1, unique=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "_PLACES", window)
+        got = seen(plan, holders, who, steps, keys[who])
+    assert got == [[wanted(plan, holders, own, keys[own], step) for step in range(steps)] for own in who]
+
+
+@settings(max_examples=40, deadline=None)
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), size=st.integers(1, 50), epochs=st.integers(1, 4))
+def test_an_epoch_shows_every_example_once_and_pads_its_last_batch_alone(
+    sizes: list[int], size: int, epochs: int
+) -> None:
+    holders, plan = holders_of(sizes), Plan((Draw("train", size),), epochs=epochs)
+    counts = step_counts(plan, holders, np.arange(len(sizes)))
+    assert counts.tolist() == [epochs * -(-own // size) for own in sizes]
+    laid_out = list(places(plan, holders, np.arange(len(sizes)), keys_of(len(sizes)), int(counts.max())))
+    for who, own in enumerate(sizes):
+        an_epoch = -(-own // size)
+        orders = []
+        for epoch in range(epochs):
+            batches = [laid_out[step][0].of(who) for step in range(epoch * an_epoch, (epoch + 1) * an_epoch)]
+            orders.append([int(row) for rows, mask, _ in batches for row in rows[mask]])
+            assert Counter(orders[-1]) == Counter(holders.splits["train"].of(who).tolist())
+            assert all(int(mask.sum()) == size for _, mask, _ in batches[:-1])
+            assert int(batches[-1].mask.sum()) == own - size * (an_epoch - 1)
+        assert own < 15 or len({tuple(order) for order in orders}) == epochs
+
+
+def test_real_examples_come_first_and_padding_is_an_example_of_the_holders() -> None:
+    holders = holders_of([3, 11, 1])
+    held = set(holders.splits["train"].index.tolist())
+    for (place,) in places(Plan((Draw("train", 4),), epochs=2), holders, np.arange(3), keys_of(3), 6):
+        assert place.rows.shape == place.mask.shape == (3, 4)
+        assert torch.equal(place.mask, place.mask.sort(dim=1, descending=True).values)
+        assert set(place.rows.flatten().tolist()) <= held
+        for who in range(3):
+            assert set(place.rows[who].tolist()) <= set(holders.splits["train"].of(who).tolist())
+
+
+@pytest.mark.parametrize("plan", [Plan((Draw("train", None),), epochs=3), Plan((Draw("train", 99),), steps=3)])
+def test_whole_splits_are_seen_at_every_step_in_a_new_order(plan: Plan) -> None:
+    holders = holders_of([1, 20, 9])
+    assert step_counts(plan, holders, np.arange(3)).tolist() == [3, 3, 3]
+    for who, steps in enumerate(seen(plan, holders, [0, 1, 2], 3)):
+        rows = [step[0][0] for step in steps]
+        assert [sorted(row) for row in rows] == 3 * [sorted(holders.splits["train"].of(who).tolist())]
+        assert who == 0 or rows[0] != rows[1] != rows[2]
+
+
+def test_plans_of_steps_run_on_over_epochs() -> None:
+    holders = holders_of([5, 2])
+    by_steps, by_epochs = Plan((Draw("train", 2),), steps=7), Plan((Draw("train", 2),), epochs=3)
+    assert step_counts(by_steps, holders, np.array([0, 1])).tolist() == [7, 7]
+    assert step_counts(by_epochs, holders, np.array([1, 0])).tolist() == [3, 9]
+    assert seen(by_steps, holders, [0, 1], 7) == [own[:7] for own in seen(by_epochs, holders, [0, 1], 9)]
+
+
+def test_the_last_stream_is_the_same_whatever_is_drawn_beside_it() -> None:
+    holders, last = holders_of([13, 4, 30]), Draw("train", 4)
+    alone = seen(Plan((last,), steps=9), holders, [0, 1, 2], 9)
+    for others in ((last,), (Draw("query", None),), (Draw("train", 7), last), (last, last, last)):
+        beside = seen(Plan((*others, last), steps=9), holders, [0, 1, 2], 9)
+        assert [[step[-1:] for step in own] for own in beside] == alone
+    three = seen(Plan((last, last, last), steps=9), holders, [2], 9)[0]
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert all(step[one][0] != step[other][0] and step[one][1] != step[other][1] for step in three)
+
+
+def test_a_holder_sees_the_same_alone_in_any_stack_and_in_any_order() -> None:
+    holders, plan = holders_of([13, 1, 30, 6], [2, 5, 1, 3]), Plan((Draw("query", 2), Draw("train", 4)), steps=11)
+    together = seen(plan, holders, [0, 1, 2, 3], 11)
+    for who in ([2], [3, 0], [1, 3, 2, 0]):
+        assert seen(plan, holders, who, 11) == [together[own] for own in who]
+    assert seen(plan, holders, [0], 11, keys_of(4)[[1]]) != [together[0]]
+
+
+def test_every_step_of_everybody_has_a_key_of_its_own() -> None:
+    plan = Plan((Draw("query", 2), Draw("train", 4)), steps=50)
+    laid_out = list(places(plan, holders_of([13, 1, 30]), np.arange(3), keys_of(3), 50))
+    keys = [int(key) for placed in laid_out for place in placed for key in place.key]
+    assert len(set(keys)) == len(keys) == 50 * 2 * 3
+
+
+@pytest.mark.parametrize("places_at_once", [1, 7, 100])
+def test_small_windows_change_nothing(places_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    holders, plan = holders_of([13, 1, 30, 6]), Plan((Draw("train", None), Draw("train", 4)), steps=23)
+    whole = list(places(plan, holders, np.arange(4), keys_of(4), 23))
+    monkeypatch.setattr(batching, "_PLACES", places_at_once)
+    parts = list(places(plan, holders, np.arange(4), keys_of(4), 23))
+    assert distance(whole, parts) == 0
+
+
+@pytest.mark.parametrize("queries", [[0, 3, 0], [2, 0, 0], [0, 0, 4]])
+@pytest.mark.parametrize("size", [None, 2])
+def test_who_has_nothing_to_draw_from_sees_padding_alone(queries: list[int], size: int | None) -> None:
+    holders = holders_of([4, 5, 6], queries)
+    plan = Plan((Draw("query", size), Draw("train", 3)), steps=4)
+    for who in ([0, 1, 2], [2, 0, 1], [1], [0], [2]):
+        laid_out = list(places(plan, holders, np.array(who), keys_of(3)[who], 4))
+        for at, own in enumerate(who):
+            rows = [real(placed, at)[0][0] for placed in laid_out]
+            assert all(sorted(set(row)) == sorted(row) for row in rows)
+            assert bool(rows[0]) == (queries[own] > 0)
+        held = set(holders.splits["query"].index.tolist())
+        assert all(set(placed[0].rows.flatten().tolist()) <= held for placed in laid_out)
+        assert all(placed[0].rows.shape[1] > 0 for placed in laid_out)
+    by_epochs = Plan((Draw("query", size),), epochs=2)
+    assert step_counts(by_epochs, holders, np.arange(3)).tolist() == [2 * -(-own // (size or 99)) for own in queries]
+
+
+def test_a_split_that_nobody_has_is_refused() -> None:
+    with pytest.raises(
+        InputError, match=r"^Plan: batches of split 'query' are wanted, but nobody has an example in it\.$"
+    ):
+        seen(Plan((Draw("query", 2),), steps=1), holders_of([4, 5], [0, 0]), [0, 1], 1)
+
+
+def test_steps_without_data_or_without_draws_see_nothing() -> None:
+    nobody = list(places(Plan((Draw("train", 2),), steps=3), None, np.array([0]), keys_of(1), 3))
+    nothing = list(places(Plan((), steps=3), holders_of([4]), np.array([0]), keys_of(1), 3))
+    assert nobody == nothing == [(), (), ()]
+
+
+@pytest.mark.parametrize("plan", [Plan((Draw("train", 2),)), Plan((), epochs=2)])
+def test_plans_without_an_end_are_refused(plan: Plan) -> None:
+    with pytest.raises(InputError, match=r"^Plan: epochs of something or steps are needed, got Plan\("):
+        step_counts(plan, holders_of([4]), np.array([0]))
+
+
+def test_an_index_may_be_a_read_only_map_or_run_backwards(tmp_path: Path) -> None:
+    holders, plan = holders_of([4, 9]), Plan((Draw("train", 3),), steps=5)
+    index, offsets = holders.splits["train"]
+    index.tofile(tmp_path / "index")
+    mapped = np.memmap(tmp_path / "index", np.int64, "r")
+    frozen = offsets.copy()
+    frozen.setflags(write=False)
+    for other in (mapped, index[::-1].copy()[::-1]):
+        same = holders._replace(splits={"train": Split(other, frozen)})
+        assert seen(plan, same, [1, 0], 5) == seen(plan, holders, [1, 0], 5)

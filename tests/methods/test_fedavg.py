@@ -1,0 +1,115 @@
+import numpy as np
+import pytest
+import torch
+from agreement import distance
+from scenarios import Net, toy_data, toy_setting, toy_task, train, trained
+from torch import nn
+
+from fedtailor import keyed, trees
+from fedtailor.engines.base import Setting, alone, batches_alone
+from fedtailor.types import Params, Plan
+
+
+def module_of(params: Params) -> nn.Module:
+    model = Net().double()
+    model.load_state_dict(params)
+    return model
+
+
+def descended(setting: Setting, purpose: str, client: int, plan: Plan, lr: float) -> Params:
+    """The same batches through an ordinary module, autograd and torch.optim."""
+    model = module_of(setting.task.params)
+    optimiser = torch.optim.SGD(model.parameters(), lr)
+    key = keyed.fold(setting.keys(purpose, 0, [client])[0], 0)
+    for (batch,) in batches_alone(plan, setting.clients(), np.array([client]), key):
+        real = batch.mask > 0
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(batch.x[real]), batch.y[real]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return {name: value.detach() for name, value in model.named_parameters()}
+
+
+def test_a_round_is_the_mean_of_what_torch_trains() -> None:
+    setting = toy_setting("fedavg", epochs=3, lr=0.2)
+    state, _ = train(setting, rounds=1, cohort=9)
+    plan = setting.method.client.phases[0].plan
+    models = [descended(setting, "client", int(i), plan, 0.2) for i in setting.data.groups["train"]]
+    assert distance(state.params, trees.apply(lambda *each: torch.stack(each).mean(0), *models)) < 1e-12
+
+
+def test_weighing_by_examples() -> None:
+    setting = toy_setting("fedavg", weigh="examples")
+    state, _ = train(setting, rounds=1, cohort=9)
+    people, plan = setting.data.groups["train"], setting.method.client.phases[0].plan
+    sizes = setting.data.clients.splits["train"].sizes()[people]
+    models = [descended(setting, "client", int(i), plan, 0.1) for i in people]
+    weights = sizes / sizes.sum()
+    expected = trees.apply(lambda *each: sum(w * m for w, m in zip(weights, each, strict=True)), *models)
+    assert distance(state.params, expected) < 1e-12
+
+
+def test_one_client_and_one_step_is_sgd() -> None:
+    data = toy_data(sizes=(20, 4, 4, 4))
+    setting = toy_setting("fedavg", data=data, steps=1, lr=0.3, batch=20)
+    assert len(data.groups["train"]) == 1
+    state, _ = train(setting, rounds=10, cohort=1)
+    model = module_of(setting.task.params)
+    optimiser = torch.optim.SGD(model.parameters(), 0.3)
+    rows = data.clients.splits["train"].of(0)
+    x, y = torch.from_numpy(data.clients.x[rows]), torch.from_numpy(data.clients.y[rows])
+    for _ in range(10):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    assert distance(state.params, dict(model.state_dict())) < 1e-12
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "adam", "yogi"])
+def test_server_optimisers_follow_their_equations(rule: str) -> None:
+    rate, momentum = 0.05, 0.9 if rule == "momentum" else 0.0
+    name = "sgd" if rule == "momentum" else rule
+    setting = toy_setting("fedavg", server_optimiser=name, server_lr=rate, server_momentum=momentum)
+    _, engine = train(setting, rounds=0)
+    state = setting.first_state()
+    theta = {k: v.numpy().copy() for k, v in state.params.items()}
+    m = {k: np.zeros_like(v) for k, v in theta.items()}
+    v = {k: np.full_like(w, 1e-6 if rule == "yogi" else 0.0) for k, w in theta.items()}
+    for number in range(4):
+        gathered = engine.train(state, setting.data.groups["train"][:4], number).gathered
+        state = engine.serve(state, gathered, number)
+        for k, delta in gathered.change.items():
+            d = delta.numpy()
+            if name == "sgd":
+                m[k] = momentum * m[k] + d
+                theta[k] = theta[k] + rate * m[k]
+                continue
+            m[k] = 0.9 * m[k] + 0.1 * d
+            v[k] = 0.99 * v[k] + 0.01 * d**2 if rule == "adam" else v[k] - 0.01 * d**2 * np.sign(v[k] - d**2)
+            theta[k] = theta[k] + rate * m[k] / (np.sqrt(v[k]) + 1e-3)
+    assert distance(state.params, {k: torch.from_numpy(w) for k, w in theta.items()}) < 1e-12
+
+
+def test_personalising_is_sgd_on_the_client() -> None:
+    setting = toy_setting("fedavg", tune_epochs=2, tune_lr=0.05)
+    key = setting.keys("personalise", 0, [8])[0]
+    tuned = alone(setting.method.personalise, setting.task.params, (), setting.clients(), 8, key)
+    plan = setting.method.personalise.phases[0].plan
+    assert plan.epochs == 2
+    assert distance(tuned, descended(setting, "personalise", 8, plan, 0.05)) < 1e-12
+
+
+def test_fedavg_learns() -> None:
+    setting = toy_setting("fedavg", epochs=2, lr=0.3)
+    start, (state, engine) = setting.first_state(), train(setting, rounds=60, cohort=9)
+    people = setting.data.groups["local"]
+    before, after = (engine.score(s, people).before["accuracy"] for s in (start, state))
+    assert float(after[:, 0].sum() / after[:, 1].sum()) > float(before[:, 0].sum() / before[:, 1].sum()) + 0.2
+
+
+def test_same_seed_same_bytes_other_seed_other_weights() -> None:
+    assert distance(trained("fedavg"), trained("fedavg")) == 0.0
+    assert distance(trained("fedavg").params, trained("fedavg", seed=8).params) > 1e-6
+
+
+def test_toy_task_is_what_the_oracle_trains() -> None:
+    assert distance(toy_task().params, dict(module_of(toy_task().params).state_dict())) == 0.0

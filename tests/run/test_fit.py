@@ -1,0 +1,256 @@
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agreement import distance
+from scenarios import Net, toy_data, toy_task
+from torch import Tensor, nn
+
+import fedtailor as ft
+from fedtailor import methods
+from fedtailor.errors import DivergedError, InputError, WorkError
+from fedtailor.run.loop import Round
+
+DATA = toy_data()
+
+
+def quick(method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = DATA, **options: Any) -> ft.Fitted:
+    return ft.fit(method, model, data, **{"rounds": 2, "cohort": 3, "batch": 8} | options)
+
+
+def test_every_client_is_scored_before_and_after() -> None:
+    fitted = quick(rounds=20, lr=0.3, cohort=9)
+    assert list(fitted.scores) == ["local", "new"]
+    for group, scores in fitted.scores.items():
+        assert list(scores.ids) == [f"client-{i}" for i in DATA.groups[group]]
+        for figures in (scores.before, scores.after):
+            assert set(figures) == {"loss", "accuracy"}
+            assert all(values.shape == scores.ids.shape for values in figures.values())
+        assert np.all(scores.weights["accuracy"] == 6)
+    assert not np.array_equal(fitted.scores["local"].after["loss"], fitted.scores["local"].before["loss"])
+
+
+def test_scores_are_those_of_an_ordinary_loop() -> None:
+    fitted = quick()
+    model, rows = fitted.setting.task.module(fitted.params), DATA.clients.splits["test"].of(4)
+    x = torch.from_numpy(DATA.clients.x[rows]).float()
+    hits = (model(x).argmax(1).numpy() == DATA.clients.y[rows]).mean()
+    assert fitted.scores["local"].before["accuracy"][4] == pytest.approx(hits)
+
+
+def test_costs_are_counted() -> None:
+    fitted = quick(rounds=3, epochs=2)
+    size = sum(p.numel() * 4 for p in Net().parameters())
+    assert fitted.cost.bytes_down == fitted.cost.bytes_up == 3 * 3 * size
+    seen: list[Round] = []
+    again = quick(rounds=3, epochs=2, progress=seen.append)
+    sizes = DATA.clients.splits["train"].sizes()
+    assert again.cost.steps == sum(2 * -(-sizes[i] // 8) for done in seen for i in done.cohort)
+
+
+def test_cohorts_are_the_same_for_every_method_and_differ_from_round_to_round() -> None:
+    met: dict[str, list[list[int]]] = {name: [] for name in ("local", "fedavg", "fedsim")}
+    for name, cohorts in met.items():
+        quick(name, rounds=6, progress=lambda done, cohorts=cohorts: cohorts.append(list(done.cohort)))
+    assert met["local"] == met["fedavg"] == met["fedsim"]
+    assert len({tuple(cohort) for cohort in met["fedavg"]}) > 1
+    assert all(len(set(cohort)) == 3 for cohort in met["fedavg"])
+
+
+def test_first_weights_come_from_the_seed_or_from_the_model() -> None:
+    drawn = [quick(model=Net, rounds=0, seed=seed).params for seed in (1, 1, 2)]
+    assert distance(drawn[0], drawn[1]) == 0.0
+    assert distance(drawn[0], drawn[2]) > 1e-3
+    own = Net()
+    assert distance(quick(model=own, rounds=0, seed=9).params, dict(own.state_dict())) == 0.0
+
+
+def test_a_new_person_is_tailored_to() -> None:
+    fitted = quick("fedsim", rounds=20, lr=0.2, cohort=9, tune_epochs=30)
+    rows = DATA.clients.splits["train"].of(11)
+    x, y = DATA.clients.x[rows], DATA.clients.y[rows]
+    mine = fitted.personalise(x, y)
+    inputs, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
+    before = nn.functional.cross_entropy(fitted.setting.task.module(fitted.params)(inputs), labels)
+    assert nn.functional.cross_entropy(mine.outputs(x), labels) < 0.8 * before
+    assert (mine.module()(torch.from_numpy(x).float()).argmax(1).numpy() == mine.predict(x)).all()
+    assert distance(fitted.params, quick("fedsim", rounds=20, lr=0.2, cohort=9, tune_epochs=30).params) == 0.0
+    one = fitted.personalise(x[:1], y[:1])
+    assert one.outputs(x).shape == (len(x), 3)
+
+
+def test_memory_may_live_in_files(tmp_path: Path) -> None:
+    runs = [quick("local", when="sampled", memory=folder) for folder in (None, tmp_path / "memory")]
+    everybody = np.arange(DATA.clients.count)
+    kept = [run.engine.memory.gather(everybody, run.setting.method.new_memory(run.state)) for run in runs]
+    assert distance(*kept) == 0.0
+    assert len(list((tmp_path / "memory").iterdir())) == len(runs[0].params)
+
+
+def test_regression_and_multilabel() -> None:
+    draws = np.random.default_rng(0)
+    x, client = draws.normal(size=(200, 5)).astype(np.float32), np.arange(200) % 10
+    numbers = ft.from_arrays(x, (x @ draws.normal(size=5)).astype(np.float32), client)
+    fitted = ft.fit("fedavg", nn.Linear(5, 1), numbers, rounds=30, cohort=5, lr=0.1)
+    assert fitted.scores["new"].before["mae"].mean() < 0.3
+    labels = ft.from_arrays(x, (x[:, :2] > 0).astype(np.float32), client)
+    fitted = ft.fit("fedavg", ft.multilabel(nn.Linear(5, 2)), labels, rounds=30, cohort=5, lr=1.0)
+    assert fitted.scores["new"].before["f1"].mean() > 0.9
+    predicted = fitted.personalise(x[:9], (x[:9, :2] > 0).astype(np.float32)).predict(x)
+    assert (predicted == (x[:, :2] > 0)).mean() > 0.9
+
+
+def test_sequences_of_tokens() -> None:
+    draws = np.random.default_rng(0)
+    x = draws.integers(1, 6, size=(120, 7))
+    y = (x % 5) + 1
+    data = ft.from_arrays(x, y, np.arange(120) % 8, classes=6, tokens=True)
+    model = nn.Sequential(nn.Embedding(6, 8), nn.Linear(8, 6))
+    fitted = ft.fit("fedavg", ft.sequences(model), data, rounds=40, cohort=4, lr=1.0)
+    assert fitted.scores["new"].before["accuracy"].mean() > 0.95
+
+
+class Branching(nn.Module):
+    """Looks at its data, which vmap cannot do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x)
+        return out if bool(x.sum() > 0) else 2 * out
+
+
+def test_a_model_that_cannot_be_vectorised_runs_one_by_one_and_says_why() -> None:
+    fitted = quick(model=Branching)
+    assert len(fitted.engine.notes) == 1
+    assert "fedavg runs one client at a time, since vmap cannot run it: " in fitted.engine.notes[0]
+    assert "data-dependent" in fitted.engine.notes[0]
+    assert distance(fitted.params, quick(model=Branching, engine="one_by_one").params) == 0.0
+
+
+class Picky(nn.Module):
+    """Fails on one person's data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if bool((x == 1234.0).any()):
+            raise RuntimeError("cannot digest 1234")
+        out: Tensor = self.layer(x)
+        return out
+
+
+def test_an_error_names_stage_round_and_client() -> None:
+    data = toy_data()
+    data.clients.x[data.clients.splits["train"].of(3)] = 1234.0
+    with pytest.raises(WorkError, match=r"fedavg: client work failed in round 0 for client 'client-3': .*digest 1234"):
+        quick(model=Picky, data=data, cohort=9, engine="one_by_one")
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"method": "fedsm"}, "There is no method 'fedsm'; did you mean fedsim?"),
+    ({"lr": -1.0}, "fedavg: lr must be positive, got -1.0."),
+    ({"lr": float("nan")}, "fedavg: lr must be a number, got nan."),
+    ({"lr": "fast"}, "fedavg: lr must be a number, got 'fast'."),
+    ({"epochs": 0}, "fedavg: epochs must be positive, got 0."),
+    ({"optimiser": "sdg"}, "fedavg: optimiser must be sgd or adam or adamw, got 'sdg'."),
+    ({"lamda": 1.0}, "fedavg has no hyper-parameter 'lamda'; "),
+    ({"rounds": -1}, "fit: rounds must not be negative, got -1."),
+    ({"cohort": 10}, "fedavg: 10 clients a round were asked for, but data set 'toy' has 9 to train on; "),
+    ({"cohort": 0}, "fedavg: 0 clients a round were asked for"),
+    ({"engine": "vectorized"}, "There is no engine 'vectorized'; did you mean vectorised?"),
+    ({"chunk": 0}, "Engine: chunk must be at least 1 client, got 0."),
+    ({"device": "tpu"}, "Engine: device must be cpu, cuda or mps, got 'tpu'."),
+    (
+        {"method": "fedsim", "data": toy_data(server=0)},
+        "fedsim: the server's work needs data, but data set 'toy' gives",
+    ),
+    ({"model": nn.Linear(4, 3)}, "Task: the model, run on 1 examples with x"),
+    ({"model": nn.Linear(5, 2)}, "Task: the model tells 2 classes apart, but data set 'toy' has 3."),
+    (
+        {"model": nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))},
+        "Task: layer '1' (BatchNorm1d) mixes the examples of a batch and keeps running statistics; convert the model "
+        "with fedtailor.with_group_norm(model).",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), REFUSED, ids=[row[1][:40] for row in REFUSED])
+def test_refused_with_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        quick(**options)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_converted_model_is_accepted() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    assert quick(model=ft.with_group_norm(model)).engine.notes == ()
+
+
+def test_a_built_method_takes_no_more_options() -> None:
+    task = toy_task()
+    built = methods.build("fedavg", task, lr=0.2, batch=8)
+    assert distance(ft.fit(built, task, DATA, rounds=2, cohort=3).params, quick(model=task, lr=0.2).params) == 0.0
+    with pytest.raises(InputError, match="takes no more hyper-parameters, got lr"):
+        ft.fit(built, task, DATA, rounds=2, cohort=3, lr=0.1)
+
+
+def test_divergence_is_told() -> None:
+    with pytest.raises(
+        DivergedError, match=r"fedavg: the model's parameters were no longer finite after round 9; lower"
+    ):
+        quick(model=ft.regression(nn.Linear(5, 1)), data=_numbers(), rounds=9, lr=1e30)
+
+
+def _numbers() -> ft.FederatedDataset:
+    draws = np.random.default_rng(0)
+    return ft.from_arrays(draws.normal(size=(60, 5)), draws.normal(size=60), np.arange(60) % 6)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (np.ones((2, 4)), np.zeros(2, np.int64), "personalise: an example must have the shape"),
+        (np.full((2, 5), np.nan), np.zeros(2, np.int64), "newcomer: "),
+        (np.ones((2, 5)), np.array([0, 7]), "newcomer: "),
+        (np.ones((0, 5)), np.zeros(0, np.int64), "newcomer: "),
+        (np.ones((2, 5)), np.zeros(3, np.int64), "newcomer: "),
+    ],
+)
+def test_a_new_person_with_bad_data_is_refused(x: np.ndarray, y: np.ndarray, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        quick(rounds=0).personalise(x, y)
+    assert str(caught.value).startswith(sentence)
+
+
+PROGRAM = """
+import hashlib, numpy as np, torch
+from functools import partial
+import fedtailor as ft
+from fedtailor.models import mlp
+data = ft.digits(clients=12)
+for name, options in (("fedsim", {}), ("local", {"when": "sampled"})):
+    fitted = ft.fit(name, partial(mlp, 64, (16,), 10), data, rounds=3, cohort=4, seed=3, **options)
+    digest = hashlib.sha256()
+    memory = fitted.engine.memory.gather(np.arange(12), fitted.setting.method.new_memory(fitted.state))
+    for tensor in [*fitted.params.values(), *(memory.values() if memory else ())]:
+        digest.update(tensor.contiguous().numpy().tobytes())
+    print(digest.hexdigest())
+"""
+
+
+def test_two_processes_give_the_same_bytes() -> None:
+    runs = [subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True) for _ in range(2)]
+    assert runs[0].stdout == runs[1].stdout
+    assert len(set(runs[0].stdout.split())) == 2
+    assert hashlib.sha256(b"").hexdigest().encode() not in runs[0].stdout

@@ -1,0 +1,67 @@
+"""What the documents promise is run."""
+
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from agreement import distance
+from scenarios import toy_setting, train
+
+from fedtailor import engines, methods
+
+ROOT = Path(__file__).parent.parent
+
+
+def code_in(document: str) -> str:
+    return str(re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)[0])
+
+
+def test_the_readme_example_runs_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    code = code_in("README.md")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    names: dict[str, Any] = {}
+    exec(code, names)
+    new, mine = (float(line) for line in capsys.readouterr().out.splitlines())
+    assert new > 0.8
+    assert mine > 0.8
+
+
+@pytest.fixture
+def fedavgm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method of the document, as if it were saved in its file and its name added to the list."""
+    file = ModuleType("fedtailor.methods.fedavgm")
+    monkeypatch.setitem(sys.modules, file.__name__, file)
+    exec(code_in("docs/adding-a-method.md"), file.__dict__)
+    monkeypatch.setattr(methods, "NAMES", (*methods.NAMES, "fedavgm"))
+
+
+@pytest.mark.usefixtures("fedavgm")
+def test_the_method_of_the_document_is_fedavg_with_momentum() -> None:
+    setting = toy_setting("fedavgm", momentum_at_server=0.7)
+    runs = [train(setting, name=name)[0].params for name in engines.NAMES]
+    assert distance(*runs) < 1e-10
+    assert distance(runs[0], train(toy_setting("fedavg", server_momentum=0.7))[0].params) < 1e-12
+    assert distance(runs[0], train(toy_setting("fedavg"))[0].params) > 1e-3
+
+
+def test_the_method_of_the_document_is_short() -> None:
+    assert len([line for line in code_in("docs/adding-a-method.md").splitlines() if line.strip()]) <= 45
+
+
+def test_the_readme_is_short_and_names_both_commands() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    assert any(line.startswith("make demo") for line in lines)
+    assert any(line.startswith("make test") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "document", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+)
+def test_links_between_documents_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
+    for link in links:
+        assert ((ROOT / document).parent / link).exists(), link
