@@ -16,19 +16,7 @@ from torch.func import vmap
 
 from fedtailor import keyed
 from fedtailor.errors import InputError
-from fedtailor.keyed import (
-    bits,
-    choice,
-    fold,
-    integers,
-    keep_mask,
-    keep_share,
-    key,
-    normal,
-    permutation,
-    uniform,
-    words,
-)
+from fedtailor.keyed import choice, fold, integers, keep_mask, keep_share, key, normal, permutation, uniform, words
 
 LENGTHS = (1, 7, 1001, 1024)
 UNLIKELY = 1e-4
@@ -55,8 +43,8 @@ def pair(number: int) -> tuple[int, int]:
 
 DRAWS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "fold": lambda k, n: fold(fold(k, n), "name"),
-    "words": lambda k, n: words(k, torch.arange(n) - 1),
-    "bits": bits,
+    "words": lambda k, n: words(k, torch.arange(n, device=k.device) - 1),
+    "bits": keyed.bits,
     "uniform": lambda k, n: uniform(k, (n,)),
     "double": lambda k, n: uniform(k, (n, 1), torch.float64),
     "integers": lambda k, n: integers(k, (n,), 1000003),
@@ -64,6 +52,7 @@ DRAWS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "few": lambda k, n: choice(k, 5 * n, n),
     "many": lambda k, n: choice(k, n, (n + 1) // 2),
     "mask": lambda k, n: keep_mask(k, (n,), 0.3),
+    "normal": lambda k, n: normal(k, (n,)),
 }
 
 
@@ -73,8 +62,8 @@ def draws(k: Tensor, n: int, names: Sequence[str] = tuple(DRAWS)) -> dict[str, T
 
 def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     for name in one:
-        assert one[name].dtype == other[name].dtype, name
-        assert torch.equal(one[name], other[name]), name
+        allowed = 2e-6 if name == "normal" else 0
+        torch.testing.assert_close(one[name], other[name], rtol=allowed, atol=allowed)
 
 
 # The generator
@@ -104,13 +93,17 @@ def test_draws_read_the_generator_in_order() -> None:
         x, y = oracle(pair(k), pair(counter))
         assert int(words(torch.tensor(k), torch.tensor(counter))) == (y << 32 | x) & (2**63 - 1)
         expected = [word for position in range(4) for word in oracle(pair(k), (position, 0))]
-        assert [word & MASK for word in bits(torch.tensor(k), 7).tolist()] == expected[:7]
+        assert [word & MASK for word in keyed.bits(torch.tensor(k), 7).tolist()] == expected[:7]
 
 
 def test_values_never_change() -> None:
-    assert key(0).item() == 0
-    assert key(2024, "batches", 3, -1, 2**40).item() == 0
-    assert permutation(key(1), 8).tolist() == []
+    made, path = 0, (2024, 0xE71FA2190541574B, 3, -1, 2**40)  # the published FNV-1a hash of "abc" stands second
+    for name in path:
+        x, y = oracle((made & MASK ^ 0x464F4C44, made >> 32), pair(name))
+        made = y << 32 | x
+    assert key(2024, "abc", 3, -1, 2**40).item() % 2**64 == made
+    assert permutation(key(1), 8).tolist() == [5, 4, 0, 3, 6, 7, 1, 2]
+    assert keep_mask(key(1), (8,), 0.5).int().tolist() == [1, 0, 1, 1, 1, 0, 0, 0]
 
 
 # The names
@@ -121,7 +114,6 @@ def test_a_tensor_of_names_is_the_names_one_by_one() -> None:
     together = key(5, "batches", 3, clients, 7)
     assert together.tolist() == [key(5, "batches", 3, c, 7).item() for c in clients.tolist()]
     assert together.tolist() == [fold(fold(key(5, "batches", 3), c), 7).item() for c in clients]
-    assert torch.equal(key(clients.tolist()[3], clients.to(torch.int64)), fold(key(2**40), clients))
     assert torch.equal(fold(together, "x"), torch.stack([fold(k, "x") for k in together]))
 
 
@@ -141,31 +133,197 @@ def test_different_paths_have_different_keys() -> None:
     made += [key(seed, purpose, rounds).flatten() for seed in range(3) for purpose in purposes]
     everything = torch.cat(made)
     assert len(everything) > 120_000
-    assert len(everything.unique()) == len(everything)
+    assert len(set(everything.tolist())) == len(everything)
 
 
 def test_paths_are_read_name_by_name_and_in_order() -> None:
-    paths = [
-        (1, "a", 2),
-        (1, "a2"),
-        (1, 2, "a"),
-        (1, "a", "2"),
-        (1, "2", "a"),
-        (12, "a"),
-        (1, "a"),
-        (1, "a", 2, 0),
-        (1, ""),
-    ]
+    paths = [(1, "a", 2), (1, "a2"), (1, 2, "a"), (1, "a", "2"), (12, "a"), (1, "a"), (1, "a", 2, 0), (1, "")]
     assert len({key(int(seed), *path).item() for seed, *path in paths}) == len(paths)
 
 
 def test_folding_and_drawing_do_not_meet() -> None:
     k, numbers = key(3), torch.arange(10_000)
-    folded = fold(k, numbers)
-    assert not set((folded & (2**63 - 1)).tolist()) & set(words(k, numbers).tolist())
+    assert not set((fold(k, numbers) & (2**63 - 1)).tolist()) & set(words(k, numbers).tolist())
 
 
 # The draws
+
+
+def test_draws_are_pure_and_stay_on_the_device_of_the_key() -> None:
+    before = torch.get_rng_state()
+    k = key(1, "pure")
+    assert_same(draws(k, 7), draws(k, 7))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(drawn.device.type == "meta" for drawn in draws(k.to("meta"), 7).values())
+
+
+def test_uniforms_fill_their_grid() -> None:
+    k = key(2, "grid")
+    for dtype, steps in ((torch.float32, 2**24), (torch.float64, 2**53)):
+        drawn = uniform(k, (500, 200), dtype)
+        scaled = drawn.double() * steps
+        assert drawn.dtype == dtype
+        assert 0 <= scaled.min() < scaled.max() <= steps - 1
+        assert torch.equal(scaled, scaled.round())
+        assert (scaled % 2 == 1).double().mean() == pytest.approx(0.5, abs=0.01)
+
+
+def test_normals_are_quantiles_of_the_uniforms_and_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype, steps, bound, accuracy in ((torch.float32, 2**24, 5.5, 2e-6), (torch.float64, 2**53, 8.3, 1e-12)):
+        middles = uniform(key(3), (10_000,), dtype).double().numpy() + 0.5 / steps
+        drawn = normal(key(3), (10_000,), dtype).numpy()
+        np.testing.assert_allclose(drawn, stats.norm.ppf(middles), accuracy, accuracy)
+        ends = torch.tensor([0.0, 1 - 1 / steps], dtype=dtype)
+        with monkeypatch.context() as patched:
+            patched.setattr(keyed, "uniform", lambda *_, ends=ends: ends)
+            extremes = normal(key(3), (2,), dtype)
+        assert extremes.isfinite().all()
+        assert extremes[1] == -extremes[0]
+        assert bound - 0.2 < extremes[1] < bound
+
+
+def test_masks_spend_sixteen_bits_each() -> None:
+    k = key(4, "mask")
+    halves = keyed.bits(k, 500).numpy().astype("<i4").view("<i2").reshape(-1, 2)[:, ::-1].flatten()[:999]
+    for p in (0.0, 0.25, 0.3, 0.999):
+        dropped = round(p * 65536)
+        assert np.array_equal(keep_mask(k, (27, 37), p).numpy().flatten(), halves >= dropped - 32768)
+        assert keep_share(p) == np.mean(np.arange(-32768, 32768) >= dropped - 32768)
+    assert keep_mask(k, (1000,), 0.0).all()
+
+
+def test_shapes_and_empty_draws() -> None:
+    k = key(5)
+    assert uniform(k, ()).shape == normal(k, ()).shape == keep_mask(k, (), 0.5).shape == integers(k, (), 3).shape == ()
+    assert uniform(k, (3, 0, 2)).shape == keep_mask(k, (3, 0, 2), 0.5).shape == (3, 0, 2)
+    assert keyed.bits(k, 0).shape == permutation(k, 0).shape == choice(k, 0, 0).shape == choice(k, 9, 0).shape == (0,)
+    assert torch.equal(keyed.bits(k, 9)[:4], keyed.bits(k, 4))
+    assert integers(k, (100,), 1).eq(0).all()
+
+
+def test_choices_are_distinct_and_in_range() -> None:
+    keys = key(6, torch.arange(200))
+    for n, k in ((1, 1), (5, 1), (9, 2), (41, 10), (40, 10), (401, 100), (10**12, 50), (7, 7)):
+        chosen = vmap(partial(choice, n=n, k=k))(keys)
+        assert chosen.shape == (200, k)
+        assert 0 <= chosen.min() <= chosen.max() < n
+        assert all(len(set(row)) == k for row in chosen.tolist())
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (lambda: choice(key(0), 3, 4), "cannot choose 4 distinct numbers out of 3"),
+        (lambda: choice(key(0), 3, -1), "cannot choose -1"),
+        (lambda: integers(key(0), (2,), 0), "high must be positive"),
+        (lambda: keep_mask(key(0), (2,), 1.0), r"in \[0, 1 - 2\^-17\), got 1.0"),
+        (lambda: keep_share(-0.1), "got -0.1"),
+        (lambda: keep_share(float("nan")), "got nan"),
+        (lambda: uniform(key(0), (2,), torch.float16), "float32 or float64, got torch.float16"),
+        (lambda: keyed.bits(key(0), -2), "negative size"),
+        (lambda: keyed.bits(key(0, torch.arange(3)), 2), r"one key, got keys of shape \(3,\)"),
+        (lambda: key(2**64), "of 64 bits"),
+        (lambda: key(0, 1.5), "got 1.5"),  # type: ignore[arg-type]
+        (lambda: key(0, torch.tensor(1.5)), "integers, got torch.float32"),
+    ],
+)
+def test_refusals(bad: Callable[[], object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        bad()
+
+
+# The draws as random numbers
+
+
+def assert_uncorrelated(streams: Tensor) -> None:
+    """No two rows correlate more than the largest of so many sample correlations may."""
+    correlations = torch.corrcoef(streams.double()).triu(1)
+    pairs = len(streams) * (len(streams) - 1) / 2
+    assert correlations.abs().max() * streams.shape[1] ** 0.5 < stats.norm.isf(UNLIKELY / 2 / pairs)
+
+
+def assert_even(counts: Tensor) -> None:
+    assert stats.chisquare(counts.flatten().numpy()).pvalue > UNLIKELY
+
+
+def test_every_bit_is_fair() -> None:
+    n, numbers = 2**17, torch.arange(2**17)
+    drawn = ((keyed.bits(key(10), n), 32), (words(key(11), numbers), 63), (key(12, numbers), 64))
+    ones = torch.stack([(row >> position & 1).sum() for row, width in drawn for position in range(width)])
+    assert (ones - n / 2).abs().max() / (n / 4) ** 0.5 < stats.norm.isf(UNLIKELY / 2 / len(ones))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_uniforms_are_uniform(dtype: torch.dtype) -> None:
+    drawn = uniform(key(13, "uniform"), (2**18,), dtype)
+    assert_even((drawn * 1024).long().bincount(minlength=1024))
+    assert stats.kstest(drawn.numpy(), "uniform").pvalue > UNLIKELY
+    firsts = vmap(partial(uniform, shape=(1,), dtype=dtype))(key(13, torch.arange(2**16))).flatten()
+    assert stats.kstest(firsts.numpy(), "uniform").pvalue > UNLIKELY
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normals_are_normal(dtype: torch.dtype) -> None:
+    n = 2**18
+    drawn = normal(key(14, "normal"), (n,), dtype).double()
+    assert stats.kstest(drawn.numpy(), "norm").pvalue > UNLIKELY
+    for power, (mean, variance) in enumerate(((0, 1), (1, 2), (0, 15), (3, 96)), start=1):
+        assert abs(drawn.pow(power).mean() - mean) * (n / variance) ** 0.5 < stats.norm.isf(UNLIKELY / 2)
+
+
+def test_integers_are_even() -> None:
+    assert_even(integers(key(15), (100_000,), 77).bincount(minlength=77))
+
+
+def test_streams_do_not_correlate() -> None:
+    names = [(seed, purpose) for seed in (0, 1) for purpose in ("batches", "batchet", "noise", 0)]
+    grids = [key(seed, purpose, torch.arange(3)[:, None], torch.arange(4)).flatten() for seed, purpose in names]
+    streams = vmap(partial(uniform, shape=(4096,)))(torch.cat(grids))
+    assert_uncorrelated(streams)
+    assert_uncorrelated(streams.T[:96])
+
+
+def test_neighbours_in_a_stream_do_not_correlate() -> None:
+    drawn = uniform(key(16), (2**17 + 8,))
+    kept = keep_mask(key(16), (2**17 + 8,), 0.3)
+    assert_uncorrelated(torch.stack([drawn[lag : lag + 2**17] for lag in range(9)]))
+    assert_uncorrelated(torch.stack([kept[lag : lag + 2**17] for lag in range(9)]))
+
+
+def test_every_order_is_as_likely() -> None:
+    orders = vmap(partial(permutation, n=5))(key(17, torch.arange(12_000)))
+    counts = (orders * 5 ** torch.arange(5)).sum(1).bincount()
+    assert len(counts[counts > 0]) == 120
+    assert_even(counts[counts > 0])
+    places = vmap(partial(permutation, n=40))(key(18, torch.arange(4000)))
+    assert_even(places[:, 0].bincount(minlength=40))
+    assert_even(places[:, 39].bincount(minlength=40))
+
+
+@pytest.mark.parametrize("n", [8, 9])
+def test_every_ordered_choice_is_as_likely(n: int) -> None:
+    chosen = vmap(partial(choice, n=n, k=2))(key(19, torch.arange(10_000)))
+    counts = (chosen[:, 0] * n + chosen[:, 1]).bincount(minlength=n * n).reshape(n, n)
+    assert counts.diagonal().eq(0).all()
+    assert_even(counts[~torch.eye(n, dtype=torch.bool)])
+
+
+def test_every_number_is_chosen_as_often() -> None:
+    n, k, times = 200, 30, 2000
+    counts = vmap(partial(choice, n=n, k=k))(key(20, torch.arange(times))).flatten().bincount(minlength=n)
+    share = k / n
+    spread = ((counts - times * share) ** 2).sum() / (times * share * (1 - share)) * (n - 1) / n
+    assert UNLIKELY < stats.chi2.sf(spread, n - 1) < 1 - UNLIKELY
+
+
+@pytest.mark.parametrize("p", [2**-16, 0.1, 0.3, 0.5, 0.9, 1 - 2**-16])
+def test_masks_keep_their_share(p: float) -> None:
+    n = 2**20
+    mask = keep_mask(key(21, "mask"), (n,), p)
+    assert stats.binomtest(int(mask.sum()), n, keep_share(p)).pvalue > UNLIKELY
+
+
+# The draws in all the ways they are run
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -174,15 +332,17 @@ def test_vmapped_is_one_by_one(n: int) -> None:
     together = vmap(partial(draws, n=n))(keys)
     for i, k in enumerate(keys):
         assert_same(draws(k, n), {name: rows[i] for name, rows in together.items()})
-    assert torch.equal(vmap(partial(normal, shape=(n,)))(keys), torch.stack([normal(k, (n,)) for k in keys]))
 
 
 def check_compiled() -> None:
     """Compares compiled draws with eager ones; run in a process of its own, which a broken compiler may kill."""
     keys = key(0, "compile", torch.arange(3))
-    one_by_one = [(keys[0], partial(draws, n=n, names=("uniform", "permutation"))) for n in LENGTHS]
-    stacked = [(keys, vmap(partial(draws, n=n, names=names))) for n, names in ((7, ("mask",)), (1001, ("fold", "double", "few", "mask")))]
-    for argument, function in [*one_by_one, *stacked]:
+    cases: list[tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]] = [
+        *((keys[0], partial(draws, n=n, names=("uniform", "permutation"))) for n in LENGTHS),
+        (keys, vmap(partial(draws, n=7, names=("mask",)))),
+        (keys, vmap(partial(draws, n=1001, names=("fold", "double", "few", "mask", "normal")))),
+    ]
+    for argument, function in cases:
         compiled = torch.compile(function, fullgraph=True, dynamic=False)
         for _ in range(10):
             assert_same(function(argument), compiled(argument))

@@ -11,9 +11,9 @@ words are int32 tensors or plain integers. Only their low 32 bits ever matter, s
 keep an overflowing sum in a wider register.
 """
 
-import hashlib
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import TypeVar
 
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 from fedtailor.errors import InputError, require
 
 Name = int | str | Tensor
-W = TypeVar("W", int, Tensor)  # 32-bit words, or 64-bit pairs of them
+Int = TypeVar("Int", int, Tensor)  # 32-bit words, or 64 bits that are a pair of them
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -123,39 +123,36 @@ def _dropped(p: float) -> int:
 
 
 def _positions(key: Tensor, n: int) -> Tensor:
-    """0, ..., n - 1 beside the one key of a draw."""
+    """0, ..., n - 1 beside the one key of a draw.
+
+    They are only ever added to: in compiled code, their product with a large constant overflows the index of a loop.
+    """
     require(key.ndim == 0, f"keyed: a draw takes one key, got keys of shape {tuple(key.shape)}; vmap over them.")
-    if n < 0:  # not `require`: an f-string on the way would make compiled code depend on n
+    if n < 0:  # not `require`: a sentence with n in it would have code compiled anew for every n
         raise InputError(f"keyed: a draw cannot have a negative size, got {n}.")
     return torch.arange(n, dtype=torch.int32, device=key.device)
 
 
 def _number(name: int | str) -> int:
+    """What a name counts as: a string by its FNV-1a hash, which is the same in every process."""
     if isinstance(name, str):
-        return int(_hashed(name))
+        return reduce(lambda state, byte: (state ^ byte) * 0x100000001B3 % 2**64, name.encode(), 0xCBF29CE484222325)
     if not isinstance(name, int) or not -(2**63) <= name < 2**64:
         raise InputError(f"keyed: a name must be a string, an integer of 64 bits or a tensor of them, got {name!r}.")
     return name
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _hashed(name: str) -> int:
-    """64 bits that are the same in every process."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
-
-
 def _tensor(number: int, device: torch.device | None = None) -> Tensor:
-    """The low 64 bits of an integer, as int64."""
-    signed = number if number < 2**63 else number - 2**64
-    return torch.full((), signed, dtype=torch.int64, device=device)
+    """64 bits, signed or not, as int64."""
+    return torch.full((), number if number < 2**63 else number - 2**64, dtype=torch.int64, device=device)
 
 
-def _below(key: W, number: W) -> W:
+def _below(key: Int, number: Int) -> Int:
     low, high = _split(key)
     return _join(*_threefry((low ^ _FOLDING, high), _split(number)))
 
 
-def _split(pair: W) -> tuple[W, W]:
+def _split(pair: Int) -> tuple[Int, Int]:
     """The low and the high word of 64 bits."""
     if isinstance(pair, Tensor):
         require(not pair.is_floating_point(), f"keyed: keys, names and counters are integers, got {pair.dtype}.")
@@ -163,31 +160,26 @@ def _split(pair: W) -> tuple[W, W]:
     return pair, pair >> 32
 
 
-def _join(low: W, high: W) -> W:
+def _join(low: Int, high: Int) -> Int:
     """64 bits from their low and their high word."""
     if isinstance(low, Tensor):
         return (high.to(torch.int64) << 32) | (low.to(torch.int64) & 0xFFFFFFFF)
     return ((high & 0xFFFFFFFF) << 32) | (low & 0xFFFFFFFF)
 
 
-def _threefry(key: tuple[W, W], counter: tuple[W, W | int]) -> tuple[W, W]:
+def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int, Int]:
     k0, k1 = key
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0, x1 = k0 + counter[0], k1 + counter[1]
     for block in range(5):
         for r in _ROTATIONS[block % 2]:
             x0 = x0 + x1
-            x1 = _computed_once(((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0)
+            x1 = _stored(((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0)
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
 
 
-def _computed_once(x: W) -> W:
-    """x itself. A compiler would write out again what leads to it at each of its uses, and so the whole past of a round
-    three times in the next; it does not look behind a strided view.
-    """
-    if isinstance(x, Tensor) and torch.compiler.is_compiling():
-        x = x.contiguous()
-        return x.as_strided(x.shape, x.stride())
-    return x
+def _stored(x: Int) -> Int:
+    """x itself, behind a view in compiled code: else each round would spell out the one before it three times."""
+    return x.as_strided(x.shape, x.stride()) if isinstance(x, Tensor) and torch.compiler.is_compiling() else x

@@ -2,34 +2,23 @@
 
 What may not be pure is dealt with here, once: dropout draws its masks from the batch's key, frozen parameters and
 buffers are constants, tied parameters stay tied, and modules that keep running statistics are refused, since a client's
-batches would change the model behind the method's back.
+batches would change the model behind the method's back. Models take the batch first: padding then stands behind the
+examples, and moves neither them nor their dropout.
 """
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as nnf
 
+from fedtailor import losses
 from fedtailor.errors import InputError, require
+from fedtailor.losses import Metric, PerExample
 from fedtailor.purity import RefuseGlobalDraws, dropout_keys, refuse_impure_layers, twin, watched, with_keyed_dropout
 from fedtailor.types import Batch, Params
-
-PerExample = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""(outputs, y) -> for each example a sum and a weight; a figure over many examples is sum of sums / sum of weights."""
-
-
-class Metric(NamedTuple):
-    """A figure by which models are compared."""
-
-    name: str
-    of: PerExample
-    higher_is_better: bool
 
 
 @dataclass(frozen=True)
@@ -48,7 +37,7 @@ class Task:
         """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
         tensors = {**self.constants, **params, **dropout_keys(self.training, batch.key)}
         outputs = functional_call(self.training, tensors, (batch.x,))
-        return _ratio(self.losses(outputs, batch.y), batch.mask)
+        return losses.ratio(self.losses(outputs, batch.y), batch.mask)
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """The model's outputs in evaluation mode."""
@@ -58,8 +47,9 @@ class Task:
     def sums(self, params: Params, batch: Batch) -> dict[str, Tensor]:
         """For the loss and each metric, the pair (sum, weight) over the real examples of a batch."""
         outputs = self.outputs(params, batch.x)
+        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))  # short floats cannot count far
         scores = {"loss": self.losses} | {metric.name: metric.of for metric in self.metrics}
-        return {name: _masked_sums(of(outputs, batch.y), batch.mask) for name, of in scores.items()}
+        return {name: losses.masked_sums(of(outputs, batch.y), batch.mask) for name, of in scores.items()}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -90,19 +80,23 @@ class Task:
 
 def classification(model: nn.Module) -> Task:
     """One of several classes: outputs [B, classes], y [B] integer; cross-entropy and accuracy."""
-    return _task("classification", model, _cross_entropy, Metric("accuracy", _hits, True))
+    return _task("classification", model, losses.cross_entropy, Metric("accuracy", losses.hits, True))
 
 
 def multilabel(model: nn.Module) -> Task:
     """Any of several labels: outputs [B, labels], y [B, labels] of 0 and 1; binary cross-entropy and F1."""
     return _task(
-        "multilabel", model, _binary_cross_entropy, Metric("f1", _f1, True), Metric("accuracy", _label_hits, True)
+        "multilabel",
+        model,
+        losses.binary_cross_entropy,
+        Metric("f1", losses.f1, True),
+        Metric("accuracy", losses.label_hits, True),
     )
 
 
 def regression(model: nn.Module) -> Task:
     """Numbers: outputs of y's size; squared error, with mean absolute error as the headline."""
-    return _task("regression", model, _squared_error, Metric("mae", _absolute_error, False))
+    return _task("regression", model, losses.squared_error, Metric("mae", losses.absolute_error, False))
 
 
 def sequences(model: nn.Module, padding: tuple[int, ...] = (0,), uncounted: tuple[int, ...] = ()) -> Task:
@@ -111,11 +105,13 @@ def sequences(model: nn.Module, padding: tuple[int, ...] = (0,), uncounted: tupl
     Tokens of y in `padding` count neither for the loss nor the accuracy; those in `uncounted` (out of vocabulary, end
     of sentence) are learned but left out of the accuracy.
     """
-    losses = partial(_token_losses, padding)
-    return _task("sequences", model, losses, Metric("accuracy", partial(_token_hits, (*padding, *uncounted)), True))
+    per_example = partial(losses.token_losses, padding)
+    return _task(
+        "sequences", model, per_example, Metric("accuracy", partial(losses.token_hits, (*padding, *uncounted)), True)
+    )
 
 
-def _task(kind: str, model: nn.Module, losses: PerExample, *metrics: Metric) -> Task:
+def _task(kind: str, model: nn.Module, per_example: PerExample, *metrics: Metric) -> Task:
     require(isinstance(model, nn.Module), f"Task: expected a torch.nn.Module, got {type(model).__name__}.")
     refuse_impure_layers(model)
     params = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
@@ -128,72 +124,9 @@ def _task(kind: str, model: nn.Module, losses: PerExample, *metrics: Metric) -> 
         evaluating=twin(model).eval(),
         params=params,
         constants=frozen | buffers,
-        losses=losses,
+        losses=per_example,
         metrics=metrics,
     )
-
-
-def _masked_sums(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-    return torch.stack([(pairs[0] * mask).sum(), (pairs[1] * mask).sum()])
-
-
-def _ratio(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-    total, weight = _masked_sums(pairs, mask)
-    mean: Tensor = total / weight.clamp(min=1.0)
-    return mean
-
-
-def _each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over everything but the first dimension, each example with weight 1."""
-    flat = values.flatten(1).mean(1) if values.dim() > 1 else values
-    return flat, torch.ones_like(flat)
-
-
-def _cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return _each(nnf.cross_entropy(outputs, y, reduction="none"))
-
-
-def _hits(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return _each((outputs.argmax(1) == y).to(outputs.dtype))
-
-
-def _binary_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return _each(nnf.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none"))
-
-
-def _label_hits(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return _each(((outputs > 0) == (y > 0)).to(outputs.dtype))
-
-
-def _f1(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    said, true = (outputs > 0).to(outputs.dtype).flatten(1), (y > 0).to(outputs.dtype).flatten(1)
-    return 2 * (said * true).sum(1), said.sum(1) + true.sum(1)
-
-
-def _squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return _each((outputs - y.reshape(outputs.shape)) ** 2)
-
-
-def _absolute_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    return _each((outputs - y.reshape(outputs.shape)).abs())
-
-
-def _tokens_that_count(y: Tensor, left_out: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    counts = torch.ones_like(y, dtype=dtype)
-    for token in left_out:
-        counts = counts * (y != token)
-    return counts
-
-
-def _token_losses(padding: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    counts = _tokens_that_count(y, padding, outputs.dtype)
-    known = torch.where(counts > 0, y, 0)  # padding may lie outside the vocabulary
-    return (nnf.cross_entropy(outputs.transpose(1, 2), known, reduction="none") * counts).sum(1), counts.sum(1)
-
-
-def _token_hits(left_out: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    counts = _tokens_that_count(y, left_out, outputs.dtype)
-    return ((outputs.argmax(2) == y) * counts).sum(1), counts.sum(1)
 
 
 def probe(task: Task, x: Tensor, y: Tensor) -> Tensor:

@@ -98,6 +98,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"y": Y[:9]}, r"the clients' x and y must pair up, got \[10, 2\] and \[9\]"),
     ({"x": X[:0], "y": Y[:0]}, r"must hold examples, got \[0, 2\] and \[0\]"),
     ({"x": X.astype(object)}, "x must be floating or integer numbers, got object"),
+    (
+        {"x": X.astype(X.dtype.newbyteorder())},
+        "the clients' x must be in this machine's byte order, got [<>]f8; convert",
+    ),
     ({"y": Y.astype(str)}, "y must be floating or integer numbers, got <U"),
     ({"groups": people(new=[1])}, r"groups 'train' and 'new' must be different people, but share \['bob'\]"),
     ({"groups": people(validation=[3])}, r"groups 'validation' and 'new' .* share \['dan'\]"),

@@ -2,31 +2,12 @@ import numpy as np
 import pytest
 import torch
 from agreement import distance
-from scenarios import Net, toy_data, toy_setting, toy_task, train, trained
+from oracles import descended, module_of
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import nn
 
-from fedtailor import keyed, trees
-from fedtailor.engines.base import Setting, alone, batches_alone
-from fedtailor.types import Params, Plan
-
-
-def module_of(params: Params) -> nn.Module:
-    model = Net().double()
-    model.load_state_dict(params)
-    return model
-
-
-def descended(setting: Setting, purpose: str, client: int, plan: Plan, lr: float) -> Params:
-    """The same batches through an ordinary module, autograd and torch.optim."""
-    model = module_of(setting.task.params)
-    optimiser = torch.optim.SGD(model.parameters(), lr)
-    key = keyed.fold(setting.keys(purpose, 0, [client])[0], 0)
-    for (batch,) in batches_alone(plan, setting.clients(), np.array([client]), key):
-        real = batch.mask > 0
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(batch.x[real]), batch.y[real]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return {name: value.detach() for name, value in model.named_parameters()}
+from fedtailor import trees
+from fedtailor.engines.base import alone
 
 
 def test_a_round_is_the_mean_of_what_torch_trains() -> None:

@@ -20,7 +20,9 @@ DATA = toy_data()
 
 
 def quick(method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = DATA, **options: Any) -> ft.Fitted:
-    return ft.fit(method, model, data, **{"rounds": 2, "cohort": 3, "batch": 8} | options)
+    chosen: dict[str, Any] = {"rounds": 2, "cohort": 3, "batch": 8} | options
+    fitted: ft.Fitted = ft.fit(method, model, data, **chosen)
+    return fitted
 
 
 def test_every_client_is_scored_before_and_after() -> None:

@@ -23,8 +23,10 @@ def columns(whose: str, holders: Holders, names: set[str]) -> None:
     x, y, splits = holders
     require(x.size > 0 and y.size > 0, f"{whose} x and y must hold examples, got {list(x.shape)} and {list(y.shape)}.")
     require(x.shape[:1] == y.shape[:1] != (), f"{whose} x and y must pair up, got {list(x.shape)} and {list(y.shape)}.")
-    require(_usable(x), f"{whose} x must be floating or integer numbers, got {x.dtype}.")
-    require(_usable(y), f"{whose} y must be floating or integer numbers, got {y.dtype}.")
+    for what, column in (("x", x), ("y", y)):
+        require(_usable(column), f"{whose} {what} must be floating or integer numbers, got {column.dtype}.")
+        native = column.dtype.isnative
+        require(native, f"{whose} {what} must be in this machine's byte order, got {column.dtype}; convert it.")
     require(names <= set(splits), f"{whose} splits must include {sorted(names)}, got {sorted(splits)}.")
     for name, (index, offsets) in splits.items():
         where = f"{whose} {name} split"

@@ -74,7 +74,7 @@ class FederatedDataset:
         return replace(
             self,
             clients=self.clients._replace(splits=more),
-            ids=np.append(self.ids, "pooled"),
+            ids=np.append(self.ids, _new_id(self.ids)),
             groups=self.groups | {"train": np.array([self.clients.count])},
             trust=True,  # the pool holds, on purpose, what clients hold, and every example has been looked at
         )
@@ -93,6 +93,14 @@ class FederatedDataset:
             server=0 if self.server is None else len(self.server.x),
             overlap=self.overlap,
         )
+
+
+def _new_id(ids: NDArray[np.str_]) -> str:
+    """ "pooled", or the like if somebody is called that already."""
+    taken, name = set(ids.tolist()), "pooled"
+    while name in taken:
+        name += "'"
+    return name
 
 
 def _with_holder(split: Split, index: NDArray[np.int64]) -> Split:

@@ -4,6 +4,7 @@ Data is reached only inside an engine, because on real machines it is somewhere 
 and no method by name.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,13 +68,19 @@ def decoded(x: Tensor, data: FederatedDataset, dtype: torch.dtype) -> Tensor:
     return x.long() if data.tokens else x.to(dtype) * data.scale
 
 
+def _tensor(column: np.ndarray, device: torch.device) -> Tensor:
+    """A column on the device; where it lies already if it can, even if it may not be written to: it never is."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return torch.from_numpy(np.ascontiguousarray(column)).to(device)
+
+
 class Site:
     """Somebody's examples as tensors on the device; batches are gathered and decoded there."""
 
     def __init__(self, holders: Holders, data: FederatedDataset, dtype: torch.dtype, device: torch.device) -> None:
         self.holders = holders
-        self._x = torch.from_numpy(np.asarray(holders.x)).to(device)
-        self._y = torch.from_numpy(np.asarray(holders.y)).to(device)
+        self._x, self._y = _tensor(holders.x, device), _tensor(holders.y, device)
         self._data, self._dtype, self._device = data, dtype, device
 
     def batch(self, place: Place) -> Batch:
@@ -183,8 +190,8 @@ def scoring(task: Task) -> Work:
     names = ("loss", *(metric.name for metric in task.metrics))
 
     def start(given: Tree, params: Params) -> Tree:
-        like = next(iter(params.values()))
-        return params, {name: torch.zeros(2, dtype=like.dtype, device=like.device) for name in names}
+        dtype, device = torch.promote_types(task.dtype, torch.float32), next(iter(params.values())).device
+        return params, {name: torch.zeros(2, dtype=dtype, device=device) for name in names}
 
     def step(given: Tree, carry: Tree, batches: tuple[Batch, ...]) -> Tree:
         params, sums = carry

@@ -9,11 +9,11 @@ from rich import box
 from rich.table import Table
 
 from fedtailor import engines
+from fedtailor.losses import Metric
 from fedtailor.run.fitting import Fitted, prepare, trained
 from fedtailor.run.loop import Cost, Round
 from fedtailor.run.metrics import Scores, spread
 from fedtailor.run.spec import Comparison
-from fedtailor.task import Metric
 
 
 class Entry(NamedTuple):
