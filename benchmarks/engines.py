@@ -93,13 +93,13 @@ def main() -> None:
     """Prints the table."""
     model = "MLP 784-80-60-10, batch 40, 10 steps a client"
     print(f"FedAvg, {model}; torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}")
-    table = Table("clients", "loop, ms", *(f"{way}, ms" for way in ENGINES), *(f"loop / {way}" for way in ENGINES))
+    table = Table("clients", "loop, ms", *(f"{way}, ms" for way in ENGINES), *(f"loop/{way}" for way in ENGINES))
     for clients in (10, 50):
         times = measured(clients)
         middle = {way: statistics.median(values) for way, values in times.items()}
         cells = [f"{middle[way]:.0f} ({min(values):.0f}-{max(values):.0f})" for way, values in times.items()]
         table.add_row(str(clients), *cells, *(f"{middle['loop'] / middle[way]:.1f}" for way in ENGINES))
-    Console(width=130).print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":
