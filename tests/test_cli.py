@@ -1,57 +1,72 @@
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from fedtailor import methods
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "fedtailor", *words], capture_output=True, text=True, check=False)
 
 
-def test_compare_prints_one_table() -> None:
-    done = run("compare", "local", "fedavg", "fedsim", "rounds=2", "budget=2", "data.clients=12", "cohort=4")
+def test_compare_prints_one_table_and_names_a_report(tmp_path: Path) -> None:
+    words = (
+        "local",
+        "fedavg",
+        "fedsim",
+        "rounds=2",
+        "budget=2",
+        "data.clients=12",
+        "cohort=4",
+        f"out={tmp_path / 'out'}",
+    )
+    done = run("compare", *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "digits: 2 rounds of 4 clients, seed 0" in done.stdout
     for name in ("local", "fedavg", "fedavg [+] fine-tuning", "fedsim"):
         assert re.search(rf"^ {name} +local +\d+\.\d ±", done.stdout, re.MULTILINE), name
     assert len(re.findall(r"^ +new +\d+\.\d ±", done.stdout, re.MULTILINE)) == 4
-
-
-def test_help_has_examples() -> None:
-    done = run("compare", "--help")
-    assert done.returncode == 0
-    assert "fedtailor compare local fedavg fedsim data=digits rounds=30 seed=1" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"Report: {tmp_path / 'out' / 'report.html'}"
+    assert (tmp_path / "out" / "report.html").stat().st_size > 100_000
 
 
 WRONG = [
-    (("fedsm",), "There is no method 'fedsm'; did you mean fedsim?"),
-    (("lrr=1",), "There is no key 'lrr'; did you mean lr?"),
-    (("rounds=x",), "rounds: "),
-    (("rounds=0",), "rounds: "),
-    (("lr=-1",), "local: lr must be positive, got -1."),
-    (("data=digit",), "data: no dataset is called 'digit'; did you mean 'digits'?"),
-    (("data.people=3",), "digits: there is no option 'people'; "),
-    (("fedavg", "fedsim.lam=1"), "'fedsim.lam=1' is for the method fedsim, which is not among fedavg."),
-    (("fedsim.lamm=1",), "fedsim has no hyper-parameter 'lamm'; did you mean lam?"),
-    (("fedavg", "cohort=99"), "fedavg: 99 clients a round were asked for, but data set 'digits' has 21 to train on; "),
-    (
-        ("fedsim", "data.server=0"),
-        "fedsim: the server's work needs data, but data set 'digits' gives the server none; ",
-    ),
+    ("fedsm", "There is no method 'fedsm'; did you mean fedsim?"),
+    ("lrr=1", "There is no key 'lrr'; did you mean lr?"),
+    ("rounds=x", "rounds: "),
+    ("rounds=0", "rounds: "),
+    ("lr=-1", "local: lr must be positive, got -1."),
+    ("data=digit", "There is no data set 'digit'; did you mean digits?"),
+    ("data=no.npz", "There is no file '"),
+    ("data.people=3", "digits: there is no option 'people'; "),
+    ("fedavg fedsim.lam=1", "'fedsim' is not among the methods fedavg."),
+    ("fedsim.lamm=1", "fedsim has no hyper-parameter 'lamm'; did you mean lam?"),
+    ("fedavg cohort=99", "fedavg: 99 clients a round were asked for, but data set 'digits' has 21 to train on; "),
+    ("fedsim data.server=0", "fedsim: the server's work needs data, but data set 'digits' gives the server none; "),
+    ("model=mpl", "There is no model 'mpl'; did you mean mlp?"),
+    ("model=no.py:Net", "model: there is no Python file 'no.py'."),
+    ("no.toml", "There is no file 'no.toml'."),
+    ("engine=vector", "engine: "),
+    ("compile=perhaps", "compile: "),
+    ("seeds=1,x", "seeds: "),
 ]
 
 
-@pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
-def test_wrong_words_end_in_one_sentence(words: tuple[str, ...], sentence: str) -> None:
+@pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[row[0] for row in WRONG])
+def test_wrong_words_end_in_one_sentence_and_leave_nothing(words: str, sentence: str, tmp_path: Path) -> None:
     from fedtailor.errors import InputError
     from fedtailor.run.compare import compare
-    from fedtailor.run.spec import comparison
+    from fedtailor.run.spec import read_comparison
 
     with pytest.raises(InputError) as caught:
-        compare(comparison(list(words)), lambda name: None, lambda done: None)
+        compare(read_comparison(words.split()), tmp_path / "out")
     assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:
@@ -59,3 +74,41 @@ def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:
     assert done.returncode == 2
     assert done.stderr == "fedtailor: There is no method 'fedsm'; did you mean fedsim?\n"
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "compare", "resume", "methods", "data", "report", "personalise", "export", "predict"]
+)
+def test_every_command_has_an_example_in_its_help(command: str) -> None:
+    done = run(command, "--help")
+    assert done.returncode == 0
+    assert f"fedtailor {command}" in done.stdout.split("Example", 1)[1]
+
+
+def test_lists_for_programs() -> None:
+    listed = json.loads(run("methods", "--json").stdout)
+    assert [entry["method"] for entry in listed] == list(methods.NAMES)
+    assert {entry["method"]: entry["needs"] for entry in listed}["fedsim"] == "server data, individual uploads"
+    assert [entry["data"] for entry in json.loads(run("data", "--json").stdout)] == ["digits", "synthetic", "FILE.npz"]
+    (entry,) = json.loads(run("methods", "fedsim", "--json").stdout)
+    assert "algorithm 2" in entry["description"]
+    meanings = {row["hyper-parameter"]: row["meaning"] for row in entry["hyper"]}
+    assert meanings["beta"] == "step size along the meta-gradient"
+
+
+def test_every_hyper_parameter_has_a_meaning() -> None:
+    from fedtailor.run.catalogue import method_entry
+
+    for name in methods.NAMES:
+        for row in method_entry(name)["hyper"]:
+            assert row["meaning"], f"{name}: {row['hyper-parameter']}"
+
+
+def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
+    from fedtailor.run.spec import read_spec, shown
+
+    spec = read_spec(["method=fedprox", "lam=0.3", "hidden=8,4", "data.clients=12", "rounds=7"])
+    (tmp_path / "my.toml").write_text(shown(spec))
+    assert read_spec([str(tmp_path / "my.toml")]) == spec
+    assert read_spec([str(tmp_path / "my.toml"), "lam=0.4"]).hyper["lam"] == 0.4
+    assert "tune_epochs = 5" in shown(spec)

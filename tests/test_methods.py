@@ -36,7 +36,7 @@ def test_hyper_parameters_are_frozen_and_keyword_only(name: str) -> None:
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"There is no method .fedprx.; did you mean fedprox\?"):
         methods.file_of("fedprx")
-    with pytest.raises(InputError, match="There is no method 'zzz'; the methods are local, centralised"):
+    with pytest.raises(InputError, match="There is no method 'zzz'; known are local, centralised"):
         methods.file_of("zzz")
     with pytest.raises(InputError, match=r"fedprox has no hyper-parameter .lamb.; did you mean lam\?"):
         methods.hyper_of("fedprox", lamb=1.0)

@@ -6,6 +6,9 @@ FedtailorError
 +-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FedtailorError(Exception):
     """Base of every error that fedtailor raises on purpose."""
@@ -27,3 +30,10 @@ def require(condition: bool, sentence: str) -> None:
     """Raises `InputError(sentence)` unless the condition holds."""
     if not condition:
         raise InputError(sentence)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What to say to somebody who wrote a word that is not known."""
+    names = list(known)
+    close = get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}."

@@ -11,9 +11,9 @@ words are int32 tensors or plain integers. Only their low 32 bits ever matter, s
 keep an overflowing sum in a wider register.
 """
 
+import hashlib
 import math
 from collections.abc import Sequence
-from functools import reduce
 from typing import TypeVar
 
 import torch
@@ -134,12 +134,17 @@ def _positions(key: Tensor, n: int) -> Tensor:
 
 
 def _number(name: int | str) -> int:
-    """What a name counts as: a string by its FNV-1a hash, which is the same in every process."""
     if isinstance(name, str):
-        return reduce(lambda state, byte: (state ^ byte) * 0x100000001B3 % 2**64, name.encode(), 0xCBF29CE484222325)
+        return int(_hashed(name))
     if not isinstance(name, int) or not -(2**63) <= name < 2**64:
         raise InputError(f"keyed: a name must be a string, an integer of 64 bits or a tensor of them, got {name!r}.")
     return name
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _hashed(name: str) -> int:
+    """64 bits that are the same in every process."""
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
 
 
 def _tensor(number: int, device: torch.device | None = None) -> Tensor:

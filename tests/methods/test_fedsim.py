@@ -130,9 +130,9 @@ def trained_once(**hyper: Any) -> Params:
 
 
 def test_beta_decays_linearly_to_nothing() -> None:
-    assert distance(trained_once(rounds=10), trained_once(beta=0.125)) < 1e-12
-    assert distance(trained_once(rounds=5), trained_once(beta=0.0)) < 1e-12
-    assert distance(trained_once(rounds=10, decay="constant"), trained_once()) == 0.0
+    assert distance(trained_once(decay_rounds=10), trained_once(beta=0.125)) < 1e-12
+    assert distance(trained_once(decay_rounds=5), trained_once(beta=0.0)) < 1e-12
+    assert distance(trained_once(decay_rounds=10, decay="constant"), trained_once()) == 0.0
 
 
 def test_one_server_batch_serves_the_whole_cohort() -> None:

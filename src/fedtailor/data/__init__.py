@@ -2,15 +2,16 @@
 
 import inspect
 from collections.abc import Callable
-from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from fedtailor.data.arrays import from_arrays
 from fedtailor.data.dataset import FederatedDataset, Summary, check
 from fedtailor.data.digits import digits
 from fedtailor.data.holders import Holders, Split, sole_holder
+from fedtailor.data.npz import from_npz
 from fedtailor.data.synthetic import synthetic
-from fedtailor.errors import require
+from fedtailor.errors import nearest, require
 
 __all__ = [
     "SOURCES",
@@ -21,7 +22,9 @@ __all__ = [
     "check",
     "digits",
     "from_arrays",
+    "from_npz",
     "load",
+    "options_of",
     "sole_holder",
     "synthetic",
 ]
@@ -31,15 +34,23 @@ SOURCES: dict[str, Callable[..., FederatedDataset]] = {"digits": digits, "synthe
 
 
 def load(name: str, **options: Any) -> FederatedDataset:
-    """A source's dataset by its name, with that source's options."""
-    require(name in SOURCES, f"data: no dataset is called {name!r}; {_nearest(name, list(SOURCES))}.")
-    known = list(inspect.signature(SOURCES[name]).parameters)
+    """A source's dataset by its name, or an `.npz` file's by its path, with that source's options."""
+    source = source_of(name)
+    known = list(options_of(name))
     for option in options:
-        require(option in known, f"{name}: there is no option {option!r}; {_nearest(option, known)}.")
-    return SOURCES[name](**options)
+        require(option in known, f"{name}: there is no option '{option}'; {nearest(option, known)}")
+    return source(**options)
 
 
-def _nearest(word: str, known: list[str]) -> str:
-    """What to say to somebody who wrote a word that is not known."""
-    close = get_close_matches(word, known, n=1)
-    return (f"did you mean {close[0]!r}? " if close else "") + f"known are {', '.join(known)}"
+def source_of(name: str) -> Callable[..., FederatedDataset]:
+    """What makes the dataset of that name or path."""
+    if name.endswith(".npz"):
+        return partial(from_npz, name)
+    require(name in SOURCES, f"There is no data set '{name}'; {nearest(name, [*SOURCES, 'FILE.npz'])}")
+    return SOURCES[name]
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options of a source, with their defaults."""
+    parameters = inspect.signature(source_of(name)).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}

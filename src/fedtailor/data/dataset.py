@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtailor.data import checks
 from fedtailor.data.holders import Array, Holders, Split, sole_holder
 
-__all__ = ["Array", "FederatedDataset", "Holders", "Split", "Summary", "check", "sole_holder"]
+__all__ = ["Array", "FederatedDataset", "Holders", "Split", "Summary", "Units", "check", "sole_holder"]
 
 
 class Summary(NamedTuple):
@@ -41,6 +41,15 @@ class Summary(NamedTuple):
         )
 
 
+class Units(NamedTuple):
+    """What an example looks like, and how a model takes it."""
+
+    shape: tuple[int, ...]  # of one x
+    classes: int | None
+    scale: float
+    tokens: bool
+
+
 @dataclass(frozen=True, eq=False)
 class FederatedDataset:
     """Clients' examples, the clients grouped by person, and the server's own examples.
@@ -64,6 +73,11 @@ class FederatedDataset:
         """Refuses a dataset that breaks a promise."""
         if not trust:
             check(self)
+
+    @property
+    def units(self) -> Units:
+        """What an example looks like."""
+        return Units(tuple(self.clients.x.shape[1:]), self.classes, self.scale, self.tokens)
 
     def pooled(self) -> "FederatedDataset":
         """The same with one more holder, "pooled": the train group's train examples together, now that group alone."""

@@ -1,7 +1,7 @@
 """Engines: where and how the functions of a method run."""
 
-import difflib
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -9,10 +9,21 @@ from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_name
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.vectorised import Vectorised
-from fedtailor.errors import InputError, WorkError, require
+from fedtailor.errors import InputError, WorkError, nearest, require
 from fedtailor.types import Method, Work
 
-__all__ = ["Engine", "Memory", "OneByOne", "Scored", "Setting", "Trained", "Vectorised", "device_named", "make"]
+__all__ = [
+    "Engine",
+    "Memory",
+    "OneByOne",
+    "Scored",
+    "Setting",
+    "Trained",
+    "Vectorised",
+    "choices",
+    "device_named",
+    "make",
+]
 
 NAMES = ("vectorised", "one_by_one")
 
@@ -35,10 +46,15 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
 def check(name: str, chunk: int | None) -> None:
     """Refuses a name or a chunk size that no engine has."""
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"the engines are {', '.join(NAMES)}."
-        raise InputError(f"There is no engine '{name}'; {hint}")
+        raise InputError(f"There is no engine '{name}'; {nearest(name, NAMES)}")
     require(chunk is None or chunk >= 1, f"Engine: chunk must be at least 1 client, got {chunk}.")
+
+
+def choices(engine: Engine) -> dict[str, Any]:
+    """What an engine runs with, to make the same one again."""
+    if isinstance(engine, Vectorised):
+        return {"engine": "vectorised", "chunk": engine.chunk, "compile": engine.compiled}
+    return {"engine": "one_by_one", "chunk": None, "compile": False}
 
 
 def why_not_vectorised(setting: Setting) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedtailor import keyed, trees
 from fedtailor.data.batching import Place, places, step_counts
-from fedtailor.data.dataset import FederatedDataset, Holders
+from fedtailor.data.dataset import FederatedDataset, Holders, Units
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import FedtailorError, InputError, WorkError, require
 from fedtailor.task import Task
@@ -63,9 +63,9 @@ class Engine(Protocol):
         ...
 
 
-def decoded(x: Tensor, data: FederatedDataset, dtype: torch.dtype) -> Tensor:
+def decoded(x: Tensor, units: Units, dtype: torch.dtype) -> Tensor:
     """Inputs as the model takes them: tokens as integers, everything else floating and scaled."""
-    return x.long() if data.tokens else x.to(dtype) * data.scale
+    return x.long() if units.tokens else x.to(dtype) * units.scale
 
 
 def _tensor(column: np.ndarray, device: torch.device) -> Tensor:
@@ -78,15 +78,15 @@ def _tensor(column: np.ndarray, device: torch.device) -> Tensor:
 class Site:
     """Somebody's examples as tensors on the device; batches are gathered and decoded there."""
 
-    def __init__(self, holders: Holders, data: FederatedDataset, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, holders: Holders, units: Units, dtype: torch.dtype, device: torch.device) -> None:
         self.holders = holders
         self._x, self._y = _tensor(holders.x, device), _tensor(holders.y, device)
-        self._data, self._dtype, self._device = data, dtype, device
+        self._units, self._dtype, self._device = units, dtype, device
 
     def batch(self, place: Place) -> Batch:
         """The examples at a place."""
         index = place.rows.to(self._device)
-        x, y = decoded(self._x[index], self._data, self._dtype), self._y[index]
+        x, y = decoded(self._x[index], self._units, self._dtype), self._y[index]
         y = y.to(self._dtype) if y.is_floating_point() else y.long()
         return Batch(x, y, place.mask.to(self._device, self._dtype), place.key.to(self._device))
 
@@ -113,11 +113,11 @@ class Setting:
 
     def clients(self) -> Site:
         """The clients' examples on the device."""
-        return Site(self.data.clients, self.data, self.task.dtype, self.device)
+        return Site(self.data.clients, self.data.units, self.task.dtype, self.device)
 
     def server(self) -> Site | None:
         """The server's examples on the device, if it has any."""
-        return Site(self.data.server, self.data, self.task.dtype, self.device) if self.data.server else None
+        return Site(self.data.server, self.data.units, self.task.dtype, self.device) if self.data.server else None
 
     def keys(self, purpose: str, number: int, who: Sequence[int] | np.ndarray) -> Tensor:
         """A key for each holder, for this purpose in this round."""

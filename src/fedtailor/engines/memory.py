@@ -5,6 +5,7 @@ Pages that no client has written to take no room, so a million clients with a pe
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ class Memory:
 
     def __init__(self, clients: int, folder: str | Path | None = None) -> None:
         self.known = torch.zeros(clients, dtype=torch.bool)
+        self.changed = torch.zeros(clients, dtype=torch.bool)  # since somebody last looked
         self._folder = None if folder is None else Path(folder)
         self._store: Tree | None = None
         self._refuse_used_folder()
@@ -43,6 +45,15 @@ class Memory:
         for kept, leaf in zip(trees.leaves(self._store), trees.leaves(stacked), strict=True):
             kept[rows] = leaf.to(kept.device)
         self.known[rows] = True
+        self.changed[rows] = bool(trees.leaves(stacked))
+
+    def rows(self, who: np.ndarray) -> list[Tensor]:
+        """What some clients remember, leaf by leaf."""
+        return [leaf[torch.from_numpy(who)] for leaf in trees.leaves(self._store)]
+
+    def restore(self, who: np.ndarray, leaves: Sequence[Tensor], like: Tree) -> None:
+        """Puts back what `rows` gave; `like` is one client's memory, for its shape."""
+        self.scatter(who, trees.rebuild(like, leaves))
 
     def _allocate(self, stacked: Tree) -> Tree:
         self._refuse_used_folder()

@@ -30,6 +30,7 @@ class Vectorised:
         self, setting: Setting, chunk: int | None = None, compile: bool = False, notes: tuple[str, ...] = ()
     ) -> None:
         self.setting, self.notes, self.memory = setting, notes, setting.memory
+        self.compiled = compile
         self.chunk = chunk or _chunk_that_fits(trees.nbytes(setting.task.params))
         self._clients, self._server = setting.clients(), setting.server()
         self._scoring = scoring(setting.task)

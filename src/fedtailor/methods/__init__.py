@@ -1,12 +1,11 @@
 """Methods, one file each. This is the only list of their names: a new method is a file here and a name below."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from fedtailor.errors import InputError
+from fedtailor.errors import InputError, nearest
 from fedtailor.task import Task
 from fedtailor.types import Method
 
@@ -30,9 +29,7 @@ class MethodFile(Protocol):
 def file_of(name: str) -> MethodFile:
     """The file of a method."""
     if name not in NAMES:
-        near = difflib.get_close_matches(name, NAMES, 1)
-        hint = f"did you mean {near[0]}?" if near else f"the methods are {', '.join(NAMES)}."
-        raise InputError(f"There is no method '{name}'; {hint}")
+        raise InputError(f"There is no method '{name}'; {nearest(name, NAMES)}")
     return cast(MethodFile, import_module(f"{__name__}.{name.replace('-', '_')}"))
 
 
@@ -42,9 +39,7 @@ def hyper_of(name: str, **options: Any) -> Any:
     valid = [field.name for field in fields(kind)]
     for option in options:
         if option not in valid:
-            near = difflib.get_close_matches(option, valid, 1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(valid)}."
-            raise InputError(f"{name} has no hyper-parameter '{option}'; {hint}")
+            raise InputError(f"{name} has no hyper-parameter '{option}'; {nearest(option, valid)}")
     return kind(**options)
 
 

@@ -24,7 +24,7 @@ from fedtailor.types import Method, Params, State, Work
 class Hyper(pieces.Local):
     """Hyper-parameters of FedAvg."""
 
-    server_optimiser: Literal["sgd", "adam", "yogi"] = "sgd"
+    server_optimiser: Literal["sgd", "adam", "yogi"] = "sgd"  # what turns mean changes into steps
     server_lr: float = 1.0  # step size of the server; 1 with SGD: the plain average
     server_momentum: float = 0.0  # of SGD
     weigh: Literal["clients", "examples"] = "clients"  # whether all clients count alike, or by their examples

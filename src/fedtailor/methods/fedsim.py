@@ -30,8 +30,8 @@ class Hyper(pieces.Local):
 
     lam: float = 1.0  # how strongly a client is held near the global model
     beta: float = 0.25  # step size along the meta-gradient
-    decay: Literal["constant", "linear", "cosine"] = "linear"  # of beta, over `rounds`
-    rounds: int | None = None  # where the decay ends; None: beta stays constant
+    decay: Literal["constant", "linear", "cosine"] = "linear"  # of beta, over `decay_rounds`
+    decay_rounds: int | None = None  # where the decay ends; None: where the run does (in Python: no decay)
     c: float = 0.25  # weight of the curvature term; 0: none, and no server data is needed
     h: float = 0.25  # step of the finite difference
     product: Literal["difference", "exact"] = "difference"  # how the Hessian meets its vector
@@ -42,7 +42,7 @@ class Hyper(pieces.Local):
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, positive=("h", "server_batch", "rounds"), not_negative=("lam", "beta", "c"))
+        pieces.check(self, positive=("h", "server_batch", "decay_rounds"), not_negative=("lam", "beta", "c"))
 
 
 def meta_step(hyper: Hyper, loss: Loss, state: State, change: Params, batches: tuple[Batch, ...]) -> Params:
@@ -56,7 +56,7 @@ def meta_step(hyper: Hyper, loss: Loss, state: State, change: Params, batches: t
     if hyper.c:
         point = theta if hyper.at == "server" else phi
         meta_gradient = trees.add(v, hessian_times(hyper, loss, point, batches[0], v), -hyper.c)
-    decay = optim.schedule(hyper.decay, hyper.rounds) if hyper.rounds else optim.constant()
+    decay = optim.schedule(hyper.decay, hyper.decay_rounds) if hyper.decay_rounds else optim.constant()
     return trees.add(change, meta_gradient, -hyper.beta * decay(state.round))
 
 

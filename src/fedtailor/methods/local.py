@@ -23,7 +23,7 @@ from fedtailor.types import Draw, Gathered, Method, Params, Phase, Plan, Result,
 class Hyper(pieces.Local):
     """Hyper-parameters of training alone."""
 
-    when: Literal["end", "sampled"] = "end"
+    when: Literal["end", "sampled"] = "end"  # when clients train
     budget: int = 50  # epochs for when="end"
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ class Local:
     batch: int = 20  # examples a step
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"  # begins anew each round
     momentum: float = 0.0  # of SGD
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # how fast weights shrink by themselves
     tune_lr: float | None = None  # step size of personalising by SGD; None: lr
     tune_epochs: int = 5  # passes over the client's train examples when personalising
 

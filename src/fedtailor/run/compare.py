@@ -1,65 +1,64 @@
-"""Several methods on the same clients, cohorts and first weights; one table."""
+"""Several methods and seeds on the same clients, cohorts and first weights: a folder of runs, one table, one report."""
 
-import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
-from fedtailor import engines
-from fedtailor.losses import Metric
-from fedtailor.run.fitting import Fitted, prepare, trained
-from fedtailor.run.loop import Cost, Round
-from fedtailor.run.metrics import Scores, spread
-from fedtailor.run.spec import Comparison
+from fedtailor.errors import require
+from fedtailor.run import build
+from fedtailor.run.metrics import spread
+from fedtailor.run.record import Folder
+from fedtailor.run.session import Listener, Outcome, resume, start
+from fedtailor.run.spec import Comparison, Spec
+
+Record = Mapping[str, Any]
 
 
-class Entry(NamedTuple):
-    """A method that has been trained and scored."""
-
-    name: str
-    metric: Metric
-    scores: dict[str, Scores]
-    cost: Cost
-    seconds: float  # of everything
-    notes: tuple[str, ...]
-
-
-def compare(spec: Comparison, began: Callable[[str], None], went_on: Callable[[Round], None]) -> list[Entry]:
-    """Trains and scores every method of a comparison; `began` and `went_on` hear of methods and rounds."""
-    data = spec.dataset()
-    engines.check(spec.engine, spec.chunk)
-    settings = [
-        prepare(
-            name,
-            spec.model_for(data),
-            data,
-            rounds=spec.rounds,
-            cohort=spec.cohort,
-            seed=spec.seed,
-            device=spec.device,
-            **spec.hyper.get(name, {}),
-        )
-        for name in spec.methods
-    ]
-    entries = []
-    for setting in settings:
-        began(setting.method.name)
-        start = time.perf_counter()
-        engine = engines.make(setting, spec.engine, spec.chunk, spec.compile)
-        fitted = trained(setting, engine, spec.rounds, spec.cohort, went_on)
-        entries.append(_entry(fitted, time.perf_counter() - start))
-    return entries
+def compare(
+    comparison: Comparison, out: Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool
+) -> list[Outcome]:
+    """Runs what has not been run yet, after everything has been checked; ends early when asked to stop."""
+    specs = comparison.specs()
+    for spec in specs:
+        build.setting(spec, build.dataset(spec))
+        _refuse_other(spec, folder_of(out, spec))
+    outcomes: list[Outcome] = []
+    for spec in specs:
+        place = folder_of(out, spec)
+        begun = (place / "spec.json").exists()
+        outcomes.append(resume(place, listeners, stop) if begun else start(spec, place, listeners, stop))
+        if not outcomes[-1].finished:
+            break
+    return outcomes
 
 
-def _entry(fitted: Fitted, seconds: float) -> Entry:
-    setting = fitted.setting
-    return Entry(setting.method.name, setting.task.metrics[0], fitted.scores, fitted.cost, seconds, fitted.engine.notes)
+def folder_of(out: Path, spec: Spec) -> Path:
+    """Where in a comparison's folder a run is."""
+    return out / f"{spec.method}-seed{spec.seed}"
 
 
-def table(entries: list[Entry], title: str) -> Table:
+def runs_in(out: Path) -> list[Path]:
+    """The runs of a folder: itself, or those of a comparison."""
+    if (out / "spec.json").exists():
+        return [out]
+    found = sorted(
+        (path.parent for path in out.glob("*/spec.json")), key=lambda run: (run / "spec.json").stat().st_mtime_ns
+    )
+    require(bool(found), f"'{out}' holds no run.")
+    return found
+
+
+def _refuse_other(spec: Spec, place: Path) -> None:
+    if (place / "spec.json").exists():
+        same = Folder(place).spec() == spec
+        require(same, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
+
+
+def table(records: Sequence[Record], title: str) -> Table:
     """Mean, standard deviation and worst tenth over clients, before and after personalising, and costs."""
     made = Table(title=title, caption=_CAPTION, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     made.title_justify = made.caption_justify = "left"
@@ -67,32 +66,38 @@ def table(entries: list[Entry], title: str) -> Table:
         made.add_column(heading, no_wrap=True)
     for heading in ("before", "worst\ntenth", "after", "worst\ntenth", "MB", "s"):
         made.add_column(heading, justify="right", no_wrap=True)
-    for entry in entries:
-        if entry.name == "fedavg":
-            _add_rows(made, entry._replace(scores={g: s._replace(after={}) for g, s in entry.scores.items()}))
-            entry = entry._replace(name="fedavg + fine-tuning")
-        _add_rows(made, entry)
+    for name in dict.fromkeys(record["name"] for record in records):
+        of_method = [record for record in records if record["name"] == name]
+        if name == "fedavg":
+            _add_rows(made, name, of_method, ("before",))
+            name = "fedavg + fine-tuning"
+        _add_rows(made, name, of_method, ("before", "after"))
     return made
 
 
 _CAPTION = (
-    "Test accuracy in %: mean ± standard deviation over clients, and mean of the worst tenth of them; before and after "
-    "personalising. local: clients who took part in training; new: people never seen. MB: sent down and up in all "
-    "rounds; s: seconds of training, personalising and scoring."
+    "Test figures (accuracy in %, averaged over seeds): mean ± standard deviation over clients, and mean of the worst "
+    "tenth of them; before and after personalising. local: clients who took part in training; new: people never seen. "
+    "MB: sent down and up in all rounds; s: seconds of training and scoring."
 )
 
 
-def _add_rows(made: Table, entry: Entry) -> None:
-    for number, (group, scores) in enumerate(entry.scores.items()):
-        cells = [entry.name if number == 0 else "", group]
-        for values in (scores.before, scores.after):
-            cells += _figures(values.get(entry.metric.name), entry.metric)
-        costs = (f"{(entry.cost.bytes_down + entry.cost.bytes_up) / 1e6:.1f}", f"{entry.seconds:.1f}")
-        made.add_row(*cells, *(costs if number == 0 else ()), end_section=number == len(entry.scores) - 1)
+def _add_rows(made: Table, name: str, records: Sequence[Record], shown: tuple[str, ...]) -> None:
+    groups = list(records[0]["scores"])
+    for number, group in enumerate(groups):
+        cells = [name if number == 0 else "", group]
+        for when in ("before", "after"):
+            cells += _figures(records, group, when) if when in shown else ["", ""]
+        cost = [record["cost"] for record in records]
+        sent = np.mean([each["bytes_down"] + each["bytes_up"] for each in cost]) / 1e6
+        seconds = np.mean([each["seconds"] + each["scoring_seconds"] for each in cost])
+        costs = (f"{sent:.1f}", f"{seconds:.1f}") if number == 0 else ()
+        made.add_row(*cells, *costs, end_section=number == len(groups) - 1)
 
 
-def _figures(values: np.ndarray | None, metric: Metric) -> list[str]:
-    if values is None:
-        return ["", ""]
-    found = spread(values, metric.higher_is_better)
-    return [f"{100 * found.mean:.1f} ±{100 * found.std:4.1f}", f"{100 * found.worst_tenth:.1f}"]
+def _figures(records: Sequence[Record], group: str, when: str) -> list[str]:
+    metric = records[0]["metric"]
+    per_seed = [record["scores"][group][when][metric["name"]] for record in records]
+    found = [spread(np.array(values, dtype=float), metric["higher_is_better"]) for values in per_seed]
+    mean, std, worst = np.mean(found, axis=0) * (100 if metric["name"] in ("accuracy", "f1") else 1)
+    return [f"{mean:.1f} ±{std:4.1f}", f"{worst:.1f}"]

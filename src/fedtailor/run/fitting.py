@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtailor import engines, methods
+from fedtailor import engines, keyed, methods
 from fedtailor.data.batching import Place
-from fedtailor.data.dataset import FederatedDataset, Split, sole_holder
+from fedtailor.data.dataset import FederatedDataset, Split, Units, sole_holder
 from fedtailor.engines.base import Engine, Setting, Site, alone, decoded
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import require
@@ -31,14 +31,14 @@ class Personal:
     """A model that has been tailored to one person. Inputs are in the units of the data that it was trained on."""
 
     task: Task
-    data: FederatedDataset
+    units: Units
     params: Params
 
     def outputs(self, x: Any) -> Tensor:
         """The model's raw outputs."""
         inputs = torch.as_tensor(np.asarray(x)).to(next(iter(self.params.values())).device)
         with torch.no_grad():
-            return self.task.outputs(self.params, decoded(inputs, self.data, self.task.dtype))
+            return self.task.outputs(self.params, decoded(inputs, self.units, self.task.dtype))
 
     def predict(self, x: Any) -> np.ndarray:
         """Classes, tokens, labels of 0 and 1, or numbers, as the task has it."""
@@ -72,11 +72,18 @@ class Fitted:
 
     def personalise(self, x: Any, y: Any) -> Personal:
         """Tailors the model to a person never seen."""
-        person = _person(self.setting.data, np.asarray(x), np.asarray(y))
-        site = Site(person.clients, person, self.setting.task.dtype, self.setting.device)
-        method, key = self.setting.method, self.setting.keys("personalise", 0, [self.setting.data.clients.count])[0]
-        given, own = method.broadcast(self.state), method.new_memory(self.state)
-        return Personal(self.setting.task, person, alone(method.personalise, given, own, site, 0, key))
+        setting = self.setting
+        return tailored(setting.method, setting.task, self.state, setting.data.units, setting.seed, x, y)
+
+
+def tailored(method: Method, task: Task, state: State, units: Units, seed: int, x: Any, y: Any) -> Personal:
+    """A trained method's model, tailored to somebody who is not in the data."""
+    person = _person(units, np.asarray(x), np.asarray(y))
+    device = next(iter(state.params.values())).device
+    site = Site(person.clients, units, task.dtype, device)
+    key = keyed.key(seed, "personalise", "newcomer")
+    given, own = method.broadcast(state), method.new_memory(state)
+    return Personal(task, units, alone(method.personalise, given, own, site, 0, key))
 
 
 def fit(
@@ -147,10 +154,10 @@ def prepare(
     """Brings method, model and data together, and refuses what does not fit."""
     require(rounds >= 0, f"fit: rounds must not be negative, got {rounds}.")
     place = engines.device_named(device)
-    task = task_for(model, data, seed).to(place)
+    task = task_for(model, data.classes, seed).to(place)
     if isinstance(method, str):
-        if "rounds" in {field.name for field in fields(methods.file_of(method).Hyper)}:
-            hyper = {"rounds": max(rounds, 1)} | hyper
+        if "decay_rounds" in {field.name for field in fields(methods.file_of(method).Hyper)}:
+            hyper = {"decay_rounds": max(rounds, 1)} | hyper
         method = methods.build(method, task, **hyper)
     else:
         require(not hyper, f"fit: a built method takes no more hyper-parameters, got {', '.join(hyper)}.")
@@ -161,14 +168,14 @@ def prepare(
     return setting
 
 
-def task_for(model: Model, data: FederatedDataset, seed: int) -> Task:
-    """The task that a model and the data's labels imply, unless a task is given."""
+def task_for(model: Model, classes: int | None, seed: int) -> Task:
+    """The task that a model and the number of classes imply (None: numbers to predict), unless a task is given."""
     if isinstance(model, Task):
         return model
     if not isinstance(model, nn.Module):
         with drawn_from(seed):
             model = model()
-    return regression(model) if data.classes is None else classification(model)
+    return regression(model) if classes is None else classification(model)
 
 
 def _try_out(setting: Setting) -> None:
@@ -184,23 +191,21 @@ def _try_out(setting: Setting) -> None:
     )
 
 
-def _person(data: FederatedDataset, x: np.ndarray, y: np.ndarray) -> FederatedDataset:
-    """One person's examples as a data set, in the units of another one, so that the same promises are checked."""
-    shape = data.clients.x.shape[1:]
+def _person(units: Units, x: np.ndarray, y: np.ndarray) -> FederatedDataset:
+    """One person's examples as a data set, so that the same promises are checked."""
     require(
-        x.ndim > 0 and x.shape[1:] == shape,
-        f"personalise: an example must have the shape {shape} of the training data, got x of shape {x.shape}.",
+        x.ndim > 0 and x.shape[1:] == units.shape,
+        f"personalise: an example must have the shape {units.shape} of the training data, got x of shape {x.shape}.",
     )
     nobody = np.array([], dtype=np.int64)
     holders = sole_holder(x, y)
-    none = Split(nobody, np.array([0, 0]))
     return FederatedDataset(
         name="newcomer",
-        clients=holders._replace(splits={**holders.splits, "test": none}),
+        clients=holders._replace(splits={**holders.splits, "test": Split(nobody, np.array([0, 0]))}),
         ids=np.array(["newcomer"]),
         groups={"train": np.array([0]), "local": np.array([0]), "validation": nobody, "new": nobody},
         server=None,
-        classes=data.classes,
-        scale=data.scale,
-        tokens=data.tokens,
+        classes=units.classes,
+        scale=units.scale,
+        tokens=units.tokens,
     )

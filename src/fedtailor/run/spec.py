@@ -1,103 +1,198 @@
-"""What is asked for on a command line: `key=value` words become a typed specification, or a sentence saying why not."""
+"""What a run is: a typed specification, from a TOML file and `key=value` words, with every default visible.
 
-import difflib
-from dataclasses import fields
-from functools import partial
-from math import prod
-from typing import Any
+Keys are those of `Spec`; `data.KEY` is for the data set; any other key is a hyper-parameter, of every method that has
+it, or of one method as `METHOD.KEY`. In a file, `[data_options]` and `[hyper]` are tables, `[hyper.fedsim]` is for one
+method.
+"""
+
+import json
+import tomllib
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import nn
 
 from fedtailor import data as sources
-from fedtailor import methods, models
-from fedtailor.data.dataset import FederatedDataset
-from fedtailor.errors import InputError, require
+from fedtailor import methods
+from fedtailor.errors import InputError, nearest, require
 
 
-class Comparison(BaseModel):
-    """Several methods on the same clients, cohorts and first weights."""
+class Common(BaseModel):
+    """What the runs of a comparison share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    methods: tuple[str, ...] = ("local", "fedavg", "fedprox", "fedsim")
-    data: str = "digits"
+    data: str = "digits"  # a name that `fedtailor data` lists, or an .npz file
     data_options: dict[str, Any] = {}
-    hidden: tuple[int, ...] = (64,)  # layers of the perceptron
+    model: str = "mlp"  # mlp, linear, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task
+    hidden: tuple[int, ...] = (64,)  # layers of the mlp
     rounds: int = Field(default=50, ge=1)
-    cohort: int = Field(default=10, ge=1)
-    seed: int = 0
-    engine: str = "vectorised"
-    device: str = "cpu"
-    chunk: int | None = Field(default=None, ge=1)
+    cohort: int = Field(default=10, ge=1)  # clients a round
+    engine: Literal["vectorised", "one_by_one"] = "vectorised"
+    device: str = "cpu"  # cpu, cuda, mps
+    precision: Literal["float32", "float64"] = "float32"
+    chunk: int | None = Field(default=None, ge=1)  # clients stacked at a time; none: as many as fit
     compile: bool = False
-    hyper: dict[str, dict[str, Any]] = {}  # method -> hyper-parameters
-
-    def dataset(self) -> FederatedDataset:
-        """The data set that the name stands for."""
-        return sources.load(self.data, **{"seed": self.seed} | self.data_options)
-
-    def model_for(self, data: FederatedDataset) -> "partial[nn.Sequential]":
-        """What makes the model: a perceptron that fits the data."""
-        return partial(models.mlp, prod(data.clients.x.shape[1:]), self.hidden, data.classes or 1)
+    threads: int | None = Field(default=None, ge=1)  # of the CPU; none: as torch chooses
+    memory: Literal["ram", "files"] = "ram"  # where clients' memory is while training
+    evaluate_every: int | None = Field(default=None, ge=1)  # rounds between two looks at the scores; none: 20 looks
+    watch: int = Field(default=100, ge=1)  # how many clients of a group are looked at then
+    checkpoint_every: int = Field(default=10, ge=1)  # rounds between two checkpoints
 
 
-def comparison(words: list[str]) -> Comparison:
-    """Reads method names and `key=value`, where a key may be `data.KEY`, `METHOD.KEY` or a hyper-parameter for all.
+class Spec(Common):
+    """One run: one method, one seed."""
 
-    Everything is checked here, hyper-parameters included, before anything slow begins.
-    """
-    names = tuple(word for word in words if "=" not in word)
-    plain, data_options, hyper = _sorted([word for word in words if "=" in word], names or _DEFAULTS["methods"])
-    given = plain | {"data_options": data_options, "hyper": hyper} | ({"methods": names} if names else {})
-    try:
-        spec = Comparison.model_validate(given)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        raise InputError(f"{first['loc'][0]}: {first['msg'].lower()}, got {first['input']!r}.") from None
-    for name in spec.methods:
-        methods.hyper_of(name, **spec.hyper.get(name, {}))
+    method: str = "fedsim"
+    hyper: dict[str, Any] = {}
+    seed: int = Field(default=0, ge=0)
+
+    def resolved(self) -> Self:
+        """The same with every default filled in, and everything checked that can be checked without reading data."""
+        given = dict(self.hyper)
+        if "decay_rounds" in hyper_names(self.method):
+            given.setdefault("decay_rounds", self.rounds)
+        hyper = asdict(methods.hyper_of(self.method, **given))
+        options = sources.options_of(self.data)
+        for key in self.data_options:
+            require(key in options, f"{self.data}: there is no option '{key}'; {nearest(key, options)}")
+        every = self.evaluate_every or max(1, self.rounds // 20)
+        place = str(Path(self.data).resolve()) if self.data.endswith(".npz") else self.data
+        filled = {"data": place, "hyper": hyper, "data_options": options | self.data_options, "evaluate_every": every}
+        return self.model_copy(update=filled)
+
+
+class Comparison(Common):
+    """Several methods and seeds on the same clients, cohorts and first weights."""
+
+    methods: tuple[str, ...] = ("local", "fedavg", "fedprox", "fedsim")
+    seeds: tuple[int, ...] = (0,)
+    hyper: dict[str, Any] = {}  # for all methods, or {method: {...}} for one
+
+    def specs(self) -> list[Spec]:
+        """The runs, resolved."""
+        shared = self.model_dump(exclude={"methods", "seeds", "hyper"})
+        return [
+            Spec(**shared, method=method, seed=seed, hyper=self._hyper_of(method)).resolved()
+            for method in self.methods
+            for seed in self.seeds
+        ]
+
+    def _hyper_of(self, method: str) -> dict[str, Any]:
+        valid = hyper_names(method)
+        for_all = {key: value for key, value in self.hyper.items() if not isinstance(value, dict) and key in valid}
+        own: dict[str, Any] = self.hyper.get(method, {})
+        return for_all | own
+
+
+def hyper_names(method: str) -> list[str]:
+    """The hyper-parameters that a method has."""
+    return [field.name for field in fields(methods.file_of(method).Hyper)]
+
+
+def read_spec(words: list[str]) -> Spec:
+    """The specification of one run, from the words of a command line."""
+    given = _gathered(words, Spec)
+    method = given.get("method", _default(Spec, "method"))
+    hyper = dict(given.get("hyper", {}))
+    own = hyper.pop(method, {})
+    spec: Spec = _validated(Spec, given | {"hyper": hyper | own})
+    return spec.resolved()
+
+
+def read_comparison(words: list[str]) -> Comparison:
+    """The specification of a comparison; words without `=` are methods."""
+    names = tuple(word for word in words if "=" not in word and not word.endswith(".toml"))
+    given = _gathered([word for word in words if word not in names], Comparison)
+    if names:
+        given["methods"] = names
+    spec: Comparison = _validated(Comparison, given)
+    known = {option for method in spec.methods for option in hyper_names(method)}
+    for key, value in spec.hyper.items():
+        if isinstance(value, dict):
+            require(key in spec.methods, f"'{key}' is not among the methods {', '.join(spec.methods)}.")
+        else:
+            require(
+                key in known, f"There is no key '{key}'; {nearest(key, sorted({*known, *Comparison.model_fields}))}"
+            )
     return spec
 
 
-_DEFAULTS = {name: field.default for name, field in Comparison.model_fields.items()}
-_KEYS = [key for key in _DEFAULTS if key not in ("methods", "data_options", "hyper")]
+def shown(spec: BaseModel) -> str:
+    """A specification as a TOML file, with every default in it."""
+    plain = spec.model_dump(mode="json")
+    tables = {key: value for key, value in plain.items() if isinstance(value, dict)}
+    lines = [_line(key, value) for key, value in plain.items() if key not in tables]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(_line(key, value) for key, value in table.items())]
+    return "\n".join(lines) + "\n"
 
 
-def _sorted(
-    words: list[str], names: tuple[str, ...]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, dict[str, Any]]]:
-    plain: dict[str, Any] = {}
-    data_options: dict[str, Any] = {}
-    hyper: dict[str, dict[str, Any]] = {name: {} for name in names}
+def _line(key: str, value: Any) -> str:
+    return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+
+
+def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
+    """A file's keys with the words' on top, sorted into fields, data options and hyper-parameters."""
+    given: dict[str, Any] = {}
     for word in words:
-        key, _, text = word.partition("=")
+        if word.endswith(".toml") and "=" not in word:
+            given = _from_file(Path(word))
+    given.setdefault("data_options", {})
+    given.setdefault("hyper", {})
+    for key, _, text in (word.partition("=") for word in words if "=" in word):
         place, dot, inner = key.rpartition(".")
-        if not dot and key in _KEYS:
-            plain[key] = tuple(text.split(",")) if key == "hidden" else text
-        elif place == "data":
-            data_options[inner] = value_of(text)
+        if place == "data":
+            given["data_options"][inner] = value_of(text)
         elif dot:
-            require(place in names, f"'{word}' is for the method {place}, which is not among {', '.join(names)}.")
-            hyper[place][inner] = value_of(text)
+            methods.file_of(place)
+            given["hyper"].setdefault(place, {})[inner] = value_of(text)
+        elif key in kind.model_fields and key not in ("data_options", "hyper"):
+            given[key] = text.split(",") if key in ("hidden", "methods", "seeds") else value_of(text, plain=key)
         else:
-            for name in _who_has(key, names):
-                hyper[name].setdefault(key, value_of(text))
-    return plain, data_options, hyper
+            _require_hyper(key, given, kind)
+            given["hyper"][key] = value_of(text)
+    return given
 
 
-def _who_has(key: str, names: tuple[str, ...]) -> list[str]:
-    valid = {name: [field.name for field in fields(methods.file_of(name).Hyper)] for name in names}
-    found = [name for name in names if key in valid[name]]
-    if not found:
-        known = sorted({*_KEYS, *(option for options in valid.values() for option in options)})
-        near = difflib.get_close_matches(key, known, 1)
-        raise InputError(f"There is no key '{key}'; {f'did you mean {near[0]}?' if near else f'the keys are {known}.'}")
-    return found
+def _require_hyper(key: str, given: dict[str, Any], kind: type[Common]) -> None:
+    """Refuses a key that is neither a field nor a hyper-parameter of the method or of any method."""
+    chosen = [given.get("method", _default(Spec, "method"))] if kind is Spec else list(methods.NAMES)
+    known = {option for method in chosen for option in hyper_names(str(method))}
+    if key not in known:
+        raise InputError(f"There is no key '{key}'; {nearest(key, sorted({*known, *kind.model_fields}))}")
 
 
-def value_of(text: str) -> Any:
-    """A number, truth value or None where the text reads as one, else the text."""
+def _from_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"There is no file '{path}'.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+        raise InputError(f"'{path}' cannot be read as TOML: {problem}.") from None
+
+
+def _validated(kind: Any, given: dict[str, Any]) -> Any:
+    try:
+        return kind.model_validate(given)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        key = str(first["loc"][0])
+        if first["type"] == "extra_forbidden":
+            raise InputError(f"There is no key '{key}'; {nearest(key, kind.model_fields)}") from None
+        came = first["input"]
+        raise InputError(f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, got {came!r}.") from None
+
+
+def _default(kind: type[BaseModel], key: str) -> Any:
+    return kind.model_fields[key].default
+
+
+def value_of(text: str, plain: str = "") -> Any:
+    """A number, truth value or None where the text reads as one, else the text; `plain` fields read for themselves."""
+    if plain in ("data", "model", "device", "method"):
+        return text
     if text in ("true", "false", "none"):
         return {"true": True, "false": False, "none": None}[text]
     for kind in (int, float):

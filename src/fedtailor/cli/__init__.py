@@ -1,0 +1,39 @@
+"""The command line. torch is imported late, by the commands that need it, so that help answers at once."""
+
+import os
+import sys
+
+import typer
+
+from fedtailor.cli import look, tailor, train
+from fedtailor.errors import FedtailorError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+
+
+@app.callback()
+def fedtailor() -> None:
+    """Personalised federated learning with server-side data.
+
+    Start with `fedtailor compare`; look at `fedtailor methods` and `fedtailor data`.
+    """
+
+
+for module in (train, look, tailor):
+    for command in module.COMMANDS:
+        app.command(no_args_is_help=command in module.NEED_WORDS)(command)
+
+
+def main() -> None:
+    """Runs the command line; what the user got wrong ends in one sentence and exit code 2."""
+    try:
+        app()
+    except FedtailorError as problem:
+        print(f"fedtailor: {problem}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedtailor: stopped at once; what was saved before is whole.", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)

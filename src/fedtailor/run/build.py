@@ -1,0 +1,82 @@
+"""From a specification to the things themselves: data, model, method."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtailor import data as sources
+from fedtailor import models
+from fedtailor.data.dataset import FederatedDataset, Units
+from fedtailor.engines.base import Setting
+from fedtailor.errors import InputError, nearest, require
+from fedtailor.purity import drawn_from
+from fedtailor.run.fitting import prepare, task_for
+from fedtailor.run.record import OWN_MODEL
+from fedtailor.run.spec import Spec
+from fedtailor.task import Task
+
+MODELS = ("mlp", "linear", "FILE.py:NAME")
+
+
+def dataset(spec: Spec) -> FederatedDataset:
+    """The data set that a specification names."""
+    return sources.load(spec.data, **spec.data_options)
+
+
+def task(spec: Spec, units: Units, home: Path | None = None) -> Task:
+    """The task that a specification names, with first weights drawn from the seed.
+
+    A model of the user's own is made by the copy of its file in the run's folder `home`, if there is one.
+    """
+    with drawn_from(spec.seed):
+        made = maker(spec, units, home)()
+    return task_for(made, units.classes, spec.seed).to(dtype=getattr(torch, spec.precision))
+
+
+def maker(spec: Spec, units: Units, home: Path | None = None) -> Callable[[], Any]:
+    """What makes the model."""
+    if ":" in spec.model:
+        file, _, name = spec.model.rpartition(":")
+        copied = home is not None and (home / OWN_MODEL).exists()
+        return _own_maker(home / OWN_MODEL if home and copied else Path(file), name)
+    require(spec.model in MODELS[:2], f"There is no model '{spec.model}'; {nearest(spec.model, MODELS)}")
+    return partial(models.mlp, prod(units.shape), spec.hidden if spec.model == "mlp" else (), units.classes or 1)
+
+
+def _own_maker(path: Path, name: str) -> Callable[[], Any]:
+    require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
+    described = importlib.util.spec_from_file_location(f"fedtailor_own_{path.stem}", path)
+    assert described is not None
+    assert described.loader is not None
+    module = importlib.util.module_from_spec(described)
+    sys.modules[described.name] = module  # so that what the file defines can be pickled
+    try:
+        described.loader.exec_module(module)
+    except Exception as problem:
+        raise InputError(f"model: '{path}' failed with {type(problem).__name__}: {problem}") from problem
+    names = [known for known in vars(module) if not known.startswith("_")]
+    require(hasattr(module, name), f"model: '{path}' has no '{name}'; {nearest(name, names)}")
+    found: Callable[[], Any] = getattr(module, name)
+    require(callable(found), f"model: '{name}' in '{path}' must be a class or function that makes a model.")
+    return found
+
+
+def setting(spec: Spec, data: FederatedDataset, home: Path | None = None, scratch: Path | None = None) -> Setting:
+    """Method, model and data brought together as the specification says."""
+    return prepare(
+        spec.method,
+        task(spec, data.units, home),
+        data,
+        rounds=spec.rounds,
+        cohort=spec.cohort,
+        seed=spec.seed,
+        device=spec.device,
+        memory=scratch,
+        **spec.hyper,
+    )

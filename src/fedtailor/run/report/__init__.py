@@ -1,0 +1,24 @@
+"""One run, or a comparison of several, as one HTML file that needs nothing else, no network included.
+
+    grouping -> figures (the table), charts (what is drawn), wording (sentences), runs (how to repeat it) -> page
+
+The charts are sent as plain numbers; `charts.js` turns them into pictures with plotly.js, which is inlined.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedtailor.run.files import write_bytes
+from fedtailor.run.report.grouping import lines_of
+from fedtailor.run.report.page import page
+
+
+def render(records: Sequence[Mapping[str, Any]]) -> str:
+    """The whole page; records of one method that differ in their seed alone become one line with a band."""
+    return page(lines_of(records))
+
+
+def write(records: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Writes the page, all or nothing; an `OSError` leaves the file that was there before."""
+    write_bytes(path, render(records).encode())

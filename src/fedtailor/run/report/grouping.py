@@ -1,0 +1,96 @@
+"""Which records belong together: the runs of one line of the report differ in their seed alone."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fedtailor.errors import require
+
+Record = Mapping[str, Any]
+FORMAT = 1
+SEEDS_AND_PLACES = ("seed", "data_options.seed", "out")
+SHARES = ("accuracy", "f1", "precision", "recall", "auc")  # figures from 0 to 1, shown in %
+
+
+class Line(NamedTuple):
+    """Runs of one method with one set of options."""
+
+    label: str
+    name: str
+    runs: tuple[Record, ...]
+
+    @property
+    def tuned_label(self) -> str:
+        """The label of what comes after personalising; averaging alone does not personalise, fine-tuning does."""
+        return f"{self.label} + fine-tuning" if self.name == "fedavg" else self.label
+
+
+class Metric(NamedTuple):
+    """The headline figure, and how it is shown."""
+
+    name: str
+    higher_is_better: bool
+    percent: bool
+
+    @property
+    def unit(self) -> str:
+        """The name with its unit."""
+        return f"{self.name}, %" if self.percent else self.name
+
+
+def lines_of(records: Sequence[Record]) -> list[Line]:
+    """Sorts records into lines, in the order in which they came."""
+    _check(records)
+    kinds: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        kinds.setdefault((record["name"], json.dumps(_options(record), sort_keys=True)), []).append(record)
+    groups = list(kinds.values())
+    return [Line(_label(runs[0], groups), runs[0]["name"], tuple(runs)) for runs in groups]
+
+
+def metric_of(lines: Sequence[Line]) -> Metric:
+    """The headline figure, the same in every record."""
+    found = lines[0].runs[0]["metric"]
+    return Metric(found["name"], found["higher_is_better"], found["name"] in SHARES)
+
+
+def runs_of(lines: Sequence[Line]) -> list[tuple[Line, Record]]:
+    """Every run with its line."""
+    return [(line, run) for line in lines for run in line.runs]
+
+
+def seed_of(record: Record) -> Any:
+    """The run's seed; None where the specification has none."""
+    return record["spec"].get("seed")
+
+
+def _check(records: Sequence[Record]) -> None:
+    require(len(records) > 0, "A report needs at least one record, got none.")
+    for record in records:
+        require(record.get("format") == FORMAT, f"A record must have format {FORMAT}, got {record.get('format')!r}.")
+    for what in ("data", "metric"):
+        names = list(dict.fromkeys(str(record[what]["name"]) for record in records))
+        require(len(names) == 1, f"A report is about one {what}, got {', '.join(names)}; make one report for each.")
+
+
+def _label(record: Record, groups: list[list[Record]]) -> str:
+    """The method's name, with the options in which it differs from others of its name."""
+    name: str = record["name"]
+    own = _options(record)
+    others = [_options(runs[0]) for runs in groups if runs[0]["name"] == name]
+    differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
+    options = ", ".join(f"{key.removeprefix('hyper.')}={own[key]}" for key in differing)
+    return f"{name} ({options})" if options else name
+
+
+def _options(record: Record) -> dict[str, Any]:
+    return {key: value for key, value in flat(record["spec"]) if key not in SEEDS_AND_PLACES}
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings with dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,113 @@
+// What happens when somebody touches the page: drawing, sorting, copying, saving, changing theme, printing.
+'use strict';
+const PRINT_WIDTH = 680;
+
+function draw(place, width) {
+  const figure = charts[place.dataset.chart](place.dataset.group);
+  if (!figure) {
+    Plotly.purge(place);
+    place.replaceChildren(Object.assign(document.createElement('p'), {className: 'empty', textContent: 'Nothing to show for this choice.'}));
+    place.setAttribute('aria-label', 'Nothing to show for this choice.');
+    return;
+  }
+  place.querySelector('p.empty')?.remove();
+  place.setAttribute('aria-label', figure.alt);
+  const layout = {...figure.layout, height: place.clientHeight, width: width ?? place.clientWidth};
+  Plotly.react(place, figure.data, layout, {displayModeBar: false, responsive: false});
+}
+
+function drawAll(kind, print) {
+  for (const place of document.querySelectorAll('.chart')) {
+    const share = place.closest('.triple') ? 3 : place.closest('.pair') ? 2 : 1;
+    if (print) draw(place, (PRINT_WIDTH - 24 * (share - 1)) / share);
+    else if (reached.has(place) && (!kind || place.dataset.chart === kind)) draw(place);
+  }
+}
+
+// Charts are drawn when they come near, so that a large report opens at once.
+const reached = new Set();
+const watch = new IntersectionObserver(entries => {
+  for (const {target, isIntersecting} of entries) {
+    if (!isIntersecting) continue;
+    reached.add(target);
+    watch.unobserve(target);
+    draw(target);
+  }
+}, {rootMargin: '400px'});
+
+document.addEventListener('change', event => {
+  const name = event.target.name ?? '';
+  if (name) drawAll(name === 'line' ? undefined : name.split('-')[0]);
+});
+
+const button = document.getElementById('theme');
+
+function themed() {
+  button.textContent = isDark() ? 'Light' : 'Dark';
+  button.setAttribute('aria-label', `Change to the ${isDark() ? 'light' : 'dark'} theme`);
+  drawAll();
+}
+
+button.addEventListener('click', () => { turnTheme(); themed(); });
+system.addEventListener('change', () => { followSystem(); themed(); });
+
+// Sorting: the better figures first, then the other way round; rows without a figure stay last.
+const table = document.getElementById('figures');
+
+function sortBy(heading) {
+  const first = heading.querySelector('button').dataset.first;
+  const turned = {ascending: 'descending', descending: 'ascending'};
+  const order = heading.getAttribute('aria-sort') === first ? turned[first] : first;
+  for (const other of table.querySelectorAll('[aria-sort]')) other.setAttribute('aria-sort', 'none');
+  heading.setAttribute('aria-sort', order);
+  const value = row => row.cells[heading.cellIndex].dataset.value, sign = order === 'ascending' ? 1 : -1;
+  const compare = heading.cellIndex ? (a, b) => a - b : (a, b) => a.localeCompare(b);
+  const rows = [...table.tBodies[0].rows];
+  rows.sort((a, b) => (value(a) === '') - (value(b) === '') || sign * compare(value(a), value(b)));
+  table.tBodies[0].append(...rows);
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch { // no clipboard for pages from files in some browsers
+    const field = Object.assign(document.createElement('textarea'), {value: text, className: 'unseen'});
+    document.body.append(field);
+    field.select();
+    const done = document.execCommand('copy');
+    field.remove();
+    return done;
+  }
+}
+
+async function copyCommand(pressed) {
+  const done = await copy(pressed.previousElementSibling.textContent);
+  pressed.textContent = done ? 'Copied' : 'Select it and press Ctrl+C';
+  setTimeout(() => { pressed.textContent = 'Copy'; }, 2000);
+  pressed.focus();
+}
+
+function save(place) {
+  const figure = charts[place.dataset.chart](place.dataset.group);
+  if (!figure) return;
+  const {clientWidth: width, clientHeight: height} = place, {chart, group} = place.dataset;
+  const layout = {...figure.layout, paper_bgcolor: css('--paper'), showlegend: figure.data.length > 1 && ['curves', 'spread', 'pairs'].includes(chart)};
+  Plotly.downloadImage({data: figure.data, layout}, {format: 'svg', width, height, filename: [chart, group].filter(Boolean).join('-')});
+}
+
+document.addEventListener('click', event => {
+  const pressed = event.target.closest('button');
+  if (pressed?.closest('[aria-sort]')) sortBy(pressed.closest('[aria-sort]'));
+  if (pressed?.matches('.copy')) copyCommand(pressed);
+  if (pressed?.matches('.save')) save(pressed.parentElement.querySelector('.chart'));
+});
+
+let waiting;
+addEventListener('resize', () => { clearTimeout(waiting); waiting = setTimeout(() => drawAll(), 120); });
+addEventListener('beforeprint', () => { root.classList.add('printing'); drawAll(undefined, true); });
+addEventListener('afterprint', () => { root.classList.remove('printing'); drawAll(); });
+
+themed();
+for (const place of document.querySelectorAll('.chart')) watch.observe(place);
+root.dataset.ready = 'yes';

@@ -1,0 +1,137 @@
+"""Records of runs that never happened, for the report's tests."""
+
+import copy
+from typing import Any
+
+import numpy as np
+
+Record = dict[str, Any]
+
+
+def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: int = 10, skill: float = 0.7) -> Record:
+    """A finished run on classes; three quarters of the clients are local, the rest new, but for two of validation."""
+    draw = np.random.default_rng([seed, clients, *name.encode()])
+    local = clients * 3 // 4
+    groups = {
+        "train": list(range(local)),
+        "local": list(range(local)),
+        "validation": [local, local + 1],
+        "new": list(range(local + 2, clients)),
+    }
+    ids = [f"client-{number}" for number in range(clients)]
+    labels = draw.multinomial(60, draw.dirichlet(np.full(10, 0.3), clients)).tolist()
+    final = {group: _scores([ids[c] for c in groups[group]], skill, draw) for group in ("local", "new")}
+    entries = [_round(number, rounds, skill, draw) for number in range(1, rounds + 1)]
+    return {
+        "format": 1,
+        "status": "finished",
+        "name": name,
+        "spec": _spec(name, seed, rounds),
+        "command": f"fedtailor run method={name} data=digits rounds={rounds} seed={seed} out=runs/{name}-{seed}",
+        "versions": {
+            "fedtailor": "0.1.0",
+            "python": "3.11.7",
+            "torch": "2.13.0+cpu",
+            "numpy": "2.4.6",
+            "platform": "Linux-6.1-x86_64",
+        },
+        "commit": "0123abcd",
+        "choices": {"engine": "vectorised", "chunk": 256, "compile": False, "precision": "float32", "notes": []},
+        "metric": {"name": "accuracy", "higher_is_better": True},
+        "data": {
+            "name": "digits",
+            "classes": 10,
+            "server_examples": 90,
+            "overlap": "",
+            "clients": ids,
+            "groups": groups,
+            "train_sizes": draw.integers(20, 120, clients).tolist(),
+            "test_sizes": draw.integers(5, 30, clients).tolist(),
+            "labels": labels,
+            "server_labels": [9] * 10,
+        },
+        "rounds": entries,
+        "scores": final,
+        "cost": {
+            "bytes_down": sum(entry["bytes_down"] for entry in entries),
+            "bytes_up": sum(entry["bytes_up"] for entry in entries),
+            "steps": sum(entry["steps"] for entry in entries),
+            "seconds": 0.2 * rounds + 3 * skill,
+            "scoring_seconds": 0.5,
+        },
+    }
+
+
+def comparison(skills: dict[str, float], seeds: tuple[int, ...] = (1, 2, 3), **options: Any) -> list[Record]:
+    """A record for each method and seed."""
+    return [record(name, seed, skill=skill, **options) for name, skill in skills.items() for seed in seeds]
+
+
+def unfinished(made: Record, rounds: int, status: str = "running") -> Record:
+    """The same run after a few rounds."""
+    changed = copy.deepcopy(made)
+    return changed | {"status": status, "scores": None, "rounds": changed["rounds"][:rounds]}
+
+
+def regression(made: Record) -> Record:
+    """The same run with a mean absolute error in place of the accuracy, and without labels."""
+    changed = copy.deepcopy(made)
+    changed["metric"] = {"name": "mae", "higher_is_better": False}
+    changed["data"] |= {"classes": None, "labels": None, "server_labels": None}
+    entries = [scores for entry in changed["rounds"] if entry["scores"] for scores in entry["scores"].values()]
+    for found in [*entries, *changed["scores"].values()]:
+        for stage in ("before", "after"):
+            found[stage]["mae"] = found[stage].pop("accuracy")
+    return changed
+
+
+def with_scores(made: Record, group: str, before: list[float | None], after: list[float | None]) -> Record:
+    """The same run with these clients' headline figures in a group."""
+    changed = copy.deepcopy(made)
+    figure = made["metric"]["name"]
+    changed["scores"][group] = {
+        "ids": [f"{group}-{number}" for number in range(len(after))],
+        "before": {"loss": before, figure: before},
+        "after": {"loss": after, figure: after},
+        "weights": [0 if value is None else 10 for value in after],
+    }
+    return changed
+
+
+def _spec(name: str, seed: int, rounds: int) -> Record:
+    hyper = {"lr": 0.1, "batch": 10, "epochs": 2, "server_lr": 1.0}
+    return {
+        "method": name,
+        "hyper": hyper | ({"lam": 0.1, "beta": 0.5} if name == "fedsim" else {}),
+        "data": "digits",
+        "data_options": {"seed": seed, "alpha": 0.3},
+        "model": {"name": "mlp", "hidden": [64]},
+        "rounds": rounds,
+        "cohort": 10,
+        "seed": seed,
+        "engine": "vectorised",
+        "device": "cpu",
+    }
+
+
+def _scores(ids: list[str], skill: float, draw: np.random.Generator) -> Record:
+    before = np.clip(draw.normal(skill, 0.1, len(ids)), 0, 1)
+    after = np.clip(before + draw.normal(0.08, 0.05, len(ids)), 0, 1)
+    figures = [{"loss": (1.5 - values).tolist(), "accuracy": values.tolist()} for values in (before, after)]
+    return {"ids": ids, "before": figures[0], "after": figures[1], "weights": [20] * len(ids)}
+
+
+def _round(number: int, of: int, skill: float, draw: np.random.Generator) -> Record:
+    level = skill * (1 - 0.8 * np.exp(-4 * number / of))
+    groups = {
+        group: level - place / 50 + draw.normal(0, 0.01) for place, group in enumerate(("local", "validation", "new"))
+    }
+    scores = {
+        group: {stage: {"loss": 1.5 - value - more, "accuracy": value + more} for stage, more in _GAINS.items()}
+        for group, value in groups.items()
+    }
+    traffic = {"bytes_down": 190_000, "bytes_up": 180_000, "steps": 120, "seconds": 0.2}
+    return {"round": number, **traffic, "scores": scores if number % 2 == 0 else None}
+
+
+_GAINS = {"before": 0.0, "after": 0.08}
