@@ -5,10 +5,12 @@
     OUT/memory/000010.safetensors             the memories that changed since the checkpoint before, with their clients
 
 Memories are a log: a checkpoint names the pieces that make them up, oldest first, and only what has changed is written.
-The log is rewritten as one piece when it has grown to twice what it holds. The last two checkpoints are kept; one that
-is damaged is passed over.
+The log is rewritten as one piece when it has grown to twice what it holds. The last two checkpoints are kept. One that
+is damaged is passed over, and goes when the next one is whole.
 """
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +20,7 @@ import torch
 from fedtailor import trees
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import InputError, require
-from fedtailor.run.files import checksum, read_json, read_tensors, write_json, write_tensors
+from fedtailor.run.files import checksum, new_folder, read_json, read_tensors, write_json, write_tensors
 from fedtailor.types import State, Tree
 
 FORMAT = 1
@@ -39,36 +41,33 @@ class Checkpoints:
     def __init__(self, out: Path) -> None:
         self._folder, self._pieces = out / "checkpoints", out / "memory"
         self._log: list[dict[str, Any]] = []
+        self._damaged: set[Path] = set()
 
     def save(self, number: int, state: State, memory: Memory) -> None:
         """Writes a checkpoint; once it returns, the run can go on from here."""
         self._pieces.mkdir(parents=True, exist_ok=True)
-        log = [*self._log, *self._write_changed(number, memory)]
-        if sum(piece["clients"] for piece in log) > 2 * int(memory.known.sum()):
-            log = [self._write(number, memory, torch.nonzero(memory.known).flatten(), "whole")]
-        fresh = self._folder / f".{number:06}.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir(parents=True)
+        log = self._written(number, memory)
         tensors = {f"{place:04}": leaf for place, leaf in enumerate(trees.leaves(tuple(state)))}
-        state_sum = write_tensors(fresh / "state.safetensors", tensors)
-        manifest = {"format": FORMAT, "round": number, "state": state_sum, "memory": log}
-        write_json(fresh / "manifest.json", manifest)
         place = self._folder / f"{number:06}"
-        shutil.rmtree(place, ignore_errors=True)
-        fresh.replace(place)
+        with new_folder(place) as fresh:
+            state_sum = write_tensors(fresh / "state.safetensors", tensors)
+            manifest = {"format": FORMAT, "round": number, "state": state_sum, "memory": log}
+            write_json(fresh / "manifest.json", manifest | {"sum": _sum(manifest)})
         self._log = log
+        self._damaged.discard(place)
         memory.changed.zero_()
         self._tidy()
 
     def latest(self, like: State, memory: Memory, one_memory: Tree) -> Found | None:
         """Reads back the newest whole checkpoint: a state shaped like `like`, and memories shaped like `one_memory`."""
         passed_over: list[str] = []
-        for folder in reversed(self._whole_folders()):
+        for folder in reversed(self._found()):
             try:
                 return self._read(folder, like, memory, one_memory, passed_over)
-            except (InputError, OSError, KeyError, ValueError) as problem:
-                if isinstance(problem, _OtherFormatError):
-                    raise
+            except _OtherFormatError:
+                raise
+            except (InputError, OSError, KeyError, ValueError, TypeError, AttributeError) as problem:
+                self._damaged.add(folder)
                 passed_over.append(f"checkpoint {folder.name} is damaged and was passed over: {problem}")
         require(not passed_over, f"No checkpoint in '{self._folder}' is whole; {' '.join(passed_over)}")
         return None
@@ -80,6 +79,8 @@ class Checkpoints:
                 f"'{folder}' was written in format {manifest['format']}, but this fedtailor reads format {FORMAT}; "
                 "go on with the version that wrote it."
             )
+        said = manifest.pop("sum")
+        require(said == _sum(manifest) and manifest["round"] == int(folder.name), "'manifest.json' is not what was written.")
         _require_sum(folder / "state.safetensors", manifest["state"])
         for piece in manifest["memory"]:
             _require_sum(self._pieces / piece["file"], piece["sum"])
@@ -98,9 +99,14 @@ class Checkpoints:
         rows = tensors.pop("clients")
         memory.restore(rows.numpy(), [tensors[name] for name in sorted(tensors)], one_memory)
 
-    def _write_changed(self, number: int, memory: Memory) -> list[dict[str, Any]]:
-        rows = torch.nonzero(memory.changed).flatten()
-        return [self._write(number, memory, rows, "changed")] if len(rows) else []
+    def _written(self, number: int, memory: Memory) -> list[dict[str, Any]]:
+        """The log with what has changed, or all of it anew."""
+        changed, known = torch.nonzero(memory.changed).flatten(), torch.nonzero(memory.known).flatten()
+        if not len(changed):
+            return self._log
+        if sum(piece["clients"] for piece in self._log) + len(changed) > 2 * len(known):
+            return [self._write(number, memory, known, "whole")]
+        return [*self._log, self._write(number, memory, changed, "changed")]
 
     def _write(self, number: int, memory: Memory, rows: torch.Tensor, kind: str) -> dict[str, Any]:
         name = f"{number:06}-{kind}.safetensors"
@@ -108,15 +114,16 @@ class Checkpoints:
         total = write_tensors(self._pieces / name, {"clients": rows, **leaves})
         return {"file": name, "sum": total, "clients": len(rows)}
 
-    def _whole_folders(self) -> list[Path]:
-        return sorted(folder for folder in self._folder.glob("[0-9]*") if folder.is_dir())
+    def _found(self) -> list[Path]:
+        return sorted((path for path in self._folder.glob("[0-9]*") if path.is_dir()), key=lambda path: int(path.name))
 
     def _tidy(self) -> None:
-        """Removes checkpoints beyond the last two, and pieces that no checkpoint names any more."""
-        folders = self._whole_folders()
-        for old in folders[:-KEPT]:
-            shutil.rmtree(old)
-        used = {piece["file"] for folder in folders[-KEPT:] for piece in _pieces_named(folder)}
+        """Removes damaged and half-written checkpoints, those beyond the last two, and pieces that none names."""
+        kept = [folder for folder in self._found() if folder not in self._damaged][-KEPT:]
+        for path in self._folder.iterdir():
+            if path not in kept:
+                shutil.rmtree(path)
+        used = {piece["file"] for folder in kept for piece in read_json(folder / "manifest.json")["memory"]}
         for path in self._pieces.iterdir():
             if path.name not in used:
                 path.unlink()
@@ -126,12 +133,8 @@ class _OtherFormatError(InputError):
     """A checkpoint that another version wrote."""
 
 
-def _pieces_named(folder: Path) -> list[dict[str, Any]]:
-    try:
-        pieces: list[dict[str, Any]] = read_json(folder / "manifest.json")["memory"]
-    except (InputError, KeyError):
-        return []
-    return pieces
+def _sum(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _require_sum(path: Path, expected: str) -> None:

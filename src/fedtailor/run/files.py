@@ -1,8 +1,10 @@
 """Writing files so that a crash, a full disk or a kill leaves either the old file or the new one, never half of one."""
 
+import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +29,34 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its place, all or nothing, when it has been filled; what was there goes."""
+    fresh = path.with_name(f".{path.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        fresh.mkdir(parents=True)
+        yield fresh
+        shutil.rmtree(path, ignore_errors=True)
+        fresh.replace(path)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    sync_folder(path.parent)
+
+
+@contextmanager
+def held(path: Path, sentence: str) -> Iterator[None]:
+    """Keeps a file for one process alone, for as long as that lives; another is refused with a sentence."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(sentence) from None
+        yield
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -46,8 +75,8 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Writes named tensors as safetensors; returns the content's checksum."""
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    """Writes named tensors, which may share their numbers, as safetensors; returns the content's checksum."""
+    content = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
@@ -69,19 +98,17 @@ def checksum(path: Path) -> str:
 
 
 @contextmanager
-def disk_trouble(folder: Path) -> Iterator[None]:
-    """Turns a failing write into one sentence."""
+def disk_trouble(place: Path, remedy: str) -> Iterator[None]:
+    """Turns a failing write into one sentence that ends with what to do."""
     try:
         yield
     except OSError as problem:
         what = problem.strerror or str(problem)
-        raise InputError(
-            f"'{problem.filename or folder}' could not be written: {what}; what was saved before is whole, so make "
-            f"room and go on with: fedtailor resume {folder}"
-        ) from problem
+        raise InputError(f"'{problem.filename or place}' could not be written: {what}; {remedy}") from problem
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Returns when the names in a folder are on the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

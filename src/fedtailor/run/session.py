@@ -22,6 +22,7 @@ from fedtailor.run.checkpoint import Checkpoints
 from fedtailor.run.evaluate import GROUPS, evaluate
 from fedtailor.run.files import disk_trouble, write_tensors
 from fedtailor.run.fitting import cohort_of
+from fedtailor.run.loggers import logger
 from fedtailor.run.loop import Round, refuse_divergence, round_loop
 from fedtailor.run.record import Folder, described, figures, first_record, means
 from fedtailor.run.spec import Spec
@@ -59,7 +60,7 @@ def start(
     build.setting(spec, data)
     with disk_trouble(folder.path):
         folder.create(spec)
-        return _go(spec, folder, listeners, stop)
+        return _go(spec, folder, (*logger(spec.log, folder.path), *listeners), stop)
 
 
 def resume(out: str | Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool) -> Outcome:
@@ -69,7 +70,7 @@ def resume(out: str | Path, listeners: tuple[Listener, ...] = (), stop: Callable
     if folder.begun() and (record := folder.record())["status"] == "finished":
         return Outcome(record, True)
     with disk_trouble(folder.path):
-        return _go(spec, folder, listeners, stop)
+        return _go(spec, folder, (*logger(spec.log, folder.path), *listeners), stop)
 
 
 def _go(spec: Spec, folder: Folder, listeners: tuple[Listener, ...], stop: Callable[[], bool]) -> Outcome:

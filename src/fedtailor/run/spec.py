@@ -39,6 +39,7 @@ class Common(BaseModel):
     evaluate_every: int | None = Field(default=None, ge=1)  # rounds between two looks at the scores; none: 20 looks
     watch: int = Field(default=100, ge=1)  # how many clients of a group are looked at then
     checkpoint_every: int = Field(default=10, ge=1)  # rounds between two checkpoints
+    log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
 
 
 class Spec(Common):

@@ -18,7 +18,7 @@ const plain = words => String(words).replace(/&/g, '&amp;').replace(/</g, '&lt;'
 
 const percent = figure => report.metric.percent && figure === report.metric.name;
 const scaled = figure => value => value === null ? null : percent(figure) ? 100 * value : value;
-const unit = figure => percent(figure) ? `${figure}, %` : figure;
+const unit = figure => percent(figure) ? `${figure} in %` : figure;
 const round = value => Math.abs(value) >= 1000 ? Math.round(value).toLocaleString('en') : String(+value.toPrecision(3));
 const higher = figure => figure === report.metric.name && report.metric.higher;
 const words = stage => `${stage} personalising`;

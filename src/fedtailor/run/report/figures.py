@@ -73,7 +73,7 @@ def best(made: Sequence[Row], column: Column) -> set[int]:
 
 
 def leader(lines: Sequence[Line], metric: Metric) -> int:
-    """The line that does best after personalising, on new clients where there are any; the first where none is scored."""
+    """The line that does best after personalising, on new clients if there are any; the first that is scored."""
     made = rows(lines, metric)
     scored = [column for column in columns(GROUPS, metric) if column.heading == "after"]
     winners = [min(best(made, column), default=None) for column in scored]

@@ -35,7 +35,7 @@ class Metric(NamedTuple):
     @property
     def unit(self) -> str:
         """The name with its unit."""
-        return f"{self.name}, %" if self.percent else self.name
+        return f"{self.name} in %" if self.percent else self.name
 
 
 def lines_of(records: Sequence[Record]) -> list[Line]:

@@ -14,6 +14,8 @@ function draw(place, width) {
   place.setAttribute('aria-label', figure.alt);
   const layout = {...figure.layout, height: place.clientHeight, width: width ?? place.clientWidth};
   Plotly.react(place, figure.data, layout, {displayModeBar: false, responsive: false});
+  // The label says it all; the picture's parts would be read out one by one.
+  for (const part of document.querySelectorAll('svg.main-svg, #js-plotly-tester')) part.setAttribute('aria-hidden', 'true');
 }
 
 function drawAll(kind, print) {

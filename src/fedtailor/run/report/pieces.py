@@ -59,7 +59,7 @@ def chart(kind: str, height: int, group: str = "", heading: str = "") -> str:
     save = f'<button type="button" class="save" aria-label="Save {text(heading or kind)} as SVG">Save SVG</button>'
     return (
         f'<figure>{title}<div class="chart" role="img" aria-label="{text(heading or kind)}" data-chart="{kind}" '
-        f'data-group="{text(group)}" style="height:{height}px"></div>{save}</figure>'
+        f'data-group="{text(group)}" style="--height:{height}px"></div>{save}</figure>'
     )
 
 

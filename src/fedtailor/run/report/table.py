@@ -9,10 +9,10 @@ from fedtailor.run.report.grouping import Line, Metric
 from fedtailor.run.report.pieces import swatch, text
 
 CAPTION = (
-    "{unit} on test examples, {direction}. Large: mean over clients, averaged over seeds. Small: standard deviation "
-    "over clients{seeds}. Worst tenth: mean over the tenth of the clients that fare worst, after personalising where "
-    "there is such a figure. local: clients who took part in training; new: clients never seen. Seconds are of "
-    "training. The best figure of a column has a mark."
+    "Shown: {unit} on test examples, {direction}. Large: mean over clients, averaged over seeds. Small: standard "
+    "deviation over clients{seeds}. Worst tenth: mean over the tenth of the clients that fare worst, after "
+    "personalising where there is such a figure. local: clients who took part in training; new: clients never seen. "
+    "Seconds are of training. The best figure of a column has a mark."
 )
 
 
@@ -134,5 +134,4 @@ def _caption(lines: Sequence[Line], metric: Metric) -> str:
     most = max(len(line.runs) for line in lines)
     seeds = ", and over seeds" if most > 1 else ""
     direction = "higher is better" if metric.higher_is_better else "lower is better"
-    sentence = CAPTION.format(unit=metric.unit, direction=direction, seeds=seeds)
-    return sentence[0].upper() + sentence[1:]
+    return CAPTION.format(unit=metric.unit, direction=direction, seeds=seeds)
