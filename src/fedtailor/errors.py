@@ -6,8 +6,11 @@ FedtailorError
 +-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
 """
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral, Real
+from typing import Any
 
 
 class FedtailorError(Exception):
@@ -37,3 +40,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(word, names, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}."
+
+
+def is_number(value: Any, whole: bool = False) -> bool:
+    """Whether a value is a finite number, or a whole one, NumPy's included; truth values are not."""
+    return type(value) is not bool and isinstance(value, Integral if whole else Real) and math.isfinite(value)

@@ -21,7 +21,12 @@ class Metric(NamedTuple):
 
 def masked_sums(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
     """The pair (sum of sums, sum of weights) over the real examples."""
-    return torch.stack([(pairs[0] * mask).sum(), (pairs[1] * mask).sum()])
+    return torch.stack([torch.where(mask > 0, pairs[0] * mask, 0).sum(), (pairs[1] * mask).sum()])
+
+
+def worst_unless(finite: Tensor, pairs: tuple[Tensor, Tensor], higher_is_better: bool) -> tuple[Tensor, Tensor]:
+    """Pairs in which an example that is not finite has the worst sum there is."""
+    return torch.where(finite, pairs[0], 0.0 if higher_is_better else torch.inf), pairs[1]
 
 
 def ratio(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:

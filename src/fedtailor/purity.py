@@ -45,7 +45,7 @@ _MOST_DROPPED = 1 - 2**-16
 
 def with_keyed_dropout(model: nn.Module) -> nn.Module:
     """A twin of the model in which every dropout layer draws from a key."""
-    if isinstance(model, _DROPOUT):
+    if isinstance(model, _DROPOUT):  # subclasses have been refused
         return KeyedDropout(model.p, isinstance(model, _CHANNEL_DROPOUT))
     copied = twin(model)
     for module in list(copied.modules()):
@@ -80,6 +80,10 @@ def refuse_impure_layers(model: nn.Module) -> None:
             raise InputError(f"Task: {layer} keeps running statistics; build it with track_running_stats=False.")
         if isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
             raise InputError(f"Task: {layer} cannot draw from a key; use torch.nn.Dropout instead.")
+        if isinstance(module, _DROPOUT) and type(module) not in _DROPOUT:
+            raise InputError(
+                f"Task: {layer} is a dropout of its own kind, which cannot be keyed; use torch.nn.Dropout."
+            )
         if isinstance(module, _DROPOUT) and module.p > _MOST_DROPPED:
             raise InputError(f"Task: {layer} drops everything, got p = {module.p}; take the layer out or lower p.")
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):

@@ -45,11 +45,20 @@ class Task:
         return result
 
     def sums(self, params: Params, batch: Batch) -> dict[str, Tensor]:
-        """For the loss and each metric, the pair (sum, weight) over the real examples of a batch."""
+        """For the loss and each metric, the pair (sum, weight) over the real examples of a batch.
+
+        Outputs that are not finite count as the worst there is: an infinite loss or error, no hit.
+        """
         outputs = self.outputs(params, batch.x)
         outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))  # short floats cannot count far
-        scores = {"loss": self.losses} | {metric.name: metric.of for metric in self.metrics}
-        return {name: losses.masked_sums(of(outputs, batch.y), batch.mask) for name, of in scores.items()}
+        finite = torch.isfinite(outputs).flatten(1).all(1)
+        figures = (Metric("loss", self.losses, False), *self.metrics)
+        return {
+            each.name: losses.masked_sums(
+                losses.worst_unless(finite, each.of(outputs, batch.y), each.higher_is_better), batch.mask
+            )
+            for each in figures
+        }
 
     @property
     def dtype(self) -> torch.dtype:
@@ -66,6 +75,10 @@ class Task:
                 for name, value in self.constants.items()
             },
         )
+
+    def twin(self) -> "Task":
+        """The same task with modules of its own: a module serves one thread at a time."""
+        return replace(self, training=twin(self.training), evaluating=twin(self.evaluating))
 
     def module(self, params: Params) -> nn.Module:
         """An ordinary `nn.Module` in evaluation mode that holds these parameters."""
@@ -141,6 +154,7 @@ def probe(task: Task, x: Tensor, y: Tensor) -> Tensor:
         with torch.no_grad(), RefuseGlobalDraws():  # type: ignore[no-untyped-call]
             first, again = (watched(task.training, tensors, x, key) for _ in range(2))
             outputs = watched(task.evaluating, tensors, x, key)
+            by_itself = watched(task.evaluating, tensors, x[:1], key)
             _check_labels(task.kind, outputs, y)
             for of in (task.losses, *(metric.of for metric in task.metrics)):
                 of(outputs, y)
@@ -157,12 +171,23 @@ def probe(task: Task, x: Tensor, y: Tensor) -> Tensor:
         torch.allclose(first, again, rtol=1e-2, atol=1e-4, equal_nan=True),
         "Task: the model gives other outputs for the same inputs; it must neither draw nor remember by itself.",
     )
+    require(
+        by_itself.shape == outputs[:1].shape
+        and torch.allclose(by_itself, outputs[:1], rtol=1e-2, atol=1e-4, equal_nan=True),
+        "Task: what the model says of an example depends on the others in its batch, which padding would change; "
+        "it must treat each example by itself, with the batch as first dimension.",
+    )
     return outputs
 
 
 def _check_labels(kind: str, outputs: Tensor, y: Tensor) -> None:
     """Refuses outputs and labels of shapes that a loss would take for something else without a word."""
+    require(isinstance(outputs, Tensor), f"Task: the model must return a tensor, got {type(outputs).__name__}.")
     shape, came, least = list(outputs.shape), list(y.shape), {"classification": 2, "sequences": 3}.get(kind, 1)
     require(len(shape) >= least, f"Task: {kind} needs outputs of {least} dimensions, got outputs of shape {shape}.")
     wanted = {"classification": shape[:1] + shape[2:], "sequences": shape[:2], "multilabel": shape}.get(kind, came)
     require(came == wanted, f"Task: {kind} with outputs of shape {shape} needs y of shape {wanted}, got {came}.")
+    zero_one = kind != "multilabel" or bool(((y == 0) | (y == 1)).all())
+    require(zero_one, "Task: multilabel needs y of 0 and 1, got others.")
+    known = kind != "classification" or int(y.max()) < shape[1]
+    require(known, f"Task: the model tells {shape[-1]} classes apart, but there is a label {y.max()}.")

@@ -43,9 +43,10 @@ def test_a_seed_means_the_same_in_another_process_and_seeds_differ() -> None:
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_thirty_clients_by_default_with_validation_new_and_server(name: str) -> None:
+def test_enough_clients_by_default_with_validation_new_and_server(name: str) -> None:
     summary = load(name).describe()
-    assert summary.groups == {"train": 21, "local": 21, "validation": 3, "new": 6}
+    trained, validation, new = {"digits": (35, 5, 10), "synthetic": (21, 3, 6)}[name]
+    assert summary.groups == {"train": trained, "local": trained, "validation": validation, "new": new}
     assert summary.server > 0
     assert summary.overlap == ""
     assert summary.classes == 10

@@ -17,7 +17,6 @@ from fedtailor.run import report
 from fedtailor.run.report import charts, figures, grouping, wording
 from fedtailor.run.report.table import number
 
-
 NONE = "\N{EN DASH}"
 
 
@@ -88,6 +87,16 @@ def test_the_table_shows_the_figures_and_marks_the_best() -> None:
     assert table["fedsim"][4] == "60.0 (best) ± 0.0 seeds ± 0.0"
     assert table["fedsim"][6:9] == ["1.90", "1.80", "1,200"]
     assert page.count('<td class="best') == 5
+
+
+def test_equal_figures_are_both_best_and_tied() -> None:
+    values: list[float | None] = [0.1, 0.2]
+    same = [with_scores(record(name), "local", values, values) for name in ("fedprox", "fedsim")]
+    lower = with_scores(record("fedavgm"), "local", [0.0, 0.1], [0.0, 0.1])
+    page = report.render([*same, lower])
+    assert [row[1] for row in cells(page).values()] == ["15.0 (best) ± 5.0", "15.0 (best) ± 5.0", "5.0 ± 5.0"]
+    assert '<p class="next">tied with fedsim</p>' in page
+    assert cells(report.render(same))["fedsim"][1] == "15.0 ± 5.0"
 
 
 def test_lower_is_better_turns_the_worst_tenth_and_the_best_around() -> None:
@@ -162,6 +171,12 @@ def test_a_run_that_is_not_finished_says_so_and_has_no_final_scores(state: str, 
     assert payload_of(page)["lines"][0]["curves"]["local"]["after"]["accuracy"]["round"] == [2, 4]
 
 
+def test_costs_so_far_are_those_of_the_rounds() -> None:
+    page = report.render([unfinished(record(), 4) | {"cost": None}])
+    assert cells(page)["fedsim"][6:] == ["0.760", "0.720", "480", "0.800"]
+    assert "running, 4 of 10 rounds, 0.8 s" in page
+
+
 def test_a_run_before_its_first_round_has_a_page() -> None:
     page = report.render([unfinished(record(), 0)])
     assert "0 of 10 rounds so far" in page
@@ -183,6 +198,15 @@ def test_title_and_summary_say_what_was_compared() -> None:
         "15 clients who took part in training and 3 new ones who did not; 90 examples held by the server; 10 rounds; "
         "10 clients a round; seeds 1, 2 and 3."
     )
+
+
+def test_scores_of_some_clients_in_rounds_are_said() -> None:
+    run = record(clients=20)
+    assert "clients of a larger group are scored" not in report.render([run])
+    run["spec"]["watch"] = 15
+    assert "clients of a larger group are scored" not in report.render([run])
+    run["spec"]["watch"] = 14
+    assert "In rounds, 14 clients of a larger group are scored; in the end, all of them." in report.render([run])
 
 
 def test_notes_name_the_methods_they_are_about() -> None:
@@ -208,7 +232,7 @@ def test_the_same_seed_twice_is_said() -> None:
     assert "fedsim: seed 1 was given 2 times." in report.render([record(), record()])
 
 
-HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{%"
+HOSTILE = "</script x><!-- <script </script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{%"
 
 
 def hostile() -> Record:
@@ -233,6 +257,12 @@ def test_what_comes_from_records_is_escaped_everywhere() -> None:
     assert not any(name.startswith("on") for _, attributes in attacked.elements for name in attributes)
     assert ("code", HOSTILE) in attacked.texts
     assert any(attributes.get("aria-label") == f"Copy the command: {HOSTILE}" for _, attributes in attacked.elements)
+
+
+def test_json_inside_a_script_element_cannot_end_it() -> None:
+    text = charts.as_json({HOSTILE: [HOSTILE]})
+    assert not set(text) & set("<>&")
+    assert json.loads(text) == {HOSTILE: [HOSTILE]}
 
 
 def test_hostile_texts_reach_the_charts_unchanged() -> None:

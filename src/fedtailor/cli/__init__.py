@@ -1,6 +1,5 @@
 """The command line. torch is imported late, by the commands that need it, so that help answers at once."""
 
-import os
 import sys
 
 import typer
@@ -31,9 +30,6 @@ def main() -> None:
     except FedtailorError as problem:
         print(f"fedtailor: {problem}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("fedtailor: stopped at once; what was saved before is whole.", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as problem:
+        print(f"fedtailor: '{problem.filename}': {problem.strerror}.", file=sys.stderr)
         sys.exit(2)

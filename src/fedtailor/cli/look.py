@@ -81,7 +81,7 @@ def report(
 
     records = [Folder(run).record() for folder in folders for run in runs_in(folder)]
     place = to or folders[0] / "report.html"
-    with disk_trouble(place.parent):
+    with disk_trouble(place, "the report that was there before is whole."):
         write(records, place)
     print(f"Report: {place}")
 

@@ -20,12 +20,12 @@ def personalise(
 
         fedtailor personalise DIR --data mine.npz --to my_model
     """
-    from fedtailor.run.tailor import how_to_load, load
+    from fedtailor.run.tailor import how_to_load
     from fedtailor.run.tailor import personalise as make
 
-    made = make(out, data, to)
+    make(out, data, to)
     print(f"The tailored model is in {to}. Use it with: fedtailor predict {to} --data x.npz --to out.csv")
-    print(f"Or in PyTorch:\n\n{how_to_load(load(out).spec, made.units, to)}")
+    print(f"Or in PyTorch:\n\n{how_to_load(to)}")
 
 
 def export(
@@ -39,12 +39,11 @@ def export(
 
         fedtailor export DIR --client 7 --to model_of_7
     """
-    from fedtailor.run.record import Folder
     from fedtailor.run.tailor import export as make
     from fedtailor.run.tailor import how_to_load
 
-    made = make(out, client, to)
-    print(f"The model of client {client} is in {to}. In PyTorch:\n\n{how_to_load(Folder(out).spec(), made.units, to)}")
+    make(out, client, to)
+    print(f"The model of client {client} is in {to}. In PyTorch:\n\n{how_to_load(to)}")
 
 
 def predict(

@@ -1,6 +1,9 @@
 """Commands that train: run, compare, resume."""
 
+import os
+import shlex
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +31,7 @@ def run(words: Words = None, show: Show = False) -> None:
 
         fedtailor run method=fedavg data=my.npz model=my_model.py:Net data.server=0.05
     """
+    from fedtailor.run.record import resume_command
     from fedtailor.run.session import start
     from fedtailor.run.spec import read_spec, shown
 
@@ -40,7 +44,7 @@ def run(words: Words = None, show: Show = False) -> None:
     console = Console()
     with _Told(console) as told:
         outcome = start(spec, out, (told,), told.asked_to_stop)
-    _end(console, out, [outcome.record], outcome.finished, f"fedtailor resume {out}")
+    _end(console, out, [outcome.record], outcome.finished, resume_command(out))
 
 
 def compare(
@@ -74,7 +78,7 @@ def compare(
     console = Console()
     with _Told(console) as told:
         outcomes = run_all(comparison, out, (told,), told.asked_to_stop)
-    again = " ".join(["fedtailor compare", *rest, f"out={out}"])
+    again = shlex.join(["fedtailor", "compare", *rest, f"out={out}"])
     _end(console, out, [each.record for each in outcomes], all(each.finished for each in outcomes), again)
 
 
@@ -85,7 +89,7 @@ def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show
 
         fedtailor resume DIR
     """
-    from fedtailor.run.record import Folder
+    from fedtailor.run.record import Folder, resume_command
     from fedtailor.run.session import resume as go_on
 
     console = Console()
@@ -95,7 +99,7 @@ def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show
         return
     with _Told(console) as told:
         outcome = go_on(out, (told,), told.asked_to_stop)
-    _end(console, out, [outcome.record], outcome.finished, f"fedtailor resume {out}")
+    _end(console, out, [outcome.record], outcome.finished, resume_command(out))
 
 
 COMMANDS = (run, compare, resume)
@@ -122,16 +126,20 @@ class _Told:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bar.stop()
-        for kind, handler in self._before.items():
-            signal.signal(kind, handler)
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+        if kind is KeyboardInterrupt:
+            os.write(sys.stderr.fileno(), b"fedtailor: stopped at once; what was saved before is whole.\n")
+            raise typer.Exit(130)
 
     def _ask(self, *_: object) -> None:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True
-        self.console.print("Stopping after this round; once more to stop at once.", highlight=False)
+        # Not by the console: a signal may come while it is printing, and a stream cannot be entered twice.
+        os.write(sys.stderr.fileno(), b"Stopping after this round; once more to stop at once.\n")
 
     def asked_to_stop(self) -> bool:
         return self._asked
@@ -140,7 +148,7 @@ class _Told:
         if not self._described:
             self.console.print(_described(record["data"]), highlight=False)
             self._described = True
-        for line in (*record["choices"]["notes"], *record["passed_over"]):
+        for line in record["choices"]["notes"]:
             self.console.print(f"Note: {line}", highlight=False)
         self._name = f"{record['name']}, seed {record['spec']['seed']}"
         going_on = f", going on after round {done}" if done else ""
@@ -164,9 +172,12 @@ class _Told:
 def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], finished: bool, again: str) -> None:
     """The table and the report, or how to go on."""
     from fedtailor.run.compare import table
+    from fedtailor.run.files import disk_trouble
     from fedtailor.run.report import write
 
-    write(records, out / "report.html")
+    place = out / "report.html"
+    with disk_trouble(place, f"the runs are saved, so mend that and run: fedtailor report {shlex.quote(str(out))}"):
+        write(records, place)
     if not finished:
         console.print(f"Stopped and saved. Go on with: {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(130)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.holders import Array, Holders, Split, sole_holder
-from fedtailor.errors import InputError, require
+from fedtailor.errors import InputError, is_number, require
 
 ServerData = tuple[Any, Any] | float | None
 """The server's own (x, y); or how many examples to take from the clients, as a share (float) or a count (int)."""
@@ -52,8 +52,13 @@ def from_arrays(
     """
     shares = {"test_share": test_share, "validation_clients": validation_clients, "new_clients": new_clients}
     for what, share in shares.items():
-        require(0 <= share < 1, f"{name}: {what} must be a share from 0 to less than 1, got {share}.")
-    x, y = _numbers(name, "x", x), _numbers(name, "y", y)
+        require(
+            is_number(share) and 0 <= share < 1, f"{name}: {what} must be a share from 0 to less than 1, got {share}."
+        )
+    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
+    whole = classes is None or classes == "auto" or (is_number(classes, whole=True) and classes >= 1)
+    require(whole, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
+    x, y = numbers(name, "x", x), numbers(name, "y", y)
     ids, whose = _clients(name, client)
     lengths = [len(column) if column.ndim else 0 for column in (x, y, whose)]
     require(len(set(lengths)) == 1, f"{name}: x, y and client must be equally long, got lengths {lengths}.")
@@ -79,7 +84,8 @@ def _array(name: str, what: str, values: Any) -> Array:
         raise InputError(f"{name}: {what} must be readable as an array, but is not ({error}).") from error
 
 
-def _numbers(name: str, what: str, values: Any) -> Array:
+def numbers(name: str, what: str, values: Any) -> Array:
+    """Values as an array of numbers, or a sentence; truth values become 0 and 1."""
     array = _array(name, what, values)
     require(array.dtype.kind in "fiub", f"{name}: {what} must be floating or integer numbers, got {array.dtype}.")
     return array.view(np.uint8) if array.dtype.kind == "b" else array
@@ -125,7 +131,7 @@ def _server(
 
 def _like(name: str, what: str, values: Any, other: Array) -> Array:
     """The server's column as the clients' type of number where nothing but rounding is lost; else as it came."""
-    column = np.atleast_1d(_numbers(name, f"the server's {what}", values))
+    column = np.atleast_1d(numbers(name, f"the server's {what}", values))
     if column.dtype.kind == "f":
         return column.astype(other.dtype) if other.dtype.kind == "f" else column
     cast = column.astype(other.dtype)

@@ -43,23 +43,24 @@ def step_counts(plan: Plan, holders: Holders, who: np.ndarray) -> np.ndarray:
 
 
 def places(
-    plan: Plan, holders: Holders | None, who: np.ndarray, keys: Tensor, steps: int
+    plan: Plan, holders: Holders | None, who: np.ndarray, keys: Tensor, steps: int, full_width: bool = False
 ) -> Iterator[tuple[Place, ...]]:
     """What the holders `who`, with a key each, see at the steps 0, ..., steps - 1.
 
-    A holder with fewer steps is laid out to the end all the same. Streams are numbered from the last draw on, so that a
-    method's last draw is the same stream whatever other draws it makes beside it.
+    A holder with fewer steps is laid out to the end all the same. Batches are as wide as the largest that anybody has,
+    or as the plan says with `full_width`, so that shapes do not depend on who is there. Streams are numbered from the
+    last draw on, so that a method's last draw is the same stream whatever other draws it makes beside it.
     """
     if holders is None or not plan.draws:
         yield from (() for _ in range(steps))
         return
-    widths = [_width(draw, holders.splits[draw.split].sizes()[who]) for draw in plan.draws]
+    widths = [_width(draw, holders.splits[draw.split].sizes()[who], full_width) for draw in plan.draws]
     window = max(1, _PLACES // max(1, len(who) * max(widths)))
     for begin in range(0, steps, window):
         end = min(steps, begin + window)
         streams = [
-            _stream(draw, holders.splits[draw.split], who, keyed.fold(keys, number), begin, end)
-            for number, draw in zip(range(len(plan.draws))[::-1], plan.draws, strict=True)
+            _stream(draw, width, holders.splits[draw.split], who, keyed.fold(keys, number), begin, end)
+            for number, width, draw in zip(range(len(plan.draws))[::-1], widths, plan.draws, strict=True)
         ]
         for step in range(end - begin):
             yield tuple(Place(s.rows[:, step], s.mask[:, step], s.key[:, step]) for s in streams)
@@ -69,12 +70,14 @@ def _batches_an_epoch(draw: Draw, sizes: np.ndarray) -> np.ndarray:
     return -(-sizes // draw.size) if draw.size else np.minimum(sizes, 1)
 
 
-def _width(draw: Draw, sizes: np.ndarray) -> int:
+def _width(draw: Draw, sizes: np.ndarray, full: bool) -> int:
     largest = int(sizes.max(initial=1))
-    return min(draw.size, largest) if draw.size else largest
+    if draw.size is None:
+        return largest
+    return draw.size if full else min(draw.size, largest)
 
 
-def _stream(draw: Draw, split: Split, who: np.ndarray, keys: Tensor, first: int, last: int) -> Place:
+def _stream(draw: Draw, width: int, split: Split, who: np.ndarray, keys: Tensor, first: int, last: int) -> Place:
     """The steps first, ..., last - 1 of one draw, laid out as [holders, steps, size].
 
     Padding repeats examples that somebody holds, since others may not even be finite. Whoever holds none gets it alone.
@@ -85,7 +88,7 @@ def _stream(draw: Draw, split: Split, who: np.ndarray, keys: Tensor, first: int,
     steps = torch.arange(first, last)
     epoch = steps // a_epoch[:, None]
     begin = (steps % a_epoch[:, None]) * (draw.size or 0)
-    position = begin[..., None] + torch.arange(_width(draw, split.sizes()[who]))
+    position = begin[..., None] + torch.arange(width)
     mask = position < sizes[:, None, None]
     shuffled = _permuted(sizes, epoch[:, 0], epoch[:, -1], keyed.fold(keys, _ORDER))
     order = shuffled.at(epoch[..., None], torch.where(mask, position, 0))

@@ -45,6 +45,7 @@ class Units(NamedTuple):
     """What an example looks like, and how a model takes it."""
 
     shape: tuple[int, ...]  # of one x
+    label_shape: tuple[int, ...]  # of one y
     classes: int | None
     scale: float
     tokens: bool
@@ -77,7 +78,8 @@ class FederatedDataset:
     @property
     def units(self) -> Units:
         """What an example looks like."""
-        return Units(tuple(self.clients.x.shape[1:]), self.classes, self.scale, self.tokens)
+        x, y = self.clients.x, self.clients.y
+        return Units(tuple(x.shape[1:]), tuple(y.shape[1:]), self.classes, self.scale, self.tokens)
 
     def pooled(self) -> "FederatedDataset":
         """The same with one more holder, "pooled": the train group's train examples together, now that group alone."""

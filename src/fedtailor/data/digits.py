@@ -1,5 +1,7 @@
 """Handwritten digits that come with scikit-learn: 1797 images of 8 x 8, no download, two labels a client."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +16,7 @@ SERVER, PARTITION = 10, 11
 
 def digits(
     *,
-    clients: int = 30,
+    clients: int = 50,
     labels: int = 2,
     server: float = 0.05,
     test_share: float = 0.25,
@@ -26,6 +28,7 @@ def digits(
 
     The server has a share (float) or count (int) of all examples, drawn at random; the clients have the rest. Labels
     are dealt so that all are held equally often, give or take one; with fewer than 10 to deal the others stay unused.
+    The new people are those dealt to last, so that they know, as a group, the same labels as those who train.
     """
     from sklearn.datasets import load_digits
 
@@ -38,7 +41,7 @@ def digits(
     own, rest = np.split(order, [min(how_many("digits", server, len(x)), len(x))])
     whose = _partition(y[rest], clients, labels, generator(seed, PARTITION))
     held = rest[whose >= 0]
-    return from_arrays(
+    made = from_arrays(
         x[held],
         y[held],
         whose[whose >= 0],
@@ -51,6 +54,10 @@ def digits(
         seed=seed,
         scale=1 / 16,
     )
+    sizes = [len(made.groups[group]) for group in ("train", "validation", "new")]
+    train, validation, new = np.split(np.arange(clients), np.cumsum(sizes)[:-1])
+    groups = {"train": train, "local": train, "validation": validation, "new": new}
+    return replace(made, groups=groups, trust=True)  # the same people, grouped otherwise
 
 
 def _partition(y: NDArray[np.int64], clients: int, labels: int, draws: np.random.Generator) -> NDArray[np.int64]:

@@ -1,7 +1,9 @@
 """Engines: where and how the functions of a method run."""
 
+import re
+import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,7 +11,7 @@ from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_name
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.vectorised import Vectorised
-from fedtailor.errors import InputError, WorkError, nearest, require
+from fedtailor.errors import InputError, WorkError, is_number, nearest, require
 from fedtailor.types import Method, Work
 
 __all__ = [
@@ -31,23 +33,24 @@ NAMES = ("vectorised", "one_by_one")
 def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, compile: bool = False) -> Engine:
     """An engine by name. What cannot be vectorised or compiled runs the slower way, and `notes` says why."""
     check(name, chunk)
+    require(isinstance(compile, bool), f"Engine: compile must be True or False, got {compile!r}.")
     if name == "one_by_one":
         return OneByOne(setting)
-    if reason := why_not_vectorised(setting):
-        return OneByOne(
-            setting, (f"{setting.method.name} runs one client at a time, since vmap cannot run it: {reason}",)
-        )
+    who, trial = setting.method.name, tried(setting)
+    if trial.failure:
+        return OneByOne(setting, (f"{who} runs one client at a time, since vmap cannot run it: {trial.failure}",))
+    notes = trial.notes
     if compile and (reason := why_not_compiled(setting.device)):
-        note = f"{setting.method.name} runs uncompiled, since torch.compile does not work here: {reason}"
-        return Vectorised(setting, chunk, compile=False, notes=(note,))
-    return Vectorised(setting, chunk, compile)
+        notes = (*notes, f"{who} runs uncompiled, since torch.compile does not work here: {reason}")
+    return Vectorised(setting, chunk, compile and notes == trial.notes, notes)
 
 
 def check(name: str, chunk: int | None) -> None:
     """Refuses a name or a chunk size that no engine has."""
     if name not in NAMES:
         raise InputError(f"There is no engine '{name}'; {nearest(name, NAMES)}")
-    require(chunk is None or chunk >= 1, f"Engine: chunk must be at least 1 client, got {chunk}.")
+    fits = chunk is None or (is_number(chunk, whole=True) and chunk >= 1)
+    require(fits, f"Engine: chunk must be a whole number of at least 1 client, got {chunk!r}.")
 
 
 def choices(engine: Engine) -> dict[str, Any]:
@@ -57,17 +60,30 @@ def choices(engine: Engine) -> dict[str, Any]:
     return {"engine": "one_by_one", "chunk": None, "compile": False}
 
 
-def why_not_vectorised(setting: Setting) -> str | None:
-    """Tries one step of everything on two clients; the reason if it cannot be vectorised."""
+class Trial(NamedTuple):
+    """What came of trying to vectorise."""
+
+    failure: str  # "": it worked
+    notes: tuple[str, ...]
+
+
+def tried(setting: Setting) -> Trial:
+    """Tries one step of everything on two clients, whatever the caller does with warnings."""
     who = setting.data.groups["train"][[0, -1]]
-    tried = replace(setting, method=_one_step_each(setting.method), memory=Memory(setting.data.clients.count))
-    engine, state = Vectorised(tried), setting.first_state()
-    try:
-        engine.train(state, who, 0)
-        engine.score(state, who)
-    except WorkError as problem:
-        return next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__)
-    return None
+    shortened = replace(setting, method=_one_step_each(setting.method), memory=Memory(setting.data.clients.count))
+    engine, state = Vectorised(shortened), setting.first_state()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        try:
+            engine.train(state, who, 0)
+            engine.score(state, who)
+        except WorkError as problem:
+            return Trial(next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__), ())
+    slow = sorted(
+        {found[1] for each in said if (found := re.search(r"batching rule for (\S+?)\. ", str(each.message)))}
+    )
+    note = f"{setting.method.name} is slower than it could be: vmap has no rule for {', '.join(slow)}."
+    return Trial("", (note,) if slow else ())
 
 
 def why_not_compiled(device: torch.device) -> str | None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -187,21 +188,24 @@ def batches_alone(plan: Plan, site: Site | None, who: np.ndarray, key: Tensor) -
 
 def scoring(task: Task) -> Work:
     """The work of scoring a model: (nothing, params) -> sums and weights over the holder's test examples."""
+    plan = Plan((Draw("test", SCORE_BATCH),), epochs=1)
+    return Work(partial(_no_sums, task), (Phase(partial(_add_sums, task), plan),), _only_sums)
+
+
+def _no_sums(task: Task, given: Tree, params: Params) -> tuple[Params, dict[str, Tensor]]:
+    dtype, device = torch.promote_types(task.dtype, torch.float32), next(iter(params.values())).device
     names = ("loss", *(metric.name for metric in task.metrics))
+    return params, {name: torch.zeros(2, dtype=dtype, device=device) for name in names}
 
-    def start(given: Tree, params: Params) -> Tree:
-        dtype, device = torch.promote_types(task.dtype, torch.float32), next(iter(params.values())).device
-        return params, {name: torch.zeros(2, dtype=dtype, device=device) for name in names}
 
-    def step(given: Tree, carry: Tree, batches: tuple[Batch, ...]) -> Tree:
-        params, sums = carry
-        return params, trees.add(sums, task.sums(params, batches[0]))
+def _add_sums(task: Task, given: Tree, carry: Tree, batches: tuple[Batch, ...]) -> Tree:
+    params, sums = carry
+    return params, trees.add(sums, task.sums(params, batches[0]))
 
-    def finish(given: Tree, carry: Tree) -> dict[str, Tensor]:
-        sums: dict[str, Tensor] = carry[1]
-        return sums
 
-    return Work(start, (Phase(step, Plan((Draw("test", SCORE_BATCH),), epochs=1)),), finish)
+def _only_sums(given: Tree, carry: Tree) -> dict[str, Tensor]:
+    sums: dict[str, Tensor] = carry[1]
+    return sums
 
 
 @contextmanager

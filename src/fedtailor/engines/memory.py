@@ -49,7 +49,7 @@ class Memory:
 
     def rows(self, who: np.ndarray) -> list[Tensor]:
         """What some clients remember, leaf by leaf."""
-        return [leaf[torch.from_numpy(who)] for leaf in trees.leaves(self._store)]
+        return [] if self._store is None else [leaf[torch.from_numpy(who)] for leaf in trees.leaves(self._store)]
 
     def restore(self, who: np.ndarray, leaves: Sequence[Tensor], like: Tree) -> None:
         """Puts back what `rows` gave; `like` is one client's memory, for its shape."""

@@ -1,10 +1,13 @@
 """The fast engine: the clients of a cohort are stepped together by `torch.func.vmap`, a chunk at a time.
 
 Clients are sorted by their number of steps and leave the stack when they have finished, so unequal clients cost no
-masked steps; masks exist only inside the last batch of an epoch.
+masked steps; masks exist only inside the last batch of an epoch. When steps are compiled, they leave in a few lots, so
+that there are few shapes to compile for.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -36,6 +39,10 @@ class Vectorised:
         self._scoring = scoring(setting.task)
         self._compile: Callable[[Any], Any] = partial(torch.compile, dynamic=False) if compile else _unchanged
         self._steps: dict[tuple[int, bool], Callable[..., Tree]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the vmapped steps, which do not pickle and are made again when they are needed."""
+        return self.__dict__ | {"_steps": {}}
 
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Trains the cohort chunk by chunk."""
@@ -76,7 +83,7 @@ class Vectorised:
 
     def _work(self, work: Work, given: Tree, own: Tree, who: np.ndarray, purpose: str, number: int) -> Tree:
         keys = self.setting.keys(purpose, number, who)
-        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)):
+        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)), _slow_rules_known():
             carry = _each(work.start, len(who))(given, own)
             for place, phase in enumerate(work.phases):
                 carry = self._phase(phase, given, carry, who, keyed.fold(keys, place))
@@ -87,15 +94,17 @@ class Vectorised:
         counts = step_counts(phase.plan, site.holders, who)
         order = np.argsort(-counts, kind="stable")
         counts, carry, finished = counts[order], trees.rows(carry, torch.from_numpy(order)), []
-        any_steps = order[counts > 0]
-        steps = places(phase.plan, site.holders, who[any_steps], keys[any_steps], int(counts.max(initial=0)))
+        any_steps, most = order[counts > 0], int(counts.max(initial=0))
+        steps = places(phase.plan, site.holders, who[any_steps], keys[any_steps], most, full_width=self.compiled)
         for number, placed in enumerate(steps):
             active = int((counts > number).sum())
-            if active < len(trees.leaves(carry)[0]):
-                finished.append(trees.rows(carry, slice(active, None)))
-                carry = trees.rows(carry, slice(0, active))
-            batches = tuple(site.batch(place.of(slice(0, active))) for place in placed)
-            carry = step(given, carry, batches, torch.arange(active))
+            size = _stack_size(active, len(any_steps)) if self.compiled else active
+            if size < len(trees.leaves(carry)[0]):
+                finished.append(trees.rows(carry, slice(size, None)))
+                carry = trees.rows(carry, slice(0, size))
+            batches = tuple(site.batch(place.of(slice(0, size))) for place in placed)
+            stepped = step(given, carry, batches, torch.arange(size))
+            carry = stepped if active == size else trees.apply(partial(_first_rows, active), stepped, carry)
         return trees.rows(trees.concat([carry, *finished[::-1]]), torch.from_numpy(np.argsort(order)))
 
     def _corrected(self, state: State, changes: Tree, cohort: int, number: int) -> Tree:
@@ -104,7 +113,7 @@ class Vectorised:
         if correct is None:
             return changes
         key = self.setting.keys("server", number, [0])[0]
-        with telling(f"{self.setting.method.name}: server's correction", number, "the server"):
+        with telling(f"{self.setting.method.name}: server's correction", number, "the server"), _slow_rules_known():
             carry = _each(correct.start, cohort)(state, changes)
             for place, phase in enumerate(correct.phases):
                 step = self._step(phase, shared=True)
@@ -125,6 +134,14 @@ class Vectorised:
         return f"client '{ids[0]}'" if len(ids) == 1 else f"one of {len(ids)} clients from '{ids[0]}' on"
 
 
+@contextmanager
+def _slow_rules_known() -> Iterator[None]:
+    """Without torch's warnings about operations that vmap has no rule for: they are told once, as a note."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        yield
+
+
 def _unchanged(function: Any) -> Any:
     return function
 
@@ -141,6 +158,19 @@ def _each(function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree,
         return vmap(lambda given, own, index: function(given, own), (None, 0, 0))(given, own, torch.arange(count))
 
     return stacked
+
+
+def _stack_size(active: int, most: int) -> int:
+    """The smallest of most, most/2, most/4, ... that holds all: few sizes, so that little is compiled."""
+    size = most
+    while active <= -(-size // 2) < size:
+        size = -(-size // 2)
+    return size
+
+
+def _first_rows(count: int, new: Tensor, old: Tensor) -> Tensor:
+    """The first rows of one stack, and the rest of another."""
+    return torch.cat([new[:count], old[count:]])
 
 
 def _slices(who: np.ndarray, size: int) -> Iterator[np.ndarray]:

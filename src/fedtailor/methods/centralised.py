@@ -27,7 +27,7 @@ def build(task: Task, hyper: Hyper) -> Method:
         broadcast=pieces.params,
         new_memory=pieces.nothing,
         client=pieces.training(hyper, partial(pieces.plain, task.loss)),
-        server=Work(pieces.mean_change, (), pieces.add),
+        server=Work(pieces.mean_change, (), partial(pieces.add, 1.0)),
         personalise=pieces.fine_tuning(hyper, task.loss),
         view="pooled",
     )

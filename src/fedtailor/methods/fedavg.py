@@ -14,6 +14,7 @@ from functools import partial
 from typing import Literal
 
 from fedtailor import optim, trees
+from fedtailor.errors import require
 from fedtailor.methods import pieces
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
@@ -33,6 +34,8 @@ class Hyper(pieces.Local):
         """Refuses values out of range."""
         super().__post_init__()
         pieces.check(self, positive=("server_lr",))
+        plain = self.server_optimiser == "sgd"
+        require(plain or not self.server_momentum, f"fedavg: {self.server_optimiser} takes no server_momentum.")
         server_optimiser(self)
 
 

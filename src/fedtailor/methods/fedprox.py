@@ -9,10 +9,9 @@ Personalising is fine-tuning on the plain loss. Identities: with lam = 0 it is F
 from dataclasses import dataclass
 from functools import partial
 
-from fedtailor import trees
 from fedtailor.methods import pieces
 from fedtailor.task import Task
-from fedtailor.types import Method, Params, State, Work
+from fedtailor.types import Method, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +27,6 @@ class Hyper(pieces.Local):
         pieces.check(self, positive=("server_lr",), not_negative=("lam",))
 
 
-def server_step(rate: float, state: State, mean_change: Params) -> State:
-    """theta + rate * mean change."""
-    return state._replace(params=trees.add(state.params, mean_change, rate))
-
-
 def build(task: Task, hyper: Hyper) -> Method:
     """FedProx on a task."""
     return Method(
@@ -41,6 +35,6 @@ def build(task: Task, hyper: Hyper) -> Method:
         broadcast=pieces.params,
         new_memory=pieces.nothing,
         client=pieces.training(hyper, partial(pieces.proximal, task.loss, hyper.lam)),
-        server=Work(pieces.mean_change, (), partial(server_step, hyper.server_lr)),
+        server=Work(pieces.mean_change, (), partial(pieces.add, hyper.server_lr)),
         personalise=pieces.fine_tuning(hyper, task.loss),
     )

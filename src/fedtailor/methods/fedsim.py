@@ -37,17 +37,22 @@ class Hyper(pieces.Local):
     product: Literal["difference", "exact"] = "difference"  # how the Hessian meets its vector
     at: Literal["client", "server", "mean"] = "client"  # where the Hessian is taken
     first: Literal["weights", "scaled", "server"] = "weights"  # v: theta - phi, lam (theta - phi), or a server gradient
+    server_lr: float = 1.0  # rate at which the mean of the corrected changes is added; 1 in the paper
     server_batch: int = 64  # server examples a round (twice as many for first="server")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, positive=("h", "server_batch", "decay_rounds"), not_negative=("lam", "beta", "c"))
+        pieces.check(
+            self, positive=("h", "server_lr", "server_batch", "decay_rounds"), not_negative=("lam", "beta", "c")
+        )
 
 
 def meta_step(hyper: Hyper, loss: Loss, state: State, change: Params, batches: tuple[Batch, ...]) -> Params:
     """The corrected change of one upload, or of the mean: Delta - beta_t (v - c d)."""
     theta, phi = state.params, trees.add(state.params, change)
+    if not hyper.beta:
+        return change
     if hyper.first == "server":
         v = calculus.gradient(loss, phi, batches[1])
     else:
@@ -69,7 +74,7 @@ def hessian_times(hyper: Hyper, loss: Loss, point: Params, batch: Batch, v: Para
 
 def build(task: Task, hyper: Hyper) -> Method:
     """FedSIM on a task."""
-    draws = 2 if hyper.first == "server" else 1 if hyper.c else 0
+    draws = 0 if not hyper.beta else 2 if hyper.first == "server" else 1 if hyper.c else 0
     phase = Phase(partial(meta_step, hyper, task.loss), Plan((Draw("train", hyper.server_batch),) * draws, steps=1))
     return Method(
         name="fedsim",
@@ -78,6 +83,6 @@ def build(task: Task, hyper: Hyper) -> Method:
         new_memory=pieces.nothing,
         client=pieces.training(hyper, partial(pieces.proximal, task.loss, hyper.lam)),
         correct=Work(pieces.taken_up, (phase,), pieces.taken_up) if hyper.at == "client" else None,
-        server=Work(pieces.mean_change, () if hyper.at == "client" else (phase,), pieces.add),
+        server=Work(pieces.mean_change, () if hyper.at == "client" else (phase,), partial(pieces.add, hyper.server_lr)),
         personalise=pieces.fine_tuning(hyper, task.loss),
     )

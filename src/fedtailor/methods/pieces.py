@@ -1,6 +1,5 @@
 """Pieces that methods are made of: local training, fine-tuning, and the server's plain update."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 from torch import Tensor
 
 from fedtailor import calculus, optim, trees
-from fedtailor.errors import require
+from fedtailor.errors import is_number, require
 from fedtailor.optim import Optimiser
 from fedtailor.types import Batch, Draw, Gathered, Loss, Params, Phase, Plan, Result, State, Tree, Work
 
@@ -29,13 +28,14 @@ class Local:
     batch: int = 20  # examples a step
     optimiser: Literal["sgd", "adam", "adamw"] = "sgd"  # begins anew each round
     momentum: float = 0.0  # of SGD
-    weight_decay: float = 0.0  # how fast weights shrink by themselves
+    weight_decay: float | None = None  # how fast weights shrink; None: the optimiser's own, 0.01 for adamw, else 0
     tune_lr: float | None = None  # step size of personalising by SGD; None: lr
     tune_epochs: int = 5  # passes over the client's train examples when personalising
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
-        check(self, positive=("lr", "tune_lr", "epochs", "steps", "batch"), not_negative=("tune_epochs",))
+        check(self, ("lr", "tune_lr", "epochs", "steps", "batch"), ("tune_epochs", "weight_decay"))
+        require(not self.momentum or self.optimiser == "sgd", f"{self.optimiser} takes no momentum; it is for sgd.")
         local_optimiser(self)
 
     def plan(self) -> Plan:
@@ -52,18 +52,21 @@ def check(hyper: object, positive: tuple[str, ...] = (), not_negative: tuple[str
         if get_origin(hint) is Literal:
             require(value in kinds, f"{name}: {field} must be {' or '.join(kinds)}, got {value!r}.")
         elif not (value is None and type(None) in kinds):
-            number = isinstance(value, (int, float) if float in kinds else int) and not isinstance(value, bool)
-            require(number and math.isfinite(value), f"{name}: {field} must be a number, got {value!r}.")
+            whole = float not in kinds
+            wanted = "whole number" if whole else "number"
+            require(is_number(value, whole), f"{name}: {field} must be a {wanted}, got {value!r}.")
             require(field not in positive or value > 0, f"{name}: {field} must be positive, got {value}.")
             require(field not in not_negative or value >= 0, f"{name}: {field} must not be negative, got {value}.")
 
 
 def local_optimiser(hyper: Local) -> Optimiser:
     """The clients' optimiser."""
+    decay = hyper.weight_decay or 0.0
     if hyper.optimiser == "sgd":
-        return optim.sgd(hyper.lr, hyper.momentum, weight_decay=hyper.weight_decay)
-    make = optim.adam if hyper.optimiser == "adam" else optim.adamw
-    return make(hyper.lr, weight_decay=hyper.weight_decay)
+        return optim.sgd(hyper.lr, hyper.momentum, weight_decay=decay)
+    if hyper.optimiser == "adam":
+        return optim.adam(hyper.lr, weight_decay=decay)
+    return optim.adamw(hyper.lr, weight_decay=0.01 if hyper.weight_decay is None else decay)
 
 
 def plain(loss: Loss, sent: Params, own: Params, batch: Batch) -> Tensor:
@@ -134,6 +137,6 @@ def taken_up(given: Tree, own: T) -> T:
     return own
 
 
-def add(state: State, found: Params) -> State:
-    """theta + change."""
-    return state._replace(params=trees.add(state.params, found))
+def add(rate: float, state: State, found: Params) -> State:
+    """theta + rate * change."""
+    return state._replace(params=trees.add(state.params, found, rate))

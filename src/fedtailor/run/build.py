@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from fedtailor import data as sources
 from fedtailor import models
@@ -34,8 +35,9 @@ def task(spec: Spec, units: Units, home: Path | None = None) -> Task:
 
     A model of the user's own is made by the copy of its file in the run's folder `home`, if there is one.
     """
+    make = maker(spec, units, home)
     with drawn_from(spec.seed):
-        made = maker(spec, units, home)()
+        made = make() if ":" not in spec.model else _own(make, spec.model)
     return task_for(made, units.classes, spec.seed).to(dtype=getattr(torch, spec.precision))
 
 
@@ -49,6 +51,21 @@ def maker(spec: Spec, units: Units, home: Path | None = None) -> Callable[[], An
     return partial(models.mlp, prod(units.shape), spec.hidden if spec.model == "mlp" else (), units.classes or 1)
 
 
+def _own(make: Callable[[], Any], model: str) -> Any:
+    """What the user's function makes, or a sentence."""
+    try:
+        made = make()
+    except Exception as problem:
+        raise InputError(f"model: '{model}' failed with {_said(problem)}") from problem
+    fits = isinstance(made, nn.Module | Task)
+    require(fits, f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a {type(made).__name__}.")
+    return made
+
+
+def _said(problem: Exception) -> str:
+    return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
+
+
 def _own_maker(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
     described = importlib.util.spec_from_file_location(f"fedtailor_own_{path.stem}", path)
@@ -59,7 +76,7 @@ def _own_maker(path: Path, name: str) -> Callable[[], Any]:
     try:
         described.loader.exec_module(module)
     except Exception as problem:
-        raise InputError(f"model: '{path}' failed with {type(problem).__name__}: {problem}") from problem
+        raise InputError(f"model: '{path}' failed with {_said(problem)}") from problem
     names = [known for known in vars(module) if not known.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {nearest(name, names)}")
     found: Callable[[], Any] = getattr(module, name)

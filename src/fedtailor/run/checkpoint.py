@@ -69,7 +69,11 @@ class Checkpoints:
             except (InputError, OSError, KeyError, ValueError, TypeError, AttributeError) as problem:
                 self._damaged.add(folder)
                 passed_over.append(f"checkpoint {folder.name} is damaged and was passed over: {problem}")
-        require(not passed_over, f"No checkpoint in '{self._folder}' is whole; {' '.join(passed_over)}")
+        require(
+            not passed_over,
+            f"No checkpoint in '{self._folder}' is whole, so start the run anew in another folder: "
+            f"{'; '.join(each.rstrip('.') for each in passed_over)}.",
+        )
         return None
 
     def _read(self, folder: Path, like: State, memory: Memory, one_memory: Tree, passed_over: list[str]) -> Found:
@@ -80,7 +84,8 @@ class Checkpoints:
                 "go on with the version that wrote it."
             )
         said = manifest.pop("sum")
-        require(said == _sum(manifest) and manifest["round"] == int(folder.name), "'manifest.json' is not what was written.")
+        same = said == _sum(manifest) and manifest["round"] == int(folder.name)
+        require(same, "'manifest.json' is not what was written.")
         _require_sum(folder / "state.safetensors", manifest["state"])
         for piece in manifest["memory"]:
             _require_sum(self._pieces / piece["file"], piece["sum"])
@@ -115,22 +120,30 @@ class Checkpoints:
         return {"file": name, "sum": total, "clients": len(rows)}
 
     def _found(self) -> list[Path]:
-        return sorted((path for path in self._folder.glob("[0-9]*") if path.is_dir()), key=lambda path: int(path.name))
+        return sorted(path for path in self._folder.glob("*") if path.is_dir() and path.name.isdigit())
 
     def _tidy(self) -> None:
         """Removes damaged and half-written checkpoints, those beyond the last two, and pieces that none names."""
         kept = [folder for folder in self._found() if folder not in self._damaged][-KEPT:]
         for path in self._folder.iterdir():
-            if path not in kept:
+            if path.is_dir() and path not in kept:
                 shutil.rmtree(path)
-        used = {piece["file"] for folder in kept for piece in read_json(folder / "manifest.json")["memory"]}
+        used = {name for folder in kept for name in _pieces_named(folder)}
         for path in self._pieces.iterdir():
-            if path.name not in used:
+            if path.is_file() and path.name not in used:
                 path.unlink()
 
 
 class _OtherFormatError(InputError):
     """A checkpoint that another version wrote."""
+
+
+def _pieces_named(folder: Path) -> list[str]:
+    """The pieces of memory that a checkpoint names; none if it is damaged."""
+    try:
+        return [piece["file"] for piece in read_json(folder / "manifest.json")["memory"]]
+    except (InputError, KeyError, TypeError):
+        return []
 
 
 def _sum(manifest: dict[str, Any]) -> str:

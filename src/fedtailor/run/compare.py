@@ -23,8 +23,10 @@ def compare(
 ) -> list[Outcome]:
     """Runs what has not been run yet, after everything has been checked; ends early when asked to stop."""
     specs = comparison.specs()
+    _refuse_foreign(out)
+    data = build.dataset(specs[0])
     for spec in specs:
-        build.setting(spec, build.dataset(spec))
+        build.setting(spec, data)
         _refuse_other(spec, folder_of(out, spec))
     outcomes: list[Outcome] = []
     for spec in specs:
@@ -56,6 +58,17 @@ def _refuse_other(spec: Spec, place: Path) -> None:
     if (place / "spec.json").exists():
         same = Folder(place).spec() == spec
         require(same, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
+
+
+def _refuse_foreign(out: Path) -> None:
+    """Refuses a folder that is no comparison's."""
+    require(not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR.")
+    require(not (out / "spec.json").exists(), f"'{out}' holds a single run; choose another folder with out=DIR.")
+    inside = out.iterdir() if out.exists() else ()
+    foreign = [
+        path.name for path in inside if not (path.is_dir() and "-seed" in path.name) and "report" not in path.name
+    ]
+    require(not foreign, f"'{out}' holds '{min(foreign, default='')}'; choose another folder with out=DIR.")
 
 
 def table(records: Sequence[Record], title: str) -> Table:

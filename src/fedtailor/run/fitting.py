@@ -8,51 +8,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedtailor import engines, keyed, methods
+from fedtailor import engines, methods
 from fedtailor.data.batching import Place
-from fedtailor.data.dataset import FederatedDataset, Split, Units, sole_holder
-from fedtailor.engines.base import Engine, Setting, Site, alone, decoded
+from fedtailor.data.dataset import FederatedDataset, Holders
+from fedtailor.engines.base import Engine, Setting
 from fedtailor.engines.memory import Memory
-from fedtailor.errors import require
+from fedtailor.errors import is_number, require
 from fedtailor.purity import drawn_from
 from fedtailor.run.evaluate import evaluate
 from fedtailor.run.loop import Cost, Round, refuse_cohort, refuse_divergence, round_loop
 from fedtailor.run.metrics import Scores
+from fedtailor.run.personal import Personal, class_axis, tailored
 from fedtailor.task import Task, classification, probe, regression
 from fedtailor.types import Method, Params, State
 
-Model = nn.Module | Task | Callable[[], nn.Module]
-
-
-@dataclass(frozen=True)
-class Personal:
-    """A model that has been tailored to one person. Inputs are in the units of the data that it was trained on."""
-
-    task: Task
-    units: Units
-    params: Params
-
-    def outputs(self, x: Any) -> Tensor:
-        """The model's raw outputs."""
-        inputs = torch.as_tensor(np.asarray(x)).to(next(iter(self.params.values())).device)
-        with torch.no_grad():
-            return self.task.outputs(self.params, decoded(inputs, self.units, self.task.dtype))
-
-    def predict(self, x: Any) -> np.ndarray:
-        """Classes, tokens, labels of 0 and 1, or numbers, as the task has it."""
-        outputs = self.outputs(x)
-        if self.task.kind == "multilabel":
-            outputs = outputs > 0
-        elif self.task.kind != "regression":
-            outputs = outputs.argmax(-1)
-        predicted: np.ndarray = outputs.cpu().numpy()
-        return predicted
-
-    def module(self) -> nn.Module:
-        """The model as an ordinary `nn.Module` in evaluation mode, which takes decoded inputs."""
-        return self.task.module(self.params)
+Model = nn.Module | Task | Callable[[], nn.Module | Task]
 
 
 @dataclass(frozen=True)
@@ -62,7 +34,7 @@ class Fitted:
     setting: Setting
     engine: Engine
     state: State
-    scores: dict[str, Scores]  # of "local" and "new" clients
+    scores: dict[str, Scores]  # of "local", "validation" and "new" clients
     cost: Cost
 
     @property
@@ -74,16 +46,6 @@ class Fitted:
         """Tailors the model to a person never seen."""
         setting = self.setting
         return tailored(setting.method, setting.task, self.state, setting.data.units, setting.seed, x, y)
-
-
-def tailored(method: Method, task: Task, state: State, units: Units, seed: int, x: Any, y: Any) -> Personal:
-    """A trained method's model, tailored to somebody who is not in the data."""
-    person = _person(units, np.asarray(x), np.asarray(y))
-    device = next(iter(state.params.values())).device
-    site = Site(person.clients, units, task.dtype, device)
-    key = keyed.key(seed, "personalise", "newcomer")
-    given, own = method.broadcast(state), method.new_memory(state)
-    return Personal(task, units, alone(method.personalise, given, own, site, 0, key))
 
 
 def fit(
@@ -104,7 +66,8 @@ def fit(
 ) -> Fitted:
     """Trains a method and scores it on local and new clients.
 
-    method    a name in `fedtailor.methods.NAMES`, with hyper-parameters as further keywords; or a `Method`
+    method    a name in `fedtailor.methods.NAMES`, with hyper-parameters as further keywords; or a `Method`, with the
+              `Task` that it was built on as the model
     model     an `nn.Module` (training starts at its weights), a function that makes one (its first weights are drawn
               from the seed), or a `Task`, for anything but plain classification or regression
     cohort    clients a round
@@ -131,7 +94,8 @@ def trained(
         if progress is not None:
             progress(done)
     refuse_divergence(setting.method.name, state)
-    return Fitted(setting, engine, state, evaluate(setting, engine, state), cost)
+    scores = evaluate(setting, engine, state, ("local", "validation", "new"))
+    return Fitted(setting, engine, state, scores, cost)
 
 
 def cohort_of(setting: Setting, cohort: int) -> int:
@@ -152,15 +116,22 @@ def prepare(
     **hyper: Any,
 ) -> Setting:
     """Brings method, model and data together, and refuses what does not fit."""
-    require(rounds >= 0, f"fit: rounds must not be negative, got {rounds}.")
-    place = engines.device_named(device)
+    for name, value, least in (("rounds", rounds, 0), ("cohort", cohort, 0), ("seed", seed, -(2**63))):
+        ok = is_number(value, whole=True) and value >= least
+        require(ok, f"fit: {name} must be a whole number{'' if least else ' and not negative'}, got {value!r}.")
+    rounds, cohort, seed = int(rounds), int(cohort), int(seed)
+    require(isinstance(data, FederatedDataset), f"fit: data must be a FederatedDataset, got {type(data).__name__}.")
+    place = engines.device_named(str(device))
     task = task_for(model, data.classes, seed).to(place)
-    if isinstance(method, str):
+    if isinstance(method, Method):
+        require(not hyper, f"fit: a built method takes no more hyper-parameters, got {', '.join(hyper)}.")
+        require(isinstance(model, Task), "fit: a built method needs the Task that it was built on as the model.")
+    else:
+        require(isinstance(method, str), f"fit: method must be a name or a Method, got {method!r}.")
         if "decay_rounds" in {field.name for field in fields(methods.file_of(method).Hyper)}:
             hyper = {"decay_rounds": max(rounds, 1)} | hyper
+        task = task.twin()  # so that runs beside each other do not share modules
         method = methods.build(method, task, **hyper)
-    else:
-        require(not hyper, f"fit: a built method takes no more hyper-parameters, got {', '.join(hyper)}.")
     view = data.pooled() if method.view == "pooled" else data
     setting = Setting(method, task, view, seed, place, Memory(view.clients.count, memory))
     refuse_cohort(setting, cohort_of(setting, cohort))
@@ -173,39 +144,38 @@ def task_for(model: Model, classes: int | None, seed: int) -> Task:
     if isinstance(model, Task):
         return model
     if not isinstance(model, nn.Module):
+        require(
+            callable(model), f"fit: model must be an nn.Module, a function that makes one, or a Task, got {model!r}."
+        )
         with drawn_from(seed):
-            model = model()
+            made: nn.Module | Task = model()
+        return task_for(made, classes, seed)
     return regression(model) if classes is None else classification(model)
 
 
 def _try_out(setting: Setting) -> None:
-    """Runs the model once on a few real examples."""
-    rows = torch.from_numpy(setting.data.clients.splits["train"].of(int(setting.data.groups["train"][0]))[:2])
-    some = setting.clients().batch(
-        Place(rows, torch.ones(len(rows), dtype=torch.bool), torch.zeros((), dtype=torch.int64))
-    )
-    outputs, classes = probe(setting.task, some.x, some.y), setting.data.classes
-    require(
-        setting.task.kind not in ("classification", "sequences") or outputs.shape[-1] >= (classes or 0),
-        f"Task: the model tells {outputs.shape[-1]} classes apart, but data set '{setting.data.name}' has {classes}.",
-    )
+    """Runs the model once on a few real examples, for tokens on the lowest and the highest."""
+    data, sites = setting.data, ((setting.data.clients, setting.clients()), (setting.data.server, setting.server()))
+    for holders, site in sites:
+        if holders is None or site is None:
+            continue
+        rows = torch.from_numpy(_telling_rows(holders, data.tokens))
+        mask, key = torch.ones(len(rows), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
+        some = site.batch(Place(rows, mask, key))
+        outputs, classes = probe(setting.task, some.x, some.y), data.classes
+        counted = setting.task.kind in ("classification", "sequences")
+        apart = outputs.shape[class_axis(setting.task)]
+        require(
+            not counted or apart >= (classes or 0),
+            f"Task: the model tells {apart} classes apart, but data set '{data.name}' has {classes}.",
+        )
 
 
-def _person(units: Units, x: np.ndarray, y: np.ndarray) -> FederatedDataset:
-    """One person's examples as a data set, so that the same promises are checked."""
-    require(
-        x.ndim > 0 and x.shape[1:] == units.shape,
-        f"personalise: an example must have the shape {units.shape} of the training data, got x of shape {x.shape}.",
-    )
-    nobody = np.array([], dtype=np.int64)
-    holders = sole_holder(x, y)
-    return FederatedDataset(
-        name="newcomer",
-        clients=holders._replace(splits={**holders.splits, "test": Split(nobody, np.array([0, 0]))}),
-        ids=np.array(["newcomer"]),
-        groups={"train": np.array([0]), "local": np.array([0]), "validation": nobody, "new": nobody},
-        server=None,
-        classes=units.classes,
-        scale=units.scale,
-        tokens=units.tokens,
-    )
+def _telling_rows(holders: Holders, tokens: bool) -> np.ndarray:
+    """The first and the last example, and for tokens those with the lowest and the highest one."""
+    index = holders.splits["train"].index
+    rows = [index[0], index[-1]]
+    if tokens:
+        flat = holders.x.reshape(len(holders.x), -1)
+        rows += [flat.min(1).argmin(), flat.max(1).argmax()]
+    return np.array(rows, dtype=np.int64)

@@ -55,6 +55,7 @@ def round_loop(setting: Setting, engine: Engine, state: State, cohort: int) -> I
             state = engine.serve(state, gathered, number)
         number += 1
         state = state._replace(round=torch.full_like(state.round, number))
+        refuse_divergence(setting.method.name, state)
         yield Round(number, state, chosen, Cost(down, up, steps, time.perf_counter() - began))
 
 

@@ -25,7 +25,7 @@ class Spread(NamedTuple):
 
 
 def per_client(sums: Tensor) -> np.ndarray:
-    """Ratios of (sum, weight) pairs; NaN where the weight is 0."""
+    """Ratios of (sum, weight) pairs; NaN where the weight is 0. A model that has diverged has an infinite loss."""
     total, weight = sums.double().numpy().T
     ratios: np.ndarray = np.divide(total, weight, out=np.full(len(total), math.nan), where=weight > 0)
     return ratios

@@ -1,7 +1,7 @@
 """The record of a run: what was asked for, what was chosen, what came out.
 
 OUT/spec.json      the whole specification, written before anything slow begins
-OUT/record.json    everything; written before the first round, at every checkpoint and at the end
+OUT/record.json    everything; written before the first round, when the run is stopped and at the end
 OUT/rounds.jsonl   a line per round, as they end
 OUT/model.safetensors, OUT/report.html    at the end
 """
@@ -10,8 +10,10 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +21,20 @@ import numpy as np
 import torch
 
 import fedtailor
-from fedtailor.data.dataset import FederatedDataset
-from fedtailor.data.holders import Holders
 from fedtailor.engines.base import Setting
-from fedtailor.errors import InputError, require
-from fedtailor.run.files import read_json, write_bytes, write_json
+from fedtailor.errors import require
+from fedtailor.run.described import described
+from fedtailor.run.files import held, read_json, write_bytes, write_json
 from fedtailor.run.metrics import Scores
-from fedtailor.run.spec import Spec
+from fedtailor.run.spec import Spec, checked_spec
 
 FORMAT = 1
 OWN_MODEL = "own_model.py"
 """A copy of the file that makes the user's model, so that the folder is whole by itself."""
-MOST_CELLS = 200_000
-"""Label counts are left out of the record when clients x classes are more."""
+_BEGINNINGS = {OWN_MODEL, f".{OWN_MODEL}.new", ".spec.json.new"}
+"""All that a folder holds if the process was killed before the run was there to be resumed."""
+_NEEDED = {"status", "spec", "versions", "choices", "data"}
+"""Entries of a record without which a run cannot be gone on with."""
 
 
 class Folder:
@@ -41,26 +44,39 @@ class Folder:
         self.path = Path(path)
 
     def create(self, spec: Spec) -> None:
-        """Makes the folder for a run, and refuses one that holds anything."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            hint = (
-                f"go on with it by: fedtailor resume {self.path}" if self._spec.exists() else "choose another folder."
-            )
-            raise InputError(
-                f"'{self.path}' holds {'another run' if self._spec.exists() else 'something'} already; {hint}"
-            )
-        self.path.mkdir(parents=True, exist_ok=True)
-        if ":" in spec.model:
-            own = Path(spec.model.rpartition(":")[0])
-            write_bytes(self.path / OWN_MODEL, own.read_bytes())
-        write_json(self._spec, {"format": FORMAT, "spec": spec.model_dump(mode="json")})
+        """Makes the folder for a run, and refuses one that holds anything; if it fails, nothing is left of it."""
+        self._refuse_used()
+        made = not self.path.exists()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if ":" in spec.model:
+                write_bytes(self.path / OWN_MODEL, Path(spec.model.rpartition(":")[0]).read_bytes())
+            write_json(self._spec, {"format": FORMAT, "spec": spec.model_dump(mode="json")})
+        except BaseException:
+            if self.path.is_dir():
+                for name in _BEGINNINGS:
+                    (self.path / name).unlink(missing_ok=True)
+                if made:
+                    self.path.rmdir()
+            raise
+
+    def _refuse_used(self) -> None:
+        require(not self.path.exists() or self.path.is_dir(), f"'{self.path}' is a file; choose another folder.")
+        require(
+            not self._spec.exists(),
+            f"'{self.path}' holds another run already; go on with it by: {resume_command(self.path)}",
+        )
+        others = {each.name for each in self.path.iterdir()} - _BEGINNINGS if self.path.exists() else ()
+        require(not others, f"'{self.path}' holds something already; choose another folder.")
 
     def spec(self) -> Spec:
         """The specification of the run that is in the folder."""
         require(self._spec.exists(), f"'{self.path}' holds no run: there is no spec.json in it.")
-        content = read_json(self._spec)
-        require(content.get("format") == FORMAT, f"'{self._spec}' has format {content.get('format')}, not {FORMAT}.")
-        return Spec.model_validate(content["spec"])
+        return spec_in(self._spec)
+
+    def only_me(self) -> AbstractContextManager[None]:
+        """Keeps other processes from working on the same run."""
+        return held(self._spec, f"The run in '{self.path}' is being worked on by another process; wait for its end.")
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Replaces the record."""
@@ -71,7 +87,9 @@ class Folder:
         require(self._spec.exists(), f"'{self.path}' holds no run: there is no spec.json in it.")
         require((self.path / "record.json").exists(), f"The run in '{self.path}' has not begun yet.")
         record: dict[str, Any] = read_json(self.path / "record.json")
-        return record | {"rounds": self.rounds()}
+        whole = isinstance(record, dict) and record.get("format") == FORMAT and {*record} >= _NEEDED
+        require(whole, f"'{self.path}/record.json' is not a record of format {FORMAT}, which this fedtailor reads.")
+        return record if record["status"] == "finished" else record | {"rounds": self.rounds()}
 
     def begun(self) -> bool:
         """Whether choices have been made and written."""
@@ -85,25 +103,43 @@ class Folder:
 
     def keep_rounds(self, last: int) -> None:
         """Forgets the rounds after one, which will be done again."""
-        kept = [json.dumps(entry) + "\n" for entry in self.rounds() if entry["round"] <= last]
-        write_bytes(self.path / "rounds.jsonl", "".join(kept).encode())
+        kept = [entry for entry in self.rounds() if entry["round"] <= last]
+        whole = [entry["round"] for entry in kept] == list(range(1, last + 1))
+        require(whole, f"'{self.path}/rounds.jsonl' lacks rounds up to {last}; bring the file back to go on.")
+        write_bytes(self.path / "rounds.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
-    def add_round(self, entry: Mapping[str, Any]) -> None:
-        """Adds a line for a round that has ended."""
+    def add_round(self, entry: Mapping[str, Any], sync: bool) -> None:
+        """Adds a line for a round that has ended; with `sync` it and those before are on the disk afterwards."""
         with (self.path / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(entry, allow_nan=False) + "\n")
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
 
     @property
     def _spec(self) -> Path:
         return self.path / "spec.json"
 
 
+def resume_command(out: Path) -> str:
+    """The command that goes on with a run."""
+    return f"fedtailor resume {shlex.quote(str(out))}"
+
+
 def _entry(line: str) -> dict[str, Any] | None:
     try:
-        entry: dict[str, Any] = json.loads(line)
+        entry = json.loads(line)
     except json.JSONDecodeError:
         return None
-    return entry
+    return entry if isinstance(entry, dict) and "round" in entry else None
+
+
+def spec_in(path: Path) -> Spec:
+    """The specification in a JSON file that also says its format."""
+    content = read_json(path)
+    came = content.get("format") if isinstance(content, dict) else None
+    require(came == FORMAT, f"'{path}' has format {came}, but this fedtailor reads format {FORMAT}.")
+    return checked_spec(content.get("spec"), path)
 
 
 def first_record(spec: Spec, setting: Setting, choices: Mapping[str, Any], command: str) -> dict[str, Any]:
@@ -124,33 +160,6 @@ def first_record(spec: Spec, setting: Setting, choices: Mapping[str, Any], comma
         "scores": None,
         "cost": None,
     }
-
-
-def described(data: FederatedDataset) -> dict[str, Any]:
-    """Who has how much of what."""
-    count = data.clients.count
-    small = data.classes is not None and data.clients.y.ndim == 1 and count * data.classes <= MOST_CELLS
-    return {
-        "name": data.name,
-        "classes": data.classes,
-        "server_examples": 0 if data.server is None else len(data.server.x),
-        "overlap": data.overlap,
-        "units": data.units._asdict() | {"shape": list(data.units.shape)},
-        "clients": data.ids.tolist(),
-        "groups": {group: people.tolist() for group, people in data.groups.items()},
-        "train_sizes": data.clients.splits["train"].sizes().tolist(),
-        "test_sizes": data.clients.splits["test"].sizes().tolist(),
-        "labels": label_counts(data.clients, data.classes or 0).tolist() if small else None,
-        "server_labels": label_counts(data.server, data.classes or 0)[0].tolist() if small and data.server else None,
-    }
-
-
-def label_counts(holders: Holders, classes: int) -> np.ndarray:
-    """How many examples of each class every holder has, in whatever split."""
-    counts = np.zeros((holders.count, classes), dtype=np.int64)
-    for split in holders.splits.values():
-        np.add.at(counts, (split.holders(), holders.y[split.index].astype(np.int64)), 1)
-    return counts
 
 
 def figures(scores: Scores) -> dict[str, Any]:
@@ -178,6 +187,13 @@ def _mean(values: np.ndarray) -> float | None:
 
 def _listed(values: np.ndarray) -> list[float | None]:
     return [float(value) if math.isfinite(value) else None for value in values]
+
+
+def changed_versions(record: Mapping[str, Any]) -> list[str]:
+    """A note if the run was begun with other versions than those here: the last digits may differ then."""
+    then = record["versions"]
+    changed = [f"{name} {value} for {then.get(name)}" for name, value in versions().items() if value != then.get(name)]
+    return [f"resumed with {', '.join(changed)}: the last digits may differ"] if changed else []
 
 
 def versions() -> dict[str, str]:

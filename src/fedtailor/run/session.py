@@ -15,17 +15,19 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from fedtailor import engines
+from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.errors import require
 from fedtailor.run import build
 from fedtailor.run.checkpoint import Checkpoints
+from fedtailor.run.described import require_same_data
 from fedtailor.run.evaluate import GROUPS, evaluate
 from fedtailor.run.files import disk_trouble, write_tensors
 from fedtailor.run.fitting import cohort_of
 from fedtailor.run.loggers import logger
-from fedtailor.run.loop import Round, refuse_divergence, round_loop
-from fedtailor.run.record import Folder, described, figures, first_record, means
-from fedtailor.run.spec import Spec
+from fedtailor.run.loop import Round, round_loop
+from fedtailor.run.record import Folder, changed_versions, figures, first_record, means, resume_command
+from fedtailor.run.spec import Spec, value_of
 from fedtailor.types import State
 
 WATCHED = ("validation", *GROUPS)
@@ -58,9 +60,10 @@ def start(
     folder = Folder(out)
     data = build.dataset(spec)
     build.setting(spec, data)
-    with disk_trouble(folder.path):
+    hearing = (*logger(spec.log, folder.path), *listeners)
+    with disk_trouble(folder.path, "nothing was begun, so mend that and run it again."):
         folder.create(spec)
-        return _go(spec, folder, (*logger(spec.log, folder.path), *listeners), stop)
+    return _go(spec, data, folder, hearing, stop)
 
 
 def resume(out: str | Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool) -> Outcome:
@@ -69,35 +72,48 @@ def resume(out: str | Path, listeners: tuple[Listener, ...] = (), stop: Callable
     spec = folder.spec()
     if folder.begun() and (record := folder.record())["status"] == "finished":
         return Outcome(record, True)
-    with disk_trouble(folder.path):
-        return _go(spec, folder, (*logger(spec.log, folder.path), *listeners), stop)
+    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop)
 
 
-def _go(spec: Spec, folder: Folder, listeners: tuple[Listener, ...], stop: Callable[[], bool]) -> Outcome:
+def _go(
+    spec: Spec, data: FederatedDataset, folder: Folder, listeners: tuple[Listener, ...], stop: Callable[[], bool]
+) -> Outcome:
+    again = f"what was saved before is whole, so mend that and go on with: {resume_command(folder.path)}"
     scratch = folder.path / "scratch"
-    shutil.rmtree(scratch, ignore_errors=True)
-    setting = build.setting(spec, build.dataset(spec), folder.path, scratch if spec.memory == "files" else None)
+    with folder.only_me(), disk_trouble(folder.path, again):
+        shutil.rmtree(scratch, ignore_errors=True)
+        try:
+            setting = build.setting(spec, data, folder.path, scratch if spec.memory == "files" else None)
+            return _on(spec, setting, folder, listeners, stop)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _on(
+    spec: Spec, setting: Setting, folder: Folder, listeners: tuple[Listener, ...], stop: Callable[[], bool]
+) -> Outcome:
+    """From the last checkpoint, or from the first round, to the end or until asked to stop."""
     earlier = folder.record() if folder.begun() else None
-    require(
-        earlier is None or earlier["data"] == described(setting.data),
-        f"Data set '{spec.data}' is no longer what it was when the run in '{folder.path}' began; bring it back.",
-    )
+    if earlier:
+        require_same_data(earlier, setting.data)
     engine, choices = _engine(spec, setting, earlier["choices"] if earlier else None)
-    record = first_record(spec, setting, choices, repeat_command(spec, folder.path))
     checkpoints, state = Checkpoints(folder.path), setting.first_state()
     found = checkpoints.latest(state, setting.memory, setting.method.new_memory(state))
     state, done = (found.state, found.number) if found else (state, 0)
+    record = earlier or first_record(spec, setting, choices, repeat_command(spec, folder.path))
+    news = [*(found.passed_over if found else ()), *changed_versions(record)]
+    notes = list(dict.fromkeys([*choices["notes"], *news]))
+    record = record | {"status": "running", "rounds": [], "cost": None, "choices": choices | {"notes": notes}}
     folder.keep_rounds(done)
     folder.write(record)
     for listener in listeners:
-        listener.began(record | {"passed_over": found.passed_over if found else ()}, done)
-    state, whole = _rounds(spec, setting, engine, folder, checkpoints, record, state, listeners, stop)
+        listener.began(record, done)
+    state, whole = _rounds(spec, setting, engine, folder, checkpoints, state, listeners, stop)
     if not whole:
-        record = record | {"status": "interrupted", "cost": cost(folder)}
+        record = record | {"status": "interrupted", "rounds": folder.rounds(), "cost": cost(folder)}
         folder.write(record)
-        return Outcome(folder.record(), False)
+        return Outcome(record, False)
     record = _finish(setting, engine, folder, record, state)
-    shutil.rmtree(scratch, ignore_errors=True)
     for listener in listeners:
         listener.finished(record)
     return Outcome(record, True)
@@ -109,7 +125,6 @@ def _rounds(
     engine: Engine,
     folder: Folder,
     checkpoints: Checkpoints,
-    record: Mapping[str, Any],
     state: State,
     listeners: tuple[Listener, ...],
     stop: Callable[[], bool],
@@ -119,14 +134,13 @@ def _rounds(
     for done in islice(round_loop(setting, engine, state, cohort_of(setting, spec.cohort)), left):
         state, last = done.state, done.number == spec.rounds
         entry = _entry(spec, setting, engine, done)
-        folder.add_round(entry)
+        asked = stop()
+        saving = asked or last or done.number % spec.checkpoint_every == 0
+        folder.add_round(entry, sync=saving)
         for listener in listeners:
             listener.ended_round(entry)
-        asked = stop()
-        if asked or last or done.number % spec.checkpoint_every == 0:
-            refuse_divergence(setting.method.name, state)
+        if saving:
             checkpoints.save(done.number, state, setting.memory)
-            folder.write(record)
         if asked and not last:
             return state, False
     return state, True
@@ -198,8 +212,8 @@ def repeat_command(spec: Spec, out: Path) -> str:
 
 
 def _word(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    if value is None or isinstance(value, bool):
         return str(value).lower()
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return f'"{value}"' if value_of(str(value)) != value else str(value)

@@ -9,13 +9,16 @@ import json
 import tomllib
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedtailor import data as sources
 from fedtailor import methods
 from fedtailor.errors import InputError, nearest, require
+
+Whole = Annotated[int, Field(strict=True, ge=1)]
+Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class Common(BaseModel):
@@ -26,19 +29,19 @@ class Common(BaseModel):
     data: str = "digits"  # a name that `fedtailor data` lists, or an .npz file
     data_options: dict[str, Any] = {}
     model: str = "mlp"  # mlp, linear, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task
-    hidden: tuple[int, ...] = (64,)  # layers of the mlp
-    rounds: int = Field(default=50, ge=1)
-    cohort: int = Field(default=10, ge=1)  # clients a round
+    hidden: tuple[Whole, ...] = (64,)  # layers of the mlp
+    rounds: Whole = 50
+    cohort: Whole = 10  # clients a round
     engine: Literal["vectorised", "one_by_one"] = "vectorised"
     device: str = "cpu"  # cpu, cuda, mps
     precision: Literal["float32", "float64"] = "float32"
-    chunk: int | None = Field(default=None, ge=1)  # clients stacked at a time; none: as many as fit
-    compile: bool = False
-    threads: int | None = Field(default=None, ge=1)  # of the CPU; none: as torch chooses
+    chunk: Whole | None = None  # clients stacked at a time; none: as many as fit
+    compile: Annotated[bool, Field(strict=True)] = False
+    threads: Whole | None = None  # of the CPU; none: as torch chooses
     memory: Literal["ram", "files"] = "ram"  # where clients' memory is while training
-    evaluate_every: int | None = Field(default=None, ge=1)  # rounds between two looks at the scores; none: 20 looks
-    watch: int = Field(default=100, ge=1)  # how many clients of a group are looked at then
-    checkpoint_every: int = Field(default=10, ge=1)  # rounds between two checkpoints
+    evaluate_every: Whole | None = None  # rounds between two looks at the scores; none: 20 looks
+    watch: Whole = 100  # how many clients of a group are looked at then
+    checkpoint_every: Whole = 10  # rounds between two checkpoints
     log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
 
 
@@ -47,7 +50,7 @@ class Spec(Common):
 
     method: str = "fedsim"
     hyper: dict[str, Any] = {}
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
 
     def resolved(self) -> Self:
         """The same with every default filled in, and everything checked that can be checked without reading data."""
@@ -60,15 +63,17 @@ class Spec(Common):
             require(key in options, f"{self.data}: there is no option '{key}'; {nearest(key, options)}")
         every = self.evaluate_every or max(1, self.rounds // 20)
         place = str(Path(self.data).resolve()) if self.data.endswith(".npz") else self.data
-        filled = {"data": place, "hyper": hyper, "data_options": options | self.data_options, "evaluate_every": every}
-        return self.model_copy(update=filled)
+        file, colon, name = self.model.rpartition(":")
+        model = f"{Path(file).resolve()}:{name}" if colon else self.model
+        filled = {"data": place, "model": model, "hyper": hyper, "data_options": options | self.data_options}
+        return self.model_copy(update=filled | {"evaluate_every": every})
 
 
 class Comparison(Common):
     """Several methods and seeds on the same clients, cohorts and first weights."""
 
-    methods: tuple[str, ...] = ("local", "fedavg", "fedprox", "fedsim")
-    seeds: tuple[int, ...] = (0,)
+    methods: tuple[str, ...] = Field(default=("local", "fedavg", "fedprox", "fedsim"), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
     hyper: dict[str, Any] = {}  # for all methods, or {method: {...}} for one
 
     def specs(self) -> list[Spec]:
@@ -94,12 +99,25 @@ def hyper_names(method: str) -> list[str]:
 
 def read_spec(words: list[str]) -> Spec:
     """The specification of one run, from the words of a command line."""
+    for word in words:
+        require("=" in word or word.endswith(".toml"), f"'{word}' is neither FILE.toml nor KEY=VALUE.")
     given = _gathered(words, Spec)
     method = given.get("method", _default(Spec, "method"))
-    hyper = dict(given.get("hyper", {}))
+    hyper = dict(given["hyper"])
     own = hyper.pop(method, {})
+    for key, value in hyper.items():
+        require(not isinstance(value, dict), f"'{key}' is not the method of this run, which is {method}.")
     spec: Spec = _validated(Spec, given | {"hyper": hyper | own})
     return spec.resolved()
+
+
+def checked_spec(content: Any, path: Path) -> Spec:
+    """The specification that a run has written down."""
+    try:
+        return Spec.model_validate(content)
+    except ValidationError as problem:
+        where = ".".join(map(str, problem.errors()[0]["loc"]))
+        raise InputError(f"'{path}' is damaged: {where or 'spec'} cannot be what was written.") from None
 
 
 def read_comparison(words: list[str]) -> Comparison:
@@ -140,8 +158,12 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
     for word in words:
         if word.endswith(".toml") and "=" not in word:
             given = _from_file(Path(word))
-    given.setdefault("data_options", {})
-    given.setdefault("hyper", {})
+    for table in ("data_options", "hyper"):
+        given.setdefault(table, {})
+        require(isinstance(given[table], dict), f"{table}: must be a table, got {given[table]!r}.")
+    for method in methods.NAMES:
+        own = given["hyper"].get(method, {})
+        require(isinstance(own, dict), f"hyper.{method}: must be a table, got {own!r}.")
     for key, _, text in (word.partition("=") for word in words if "=" in word):
         place, dot, inner = key.rpartition(".")
         if place == "data":
@@ -150,7 +172,8 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
             methods.file_of(place)
             given["hyper"].setdefault(place, {})[inner] = value_of(text)
         elif key in kind.model_fields and key not in ("data_options", "hyper"):
-            given[key] = text.split(",") if key in ("hidden", "methods", "seeds") else value_of(text, plain=key)
+            several = key in ("hidden", "methods", "seeds")
+            given[key] = [value_of(part) for part in text.split(",") if part] if several else value_of(text, plain=key)
         else:
             _require_hyper(key, given, kind)
             given["hyper"][key] = value_of(text)
@@ -170,7 +193,7 @@ def _from_file(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as problem:
         raise InputError(f"'{path}' cannot be read as TOML: {problem}.") from None
 
 
@@ -181,9 +204,14 @@ def _validated(kind: Any, given: dict[str, Any]) -> Any:
         first = problem.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
-            raise InputError(f"There is no key '{key}'; {nearest(key, kind.model_fields)}") from None
+            hint = f"put it under [hyper] as {key} = ..." if key in _all_hyper() else nearest(key, kind.model_fields)
+            raise InputError(f"There is no key '{key}'; {hint}") from None
         came = first["input"]
         raise InputError(f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, got {came!r}.") from None
+
+
+def _all_hyper() -> set[str]:
+    return {option for method in methods.NAMES for option in hyper_names(method)}
 
 
 def _default(kind: type[BaseModel], key: str) -> Any:
@@ -191,9 +219,11 @@ def _default(kind: type[BaseModel], key: str) -> Any:
 
 
 def value_of(text: str, plain: str = "") -> Any:
-    """A number, truth value or None where the text reads as one, else the text; `plain` fields read for themselves."""
+    """A number, truth value or None where the text reads as one, else the text, as it always is in double quotes."""
     if plain in ("data", "model", "device", "method"):
         return text
+    if text[:1] == text[-1:] == '"' and len(text) > 1:
+        return text[1:-1]
     if text in ("true", "false", "none"):
         return {"true": True, "false": False, "none": None}[text]
     for kind in (int, float):

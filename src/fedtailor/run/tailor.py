@@ -4,7 +4,6 @@ A tailored model is a folder of its own: `model.safetensors`, the whole state di
 to make the model and in what units it takes its inputs.
 """
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,12 +19,24 @@ from fedtailor.engines.memory import Memory
 from fedtailor.errors import InputError, nearest, require
 from fedtailor.run import build
 from fedtailor.run.checkpoint import Checkpoints
-from fedtailor.run.files import disk_trouble, read_json, read_tensors, write_bytes, write_json, write_tensors
-from fedtailor.run.fitting import Personal, tailored
-from fedtailor.run.record import FORMAT, OWN_MODEL, Folder
+from fedtailor.run.described import listed_units, require_same_data, units_of
+from fedtailor.run.files import (
+    disk_trouble,
+    new_folder,
+    read_json,
+    read_tensors,
+    write_bytes,
+    write_json,
+    write_tensors,
+)
+from fedtailor.run.personal import Personal, tailored
+from fedtailor.run.record import FORMAT, OWN_MODEL, Folder, spec_in
 from fedtailor.run.spec import Spec
 from fedtailor.task import Task
 from fedtailor.types import Method, State
+
+BLOCK = 1024
+"""Examples predicted at a time."""
 
 
 class Trained(NamedTuple):
@@ -41,20 +52,26 @@ class Trained(NamedTuple):
 def load(out: Path) -> Trained:
     """The model of a run, as of its last checkpoint."""
     folder = Folder(out)
-    spec, units = folder.spec(), _units(folder.record()["data"]["units"])
+    spec, described = folder.spec(), folder.record()["data"]
+    units = units_of(described["units"])
     task = build.task(spec, units, out)
     method = methods.build(spec.method, task, **spec.hyper)
     zero = torch.zeros((), dtype=torch.int64)
     first = State(task.params, zero, keyed.key(spec.seed, "server"), method.init(task.params))
-    count = len(folder.record()["data"]["clients"])
-    found = Checkpoints(out).latest(first, Memory(count), method.new_memory(first))
-    require(found is not None, f"The run in '{out}' has no checkpoint yet.")
-    assert found is not None
-    return Trained(spec, units, task, method, found.state)
+    state = _last_state(out, first, method, Memory(len(described["clients"])))
+    return Trained(spec, units, task, method, state)
+
+
+def _last_state(out: Path, first: State, method: Method, memory: Memory) -> State:
+    found = Checkpoints(out).latest(first, memory, method.new_memory(first))
+    if found is None:
+        raise InputError(f"The run in '{out}' has no checkpoint yet.")
+    return found.state
 
 
 def personalise(out: Path, data: Path, to: Path) -> Personal:
     """Tailors a run's model to the examples x, y of a file, and writes it to a folder."""
+    _require_empty(to)
     arrays = read_npz(data, ("x", "y"))
     trained = load(out)
     made = tailored(
@@ -66,14 +83,13 @@ def personalise(out: Path, data: Path, to: Path) -> Personal:
 
 def export(out: Path, client: str, to: Path) -> Personal:
     """Writes a client's own model, as the run's scores have it: personalised on its data, from its memory."""
+    _require_empty(to)
     folder = Folder(out)
-    spec = folder.spec()
+    spec, record = folder.spec(), folder.record()
     setting = build.setting(spec, build.dataset(spec), out)
-    first = setting.first_state()
-    found = Checkpoints(out).latest(first, setting.memory, setting.method.new_memory(first))
-    require(found is not None, f"The run in '{out}' has no checkpoint yet.")
-    assert found is not None
-    made = Personal(setting.task, setting.data.units, _of_client(setting, found.state, client))
+    require_same_data(record, setting.data)
+    state = _last_state(out, setting.first_state(), setting.method, setting.memory)
+    made = Personal(setting.task, setting.data.units, _of_client(setting, state, client))
     _write(made, spec, out, to)
     return made
 
@@ -92,40 +108,46 @@ def _of_client(setting: Setting, state: State, client: str) -> Any:
 
 def predict(model: Path, data: Path) -> np.ndarray:
     """What a tailored model says of the examples x of a file."""
-    arrays = read_npz(data, ("x",))
+    x = read_npz(data, ("x",))["x"]
     found = reopened(model)
-    x = arrays["x"]
     require(
         x.ndim > 0 and x.shape[1:] == found.units.shape,
         f"predict: an example must have the shape {found.units.shape} of the training data, got x of shape {x.shape}.",
     )
-    blocks = [found.predict(x[begin : begin + 1024]) for begin in range(0, len(x), 1024)]
-    return np.concatenate(blocks) if blocks else np.zeros(0)
+    require(x.dtype.kind in "fiub", f"predict: x must be floating or integer numbers, got {x.dtype}.")
+    require(len(x) > 0, f"predict: '{data}' holds no examples.")
+    return np.concatenate([found.predict(x[begin : begin + BLOCK]) for begin in range(0, len(x), BLOCK)])
 
 
 def reopened(model: Path) -> Personal:
     """A tailored model from its folder."""
     require((model / "tailored.json").exists(), f"'{model}' holds no tailored model: there is no tailored.json in it.")
-    content = read_json(model / "tailored.json")
-    require(content.get("format") == FORMAT, f"'{model}' has format {content.get('format')}, not {FORMAT}.")
-    spec, units = Spec.model_validate(content["spec"]), _units(content["units"])
+    spec, units = _said(model)
     task, tensors = build.task(spec, units, model), read_tensors(model / "model.safetensors")
-    wrong = sorted({*task.params} - {*tensors})
+    wrong = [name for name, value in task.params.items() if name not in tensors or tensors[name].shape != value.shape]
     require(not wrong, f"'{model}/model.safetensors' lacks {wrong}; it is not the model that tailored.json names.")
     constants = {name: tensors.get(name, value) for name, value in task.constants.items()}
     return Personal(replace(task, constants=constants), units, {name: tensors[name] for name in task.params})
 
 
-def _write(made: Personal, spec: Spec, out: Path, to: Path) -> None:
+def _said(model: Path) -> tuple[Spec, Units]:
+    return spec_in(model / "tailored.json"), units_of(read_json(model / "tailored.json")["units"])
+
+
+def _require_empty(to: Path) -> None:
+    require(not to.exists() or to.is_dir(), f"'{to}' is a file; choose another folder.")
     require(not to.exists() or not any(to.iterdir()), f"'{to}' is not empty; choose another folder.")
-    with disk_trouble(to):
-        to.mkdir(parents=True, exist_ok=True)
+
+
+def _write(made: Personal, spec: Spec, out: Path, to: Path) -> None:
+    with disk_trouble(to, "nothing of the model is left there."), new_folder(to.resolve()) as fresh:
         if (out / OWN_MODEL).exists():
-            shutil.copy(out / OWN_MODEL, to / OWN_MODEL)
-        state = made.module().state_dict()
-        write_tensors(to / "model.safetensors", dict(state))
-        units = made.units._asdict() | {"shape": list(made.units.shape)}
-        write_json(to / "tailored.json", {"format": FORMAT, "spec": spec.model_dump(mode="json"), "units": units})
+            write_bytes(fresh / OWN_MODEL, (out / OWN_MODEL).read_bytes())
+        write_tensors(fresh / "model.safetensors", dict(made.module().state_dict()))
+        write_json(
+            fresh / "tailored.json",
+            {"format": FORMAT, "spec": spec.model_dump(mode="json"), "units": listed_units(made.units)},
+        )
 
 
 def write_csv(path: Path, answers: np.ndarray) -> None:
@@ -136,26 +158,21 @@ def write_csv(path: Path, answers: np.ndarray) -> None:
         ",".join(["example", *names]),
         *(",".join([str(i), *map(str, row)]) for i, row in enumerate(columns.tolist())),
     ]
-    with disk_trouble(path.parent):
+    with disk_trouble(path, "nothing of the predictions is left there."):
         write_bytes(path, ("\n".join(lines) + "\n").encode())
 
 
-def _units(content: dict[str, Any]) -> Units:
-    return Units(tuple(content["shape"]), content["classes"], content["scale"], content["tokens"])
-
-
-def how_to_load(spec: Spec, units: Units, to: Path) -> str:
-    """Three lines of PyTorch that load a tailored model."""
+def how_to_load(to: Path) -> str:
+    """Three lines of PyTorch that load a tailored model, from wherever they are run."""
+    place = to.resolve()
+    spec, units = _said(place)
+    make = build.maker(spec, units, place)
     if ":" in spec.model:
         name = spec.model.rpartition(":")[2]
-        make = f"from own_model import {name}; model = {name}()  # own_model.py is in {to}"
+        made = f"{name}().evaluating" if isinstance(make(), Task) else f"{name}()"
+        first = f"import sys; sys.path.insert(0, {str(place)!r}); from own_model import {name}; model = {made}"
     else:
-        maker = build.maker(spec, units)
-        make = f"import fedtailor.models; model = fedtailor.models.mlp{getattr(maker, 'args', ())!r}"
-    return "\n".join(
-        (
-            make,
-            "from safetensors.torch import load_file",
-            f"model.load_state_dict(load_file({str(to / 'model.safetensors')!r}))",
-        )
-    )
+        first = f"import fedtailor.models; model = fedtailor.models.mlp{getattr(make, 'args', ())!r}"
+    double = ".double()" if spec.precision == "float64" else ""
+    load = f"model.load_state_dict(load_file({str(place / 'model.safetensors')!r}))"
+    return "\n".join((first + double, "from safetensors.torch import load_file", load))

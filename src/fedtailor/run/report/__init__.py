@@ -2,7 +2,7 @@
 
     grouping -> figures (the table), charts (what is drawn), wording (sentences), runs (how to repeat it) -> page
 
-The charts are sent as plain numbers; `charts.js` turns them into pictures with plotly.js, which is inlined.
+The charts are sent as plain numbers; the page's scripts turn them into pictures with plotly.js, which is inlined.
 """
 
 from collections.abc import Mapping, Sequence

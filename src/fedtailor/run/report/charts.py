@@ -17,7 +17,7 @@ MOST_CLIENTS = 2000  # drawn one by one, per run and group
 
 
 def payload(lines: Sequence[Line]) -> dict[str, Any]:
-    """Everything that `charts.js` draws."""
+    """Everything that the page's scripts draw."""
     metric = metric_of(lines)
     return {
         "metric": {"name": metric.name, "higher": metric.higher_is_better, "percent": metric.percent},

@@ -66,10 +66,11 @@ def rows(lines: Sequence[Line], metric: Metric) -> list[Row]:
 def best(made: Sequence[Row], column: Column) -> set[int]:
     """The rows with the column's best figure; none where there is no choice."""
     found = {place: row.cells[column.key].mean for place, row in enumerate(made) if column.key in row.cells}
-    if len(set(found.values())) < 2:
+    if not found:
         return set()
     wanted = max(found.values()) if column.higher_is_better else min(found.values())
-    return {place for place, value in found.items() if value == wanted}
+    winners = {place for place, value in found.items() if math.isclose(value, wanted, abs_tol=1e-12)}
+    return winners if len(winners) < len(found) else set()
 
 
 def leader(lines: Sequence[Line], metric: Metric) -> int:
@@ -85,8 +86,9 @@ def _first_scored(made: Sequence[Row]) -> int:
 
 
 def cost_of(run: Record) -> dict[str, float]:
-    """Megabytes, steps and seconds so far."""
-    cost = run["cost"]
+    """Megabytes, steps and seconds so far; the rounds are summed up where the run has not done so yet."""
+    names = ("bytes_down", "bytes_up", "steps", "seconds")
+    cost = run["cost"] or {name: sum(entry[name] for entry in run["rounds"]) for name in names}
     values = (cost["bytes_down"] / 1e6, cost["bytes_up"] / 1e6, cost["steps"], cost["seconds"])
     return dict(zip(COSTS, values, strict=True))
 

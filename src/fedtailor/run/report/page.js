@@ -1,21 +1,23 @@
 // What happens when somebody touches the page: drawing, sorting, copying, saving, changing theme, printing.
 'use strict';
 const PRINT_WIDTH = 680;
+const NOTHING = 'Nothing to show for this choice.';
+const charts = {curves, spread, pairs, cost, data: picture};
 
 function draw(place, width) {
   const figure = charts[place.dataset.chart](place.dataset.group);
+  place.setAttribute('aria-label', figure?.alt ?? NOTHING);
   if (!figure) {
     Plotly.purge(place);
-    place.replaceChildren(Object.assign(document.createElement('p'), {className: 'empty', textContent: 'Nothing to show for this choice.'}));
-    place.setAttribute('aria-label', 'Nothing to show for this choice.');
+    place.replaceChildren(Object.assign(document.createElement('p'), {className: 'empty', textContent: NOTHING}));
     return;
   }
   place.querySelector('p.empty')?.remove();
-  place.setAttribute('aria-label', figure.alt);
   const layout = {...figure.layout, height: place.clientHeight, width: width ?? place.clientWidth};
   Plotly.react(place, figure.data, layout, {displayModeBar: false, responsive: false});
   // The label says it all; the picture's parts would be read out one by one.
-  for (const part of document.querySelectorAll('svg.main-svg, #js-plotly-tester')) part.setAttribute('aria-hidden', 'true');
+  const parts = document.querySelectorAll('svg.main-svg, #js-plotly-tester');
+  for (const part of parts) part.setAttribute('aria-hidden', 'true');
 }
 
 function drawAll(kind, print) {
@@ -91,11 +93,13 @@ async function copyCommand(pressed) {
 }
 
 function save(place) {
-  const figure = charts[place.dataset.chart](place.dataset.group);
+  const {chart, group} = place.dataset, figure = charts[chart](group);
   if (!figure) return;
-  const {clientWidth: width, clientHeight: height} = place, {chart, group} = place.dataset;
-  const layout = {...figure.layout, paper_bgcolor: css('--paper'), showlegend: figure.data.length > 1 && ['curves', 'spread', 'pairs'].includes(chart)};
-  Plotly.downloadImage({data: figure.data, layout}, {format: 'svg', width, height, filename: [chart, group].filter(Boolean).join('-')});
+  const showlegend = ['curves', 'spread', 'pairs'].includes(chart) && figure.data.length > 1;
+  const layout = {...figure.layout, paper_bgcolor: css('--paper'), showlegend};
+  const filename = [chart, group].filter(Boolean).join('-');
+  const {clientWidth: width, clientHeight: height} = place;
+  Plotly.downloadImage({data: figure.data, layout}, {format: 'svg', width, height, filename});
 }
 
 document.addEventListener('click', event => {

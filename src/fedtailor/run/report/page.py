@@ -16,6 +16,7 @@ from fedtailor.run.report.pieces import chart, chooser, section, swatch, switch,
 from fedtailor.run.report.runs import made_with, repeat
 from fedtailor.run.report.table import table, tiles
 
+SCRIPTS = ("theme", "common", "scores", "costs", "page")
 AFTER_AND_BEFORE = (("after", "after"), ("before", "before"))
 PAIRS = "What personalising does"
 NO_SCORES = '<p class="empty">Final scores appear here when a run has finished.</p>'
@@ -26,7 +27,7 @@ def page(lines: Sequence[Line]) -> str:
     metric = metric_of(lines)
     drawn = payload(lines)
     kind, sentence = wording.status(lines)
-    scripts = {"plotly": _plotly()} | {f"{name}_js": _own(f"{name}.js") for name in ("theme", "charts", "page")}
+    scripts = {"plotly": _plotly()} | {f"{name}_js": _own(f"{name}.js") for name in SCRIPTS}
     return Template(_own("page.html")).substitute(
         policy=_policy(scripts.values()),
         title=text(wording.title(lines)),
@@ -76,6 +77,7 @@ def _curves(drawn: dict[str, Any], lines: Sequence[Line], metric: Metric) -> str
     lead = "Mean over clients in the rounds that were scored."
     if any(len(line.runs) > 1 for line in lines):
         lead += " A line is the mean over seeds, its band the lowest to the highest."
+    lead += wording.watched(lines)
     body = chart("curves", 440) if groups else '<p class="empty">No round has been scored yet.</p>'
     return section("curves", "Over rounds", lead, controls if groups else "", body)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 COLOURS = 8
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")  # as `charts.js` draws them
+DASHES = ("", "7 3", "2 3", "9 3 2 3", "12 4")  # as in common.js
 MARKS = (
     '<circle cx="14" cy="6" r="3.6"/>',
     '<path d="M10.6 2.6h6.8v6.8h-6.8z"/>',
@@ -54,7 +54,7 @@ def chooser(name: str, legend: str, options: Iterable[tuple[str, str]], first: s
 
 
 def chart(kind: str, height: int, group: str = "", heading: str = "") -> str:
-    """The place of a chart; `charts.js` draws it and says in words what it shows."""
+    """The place of a chart; the page's scripts draw it and say in words what it shows."""
     title = f"<h3>{text(heading)}</h3>" if heading else ""
     save = f'<button type="button" class="save" aria-label="Save {text(heading or kind)} as SVG">Save SVG</button>'
     return (

@@ -1,7 +1,7 @@
 """The table of figures, and the best of them as large numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from fedtailor.run.report.figures import Column, Figure, Row, best, columns, groups_of, rows
@@ -69,12 +69,16 @@ def _tile(made: Sequence[Row], column: Column, metric: Metric) -> str:
     unit = '<span class="unit">%</span>' if metric.percent else ""
     first = order[0].cells[column.key]
     swing = f" ± {show(first.over_seeds)}" if first.over_seeds is not None else ""
-    rest = f"next: {order[1].label}, {show(order[1].cells[column.key].mean)}" if len(order) > 1 else metric.name
+    rest = _next(order[1].label, first.mean, order[1].cells[column.key].mean, show) if len(order) > 1 else metric.name
     return (
         f'<div class="tile"><p class="what">{text(column.heading)}</p>'
         f'<p class="big">{show(first.mean)}{unit}<span class="swing">{swing}</span></p>'
         f'<p class="who">{swatch(order[0].line)}{text(order[0].label)}</p><p class="next">{text(rest)}</p></div>'
     )
+
+
+def _next(label: str, first: float, second: float, show: Callable[[float], str]) -> str:
+    return f"tied with {label}" if math.isclose(first, second) else f"next: {label}, {show(second)}"
 
 
 def _head(groups: Sequence[str], shown: Sequence[Column], lines: Sequence[Line]) -> str:

@@ -4,7 +4,10 @@
 const root = document.documentElement, system = matchMedia('(prefers-color-scheme: dark)');
 const remembered = use => { try { return use(sessionStorage); } catch { return null; } };
 const isDark = () => root.dataset.theme === 'dark';
-const followSystem = () => { root.dataset.theme = remembered(store => store.getItem('theme')) ?? (system.matches ? 'dark' : 'light'); };
+
+function followSystem() {
+  root.dataset.theme = remembered(store => store.getItem('theme')) ?? (system.matches ? 'dark' : 'light');
+}
 
 function turnTheme() {
   root.dataset.theme = isDark() ? 'light' : 'dark';

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fedtailor.run.report.figures import cost_of
 from fedtailor.run.report.grouping import Line, Record, runs_of, seed_of
 
 MOST_NAMES = 4
@@ -68,9 +69,18 @@ def notes(lines: Sequence[Line]) -> list[str]:
     return [_with_lines(note, list(dict.fromkeys(labels)), len(lines)) for note, labels in who.items()] + _twice(lines)
 
 
+def watched(lines: Sequence[Line]) -> str:
+    """Says so where scores in rounds are of fewer clients than the final ones."""
+    for _, run in runs_of(lines):
+        most, groups = run["spec"].get("watch"), run["data"]["groups"].values()
+        if most is not None and any(len(group) > most for group in groups):
+            return f" In rounds, {most:,} clients of a larger group are scored; in the end, all of them."
+    return ""
+
+
 def run_state(run: Record) -> str:
     """How far a run has come, in a few words."""
-    return f"{run['status']}, {_progress(run)}, {run['cost']['seconds']:,.1f} s"
+    return f"{run['status']}, {_progress(run)}, {cost_of(run)['seconds']:,.1f} s"
 
 
 def _progress(run: Record) -> str:
