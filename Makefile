@@ -25,7 +25,7 @@ help:
 	@touch $@ .venv/user
 
 demo: .venv/user
-	$(BIN)/fedtailor compare
+	$(BIN)/fedtailor compare seeds=0,1,2
 
 test: .venv/developer
 	$(BIN)/python -m pytest
@@ -50,4 +50,4 @@ build: .venv/developer
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf .venv dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,14 +1,18 @@
 """What the documents promise is run."""
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from agreement import distance
 from scenarios import toy_setting, train
+from sklearn.datasets import load_digits
 
 from fedtailor import engines, methods
 
@@ -65,3 +69,21 @@ def test_links_between_documents_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
     for link in links:
         assert ((ROOT / document).parent / link).exists(), link
+
+
+def test_the_quickstart_leads_to_a_model_for_a_newcomer(tmp_path: Path) -> None:
+    document = (ROOT / "docs/quickstart.md").read_text()
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for kind, code in re.findall(r"```(python|python file=\S+|sh)\n(.*?)```", document, re.DOTALL):
+        if kind.startswith("python file="):
+            (tmp_path / kind.removeprefix("python file=")).write_text(code)
+            continue
+        command = ["bash", "-e", "-c", code] if kind == "sh" else [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+        assert done.stderr == ""
+    _, y = load_digits(return_X_y=True)
+    true = y[(y // 2 * 8 + np.arange(len(y)) % 8) == 7][15:]
+    answers = np.loadtxt(tmp_path / "answers.csv", delimiter=",", skiprows=1, dtype=int)
+    assert (answers[:, 1] == true).mean() > 0.8
+    assert (tmp_path / "first.html").stat().st_size > 100_000

@@ -1,6 +1,7 @@
 """One method, any engine, any chunk, any order: the same numbers."""
 
 import pickle
+import shutil
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from scenarios import toy_data, toy_setting, toy_task, train
 
 from fedtailor import engines
 from fedtailor.engines import Setting
+from fedtailor.engines.vectorised import _stack_size
 
 ROWS: list[tuple[str, dict[str, Any]]] = [
     ("local", {"when": "sampled"}),
@@ -116,14 +118,23 @@ def test_clients_with_nothing_to_test_on_score_nothing() -> None:
         assert all(bool((sums == 0).all()) for sums in scored.after.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "hyper"), [ROWS[3], ROWS[9], ROWS[11]], ids=["fedavg", "fedsim-client", "fedsim-server"]
-)
+COMPILED = [("local", {"when": "sampled"}), ("fedavg", {"epochs": 2}), ("fedsim", {"decay_rounds": 5})]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize(("name", "hyper"), COMPILED, ids=[row[0] for row in COMPILED])
 def test_compiled_steps_agree(name: str, hyper: dict[str, Any]) -> None:
-    data = toy_data(sizes=(16, 16, 9, 8, 3, 2))
-    reference = outcome(toy_setting(name, data=data, **hyper), rounds=2, cohort=3, name="one_by_one")
-    compiled = outcome(toy_setting(name, data=data, **hyper), rounds=2, cohort=3, compile=True)
-    assert distance(reference, compiled) < 1e-10
+    data = toy_data(sizes=(24, 17, 9, 8, 3, 2, 1, 1))
+    reference = outcome(toy_setting(name, data=data, **hyper), rounds=2, cohort=4, name="one_by_one")
+    setting = toy_setting(name, data=data, **hyper)
+    assert engines.make(setting, compile=True).notes == ()
+    assert distance(reference, outcome(setting, rounds=2, cohort=4, compile=True)) < 1e-10
+
+
+def test_a_compiled_stack_shrinks_in_few_sizes() -> None:
+    sizes = {_stack_size(active, 10) for active in range(1, 11)}
+    assert sizes == {10, 5, 3, 2, 1}
+    assert all(_stack_size(active, most) >= active for most in range(1, 40) for active in range(1, most + 1))
 
 
 def test_float32_agrees_within_rounding() -> None:

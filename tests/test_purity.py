@@ -458,3 +458,16 @@ def test_threads_do_not_disturb_each_other() -> None:
     for seed in (1, 2):
         assert same(made[seed], weights(lambda: nn.Sequential(*(nn.Linear(5, 6) for _ in range(20))), seed))
     assert not same(made[1], made[2])
+
+
+class Uncopyable(nn.Linear):
+    """Holds a tensor with a history, which deepcopy refuses."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 2)
+        self.doubled = self.weight * 2
+
+
+def test_a_model_that_cannot_be_copied_is_refused() -> None:
+    with pytest.raises(InputError, match=r"the model must be copyable by copy\.deepcopy, but is not: "):
+        classification(Uncopyable())

@@ -64,7 +64,11 @@ def dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
 def twin(model: nn.Module) -> nn.Module:
     """A copy with its own modules that shares the tensors, which `functional_call` replaces anyway."""
     shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-    return copy.deepcopy(model, shared)
+    try:
+        return copy.deepcopy(model, shared)
+    except Exception as problem:
+        reason = next(iter(str(problem).splitlines()), type(problem).__name__)
+        raise InputError(f"Task: the model must be copyable by copy.deepcopy, but is not: {reason}") from problem
 
 
 def refuse_impure_layers(model: nn.Module) -> None:

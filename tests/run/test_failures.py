@@ -311,7 +311,7 @@ WRONG = [
     ("resume full", "'full' holds no run: there is no spec.json in it."),
     ("resume file", "'file' holds no run: there is no spec.json in it."),
     ("report none", "'none' holds no run."),
-    ("report run --to none/report.html", "'*report.html.new' could not be written: No such file or directory; "),
+    ("report run --to none/report.html", "'none/report.html' could not be written: No such file or directory; "),
     ("methods fedsm", "There is no method 'fedsm'; did you mean fedsim?"),
     ("data digit", "There is no data set 'digit'; did you mean digits?"),
 ]

@@ -25,7 +25,7 @@ class Memory:
     def __init__(self, clients: int, folder: str | Path | None = None) -> None:
         self.known = torch.zeros(clients, dtype=torch.bool)
         self.changed = torch.zeros(clients, dtype=torch.bool)  # since somebody last looked
-        self._folder = None if folder is None else Path(folder)
+        self._folder = None if folder is None else Path(folder).expanduser()
         self._store: Tree | None = None
         self._refuse_used_folder()
 

@@ -16,10 +16,12 @@ from torch import Tensor
 
 from fedtailor.errors import InputError
 
+_NEW = ".new"
+
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file by new content, all or nothing, on the disk when it returns."""
-    fresh = path.with_name(f".{path.name}.new")
+    fresh = _beside(path)
     try:
         with fresh.open("wb") as file:
             file.write(content)
@@ -35,7 +37,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A folder to fill, which takes its place, all or nothing, when it has been filled; what was there goes."""
-    fresh = path.with_name(f".{path.name}.new")
+    fresh = _beside(path)
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         fresh.mkdir(parents=True)
@@ -103,8 +105,15 @@ def disk_trouble(place: Path, remedy: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        what = problem.strerror or str(problem)
-        raise InputError(f"'{problem.filename or place}' could not be written: {what}; {remedy}") from problem
+        what, asked = problem.strerror or str(problem), Path(problem.filename or place)
+        if asked.name.endswith(_NEW):
+            asked = asked.with_name(asked.name[1 : -len(_NEW)])
+        raise InputError(f"'{asked}' could not be written: {what}; {remedy}") from problem
+
+
+def _beside(path: Path) -> Path:
+    """Where something is made that will take the place of a path."""
+    return path.with_name(f".{path.name}{_NEW}")
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,0 +1,140 @@
+"""Specifications: from files and words, checked, with every default visible, written down before anything slow."""
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interruptions import small
+
+from fedtailor import data as sources
+from fedtailor import engines, methods
+from fedtailor.errors import InputError
+from fedtailor.run.record import Folder
+from fedtailor.run.session import start
+from fedtailor.run.spec import Comparison, Spec, read_comparison, read_spec, shown
+
+FILE = """
+method = "fedsim"
+rounds = 7
+hidden = [8, 4]
+compile = true
+
+[data_options]
+clients = 12
+
+[hyper]
+lr = 0.05
+
+[hyper.fedsim]
+lam = 0.5
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "my.toml").write_text(FILE)
+    return str(tmp_path / "my.toml")
+
+
+def test_a_file_is_read(file: str) -> None:
+    spec = read_spec([file])
+    assert (spec.method, spec.rounds, spec.hidden, spec.compile) == ("fedsim", 7, (8, 4), True)
+    assert spec.data_options["clients"] == 12
+    assert (spec.hyper["lr"], spec.hyper["lam"]) == (0.05, 0.5)
+
+
+def test_words_win_over_the_file_wherever_they_stand(file: str) -> None:
+    words = ["rounds=9", file, "lr=0.2", "fedsim.lam=0.7", "data.clients=14", "hidden=3", "compile=false"]
+    spec = read_spec(words)
+    assert (spec.rounds, spec.hidden, spec.compile, spec.data_options["clients"]) == (9, (3,), False, 14)
+    assert (spec.hyper["lr"], spec.hyper["lam"]) == (0.2, 0.7)
+
+
+def test_a_methods_own_word_wins_over_that_for_all() -> None:
+    made = read_comparison(["fedavg", "fedprox", "fedsim", "lr=0.3", "fedprox.lr=0.1", "lam=2", "fedsim.lam=3"])
+    found = {spec.method: spec.hyper for spec in made.specs()}
+    assert {method: hyper["lr"] for method, hyper in found.items()} == {"fedavg": 0.3, "fedprox": 0.1, "fedsim": 0.3}
+    assert (found["fedprox"]["lam"], found["fedsim"]["lam"]) == (2, 3)
+    assert "lam" not in found["fedavg"]
+
+
+def test_tables_of_a_file_are_for_methods_in_a_comparison(tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(
+        'methods = ["fedavg", "fedsim"]\nseeds = [1, 2]\n[hyper]\nlr = 0.3\n[hyper.fedsim]\nlr = 0.1\n'
+    )
+    specs = read_comparison([str(tmp_path / "my.toml")]).specs()
+    assert [(spec.method, spec.seed, spec.hyper["lr"]) for spec in specs] == [
+        ("fedavg", 1, 0.3), ("fedavg", 2, 0.3), ("fedsim", 1, 0.1), ("fedsim", 2, 0.1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("method", methods.NAMES)
+def test_every_default_is_shown_and_what_is_shown_is_the_same_run(method: str, tmp_path: Path) -> None:
+    spec = read_spec([f"method={method}"])
+    text = shown(spec)
+    for key in {*Spec.model_fields} - {"hyper", "data_options"}:
+        assert f"\n{key} = " in f"\n{text}" or f"# {key} is not set\n" in text
+    for key in (*(field.name for field in fields(methods.file_of(method).Hyper)), *sources.options_of("digits")):
+        assert f"\n{key} = " in text or f"# {key} is not set\n" in text
+    content = tomllib.loads(text)
+    assert content["hyper"] == {key: value for key, value in spec.hyper.items() if value is not None}
+    (tmp_path / "shown.toml").write_text(text)
+    assert read_spec([str(tmp_path / "shown.toml")]) == spec
+
+
+WRONG = [
+    ("run", "rouns=3", "There is no key 'rouns'; did you mean rounds?"),
+    ("run", "method=fedavg lam=3", "There is no key 'lam'; "),
+    ("run", "method=fedavg fedavg.lrr=3", "fedavg has no hyper-parameter 'lrr'; did you mean lr?"),
+    ("run", "fedsmi.lr=3", "There is no method 'fedsmi'; did you mean fedsim?"),
+    ("run", "rounds=0", "rounds: input should be greater than or equal to 1, got 0."),
+    ("run", "seed=9223372036854775808", "seed: input should be less than 9223372036854775808, got "),
+    ("run", "threads=0", "threads: "),
+    ("run", "engine=vectorized", "engine: input should be 'vectorised' or 'one_by_one', got 'vectorized'."),
+    ("run", "method=fedavg epochs=1.5", "fedavg: epochs must be a "),
+    ("run", "method=fedavg server_optimiser=sdg", "fedavg: server_optimiser must be "),
+    ("run", "fedavg", "'fedavg' is neither FILE.toml nor KEY=VALUE."),
+    ("compare", "fedavg fedsim lamm=3", "There is no key 'lamm'; did you mean lam?"),
+    ("compare", "fedavg method=fedsim", "There is no key 'method'; did you mean methods?"),
+    ("compare", "fedavg seed=1", "There is no key 'seed'; did you mean seeds?"),
+    ("compare", "methods=", "methods: "),
+]
+
+
+@pytest.mark.parametrize(("kind", "words", "sentence"), WRONG, ids=[row[1] for row in WRONG])
+def test_wrong_words_are_one_sentence(kind: str, words: str, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_spec(words.split()) if kind == "run" else read_comparison(words.split()).specs()
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+
+
+def test_places_are_whole_so_that_a_run_can_be_resumed_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = read_spec(["data=some/mine.npz", "model=my/net.py:Net"])
+    assert (spec.data, spec.model) == (f"{tmp_path}/some/mine.npz", f"{tmp_path}/my/net.py:Net")
+    assert spec.resolved() == spec
+
+
+def test_the_specification_is_written_before_anything_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class SlowError(Exception):
+        pass
+
+    def slow(*_: Any) -> None:
+        raise SlowError
+
+    monkeypatch.setattr(engines, "make", slow)
+    with pytest.raises(SlowError):
+        start(small("method=fedprox", "lam=0.3"), tmp_path / "out")
+    assert Folder(tmp_path / "out").spec() == small("method=fedprox", "lam=0.3")
+
+
+def test_runs_of_a_comparison_share_what_is_not_theirs() -> None:
+    made = Comparison(methods=("fedavg", "local"), seeds=(1, 2), rounds=7, hyper={"lr": 0.2})
+    specs = made.specs()
+    assert [(spec.method, spec.seed) for spec in specs] == [("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)]
+    assert {(spec.rounds, spec.hyper["lr"], spec.data) for spec in specs} == {(7, 0.2, "digits")}
