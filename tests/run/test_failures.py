@@ -148,37 +148,24 @@ def test_a_signal_stops_after_the_round(kind: signal.Signals, tmp_path: Path, wh
     assert left(out) == whole
 
 
-def test_a_second_signal_stops_at_once(tmp_path: Path, whole: dict[str, Any]) -> None:
-    out, said = tmp_path / "out", tmp_path / "said"
-    words = [*SMALL, *LONG, "epochs=2000"]
-    child = command(["run", *words, "rounds=1", f"out={out}"], said)
-    for _ in range(3000):
-        if said.exists() and "1 rounds" in said.read_text():
-            break
-        time.sleep(0.01)
+def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path) -> None:
+    out, said, words = tmp_path / "out", tmp_path / "said", [*LONG, "rounds=3", "epochs=400", "checkpoint_every=1"]
+    child = command(["run", *SMALL, *words, f"out={out}"], said)
+    wait_for_round(out)
     for _ in range(2):
         os.kill(child.pid or 0, signal.SIGINT)
-        time.sleep(0.2)
-    child.join(20)
+        time.sleep(0.1)
+    child.join()
     assert child.exitcode == 130
     assert said.read_text().splitlines()[-2:] == [
         "Stopping after this round; once more to stop at once.",
         "fedtailor: stopped at once; what was saved before is whole.",
     ]
     assert litter(out) == []
-    assert Folder(out).rounds() == []
-
-
-def test_a_second_signal_leaves_a_run_that_can_be_resumed(tmp_path: Path, whole: dict[str, Any]) -> None:
-    out, said = tmp_path / "out", tmp_path / "said"
-    child = command(["run", *SMALL, *LONG, f"out={out}"], said)
-    wait_for_round(out)
-    for _ in range(2):
-        os.kill(child.pid or 0, signal.SIGINT)
-    child.join()
-    assert child.exitcode == 130
-    assert begin_or_go_on(LONG, out).finished
-    assert left(out) == whole
+    assert len(Folder(out).rounds()) == 2
+    assert begin_or_go_on(words, out).finished
+    start(small(*words), tmp_path / "whole")
+    assert left(out) == left(tmp_path / "whole")
 
 
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

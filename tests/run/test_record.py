@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 import fedtailor as ft
 from fedtailor import models
 from fedtailor.run import build
+from fedtailor.run.commands import repeat_command
 from fedtailor.run.record import Folder, commit
-from fedtailor.run.session import repeat_command, start
+from fedtailor.run.session import start
 from fedtailor.run.spec import read_spec
 
 WORDS = ["method=fedavg", "server_optimiser=adam", "rounds=6", "checkpoint_every=4", "evaluate_every=3", "seed=3"]

@@ -196,6 +196,21 @@ def test_an_automatic_chunk_is_kept_whatever_would_be_chosen_now(
     assert isinstance(chosen, int)
 
 
+def test_running_one_by_one_after_all_is_written_down_and_reused(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "from torch import nn\n\nclass Net(nn.Linear):\n"
+        "    def __init__(self):\n        super().__init__(64, 10)\n\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x.flatten(1) if x.sum() > 0 else -x.flatten(1))\n"
+    )
+    spec = small("method=fedavg", "rounds=2", f"model={tmp_path / 'own.py'}:Net")
+    first = start(spec, tmp_path / "out", stop=lambda: True).record["choices"]
+    again = resume(tmp_path / "out").record["choices"]
+    assert (first["engine"], first["chunk"], first["compile"]) == ("one_by_one", None, False)
+    assert first["notes"][0].startswith("fedavg runs one client at a time, since vmap cannot run it: ")
+    assert again == first
+
+
 def test_a_choice_that_cannot_be_honoured_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     start(small(*CHOICES), out, stop=lambda: True)

@@ -115,6 +115,8 @@ def test_places_are_whole_so_that_a_run_can_be_resumed_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "my").mkdir()
+    (tmp_path / "my" / "net.py").touch()
     spec = read_spec(["data=some/mine.npz", "model=my/net.py:Net"])
     assert (spec.data, spec.model) == (f"{tmp_path}/some/mine.npz", f"{tmp_path}/my/net.py:Net")
     assert spec.resolved() == spec

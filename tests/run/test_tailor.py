@@ -237,6 +237,15 @@ def test_a_run_without_a_checkpoint_has_no_model(tmp_path: Path) -> None:
         export(tmp_path / "out", "0", tmp_path / "to")
 
 
+def test_an_earlier_model_is_not_taken_for_the_last(runs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    start(small("method=fedavg", "rounds=2", "checkpoint_every=1"), out)
+    (out / "checkpoints" / "000002" / "state.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"^The run in '.*out' has no whole model: checkpoint 000002 is damaged and "):
+        export(out, "0", tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
 def test_a_full_disk_leaves_no_half_of_a_model(runs: dict[str, Path], tmp_path: Path) -> None:
     counting, met = Fault(-1, full_disk), 0
     with faulty(counting):

@@ -31,7 +31,7 @@ def run(words: Words = None, show: Show = False) -> None:
 
         fedtailor run method=fedavg data=my.npz model=my_model.py:Net data.server=0.05
     """
-    from fedtailor.run.record import resume_command
+    from fedtailor.run.commands import resume_command
     from fedtailor.run.session import start
     from fedtailor.run.spec import read_spec, shown
 
@@ -89,7 +89,8 @@ def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show
 
         fedtailor resume DIR
     """
-    from fedtailor.run.record import Folder, resume_command
+    from fedtailor.run.commands import resume_command
+    from fedtailor.run.record import Folder
     from fedtailor.run.session import resume as go_on
 
     console = Console()

@@ -1,5 +1,6 @@
 """Your own data in an `.npz` file: arrays `x`, `y`, `client`, and `x_server`, `y_server` if the server has its own."""
 
+import zlib
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -14,11 +15,11 @@ from fedtailor.errors import InputError, require
 def read_npz(path: str | Path, needed: tuple[str, ...]) -> dict[str, Array]:
     """The arrays of a file, refused with a sentence if it cannot be read or one of the needed arrays is missing."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (OSError, ValueError, BadZipFile, EOFError, AttributeError, TypeError) as problem:
+    except (OSError, ValueError, BadZipFile, zlib.error, EOFError, AttributeError, TypeError) as problem:
         reason = next(iter(str(problem).splitlines()), type(problem).__name__)
         raise InputError(f"'{path}' cannot be read as an .npz file of plain arrays: {reason}") from None
     missing = [name for name in needed if name not in arrays]

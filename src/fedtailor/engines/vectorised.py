@@ -23,6 +23,7 @@ from fedtailor.types import Batch, Gathered, Phase, Result, State, Tree, Work
 
 _ROOM = 1 << 30  # bytes that the stacked copies of the parameters may take when no chunk size is given
 _COPIES = 6  # parameters, gradients, optimiser's moments, change, memory
+_MOST_COMPILED = 200  # steps and shapes that one process may compile
 _MOST = 256  # clients at a time; more of them no longer make a step cheaper per client
 
 
@@ -34,6 +35,8 @@ class Vectorised:
     ) -> None:
         self.setting, self.notes, self.memory = setting, notes, setting.memory
         self.compiled = compile
+        if compile:  # every vmapped step is the same function to the compiler, which gives up after 8 by itself
+            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_COMPILED)
         self.chunk = chunk or _chunk_that_fits(trees.nbytes(setting.task.params))
         self._clients, self._server = setting.clients(), setting.server()
         self._scoring = scoring(setting.task)

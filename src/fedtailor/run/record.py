@@ -10,7 +10,6 @@ import json
 import math
 import os
 import platform
-import shlex
 import subprocess
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -23,6 +22,7 @@ import torch
 import fedtailor
 from fedtailor.engines.base import Setting
 from fedtailor.errors import require
+from fedtailor.run.commands import resume_command
 from fedtailor.run.described import described
 from fedtailor.run.files import held, read_json, write_bytes, write_json
 from fedtailor.run.metrics import Scores
@@ -54,7 +54,7 @@ class Folder:
             write_json(self._spec, {"format": FORMAT, "spec": spec.model_dump(mode="json")})
         except BaseException:
             if self.path.is_dir():
-                for name in _BEGINNINGS:
+                for name in (*_BEGINNINGS, self._spec.name):
                     (self.path / name).unlink(missing_ok=True)
                 if made:
                     self.path.rmdir()
@@ -119,11 +119,6 @@ class Folder:
     @property
     def _spec(self) -> Path:
         return self.path / "spec.json"
-
-
-def resume_command(out: Path) -> str:
-    """The command that goes on with a run."""
-    return f"fedtailor resume {shlex.quote(str(out))}"
 
 
 def _entry(line: str) -> dict[str, Any] | None:

@@ -4,7 +4,6 @@ What is asked for is written down before anything slow begins; automatic choices
 first round, and reused when the run is resumed. A run killed at any moment and resumed ends with the same bytes.
 """
 
-import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -20,14 +19,15 @@ from fedtailor.engines.base import Engine, Setting
 from fedtailor.errors import require
 from fedtailor.run import build
 from fedtailor.run.checkpoint import Checkpoints
+from fedtailor.run.commands import repeat_command, resume_command
 from fedtailor.run.described import require_same_data
 from fedtailor.run.evaluate import GROUPS, evaluate
 from fedtailor.run.files import disk_trouble, write_tensors
 from fedtailor.run.fitting import cohort_of
 from fedtailor.run.loggers import logger
 from fedtailor.run.loop import Round, round_loop
-from fedtailor.run.record import Folder, changed_versions, figures, first_record, means, resume_command
-from fedtailor.run.spec import Spec, value_of
+from fedtailor.run.record import Folder, changed_versions, figures, first_record, means
+from fedtailor.run.spec import Spec
 from fedtailor.types import State
 
 WATCHED = ("validation", *GROUPS)
@@ -148,7 +148,8 @@ def _rounds(
 
 def _entry(spec: Spec, setting: Setting, engine: Engine, done: Round) -> dict[str, Any]:
     scores = None
-    if done.number % (spec.evaluate_every or 1) == 0 or done.number == spec.rounds:
+    due = setting.method.client.phases and done.number % (spec.evaluate_every or 1) == 0
+    if due or done.number == spec.rounds:  # where nobody trains in rounds, nothing changes before the end
         watched = evaluate(setting, engine, done.state, WATCHED, spec.watch)
         scores = {group: means(found) for group, found in watched.items()}
     return {"round": done.number, **done.cost._asdict(), "scores": scores}
@@ -193,27 +194,3 @@ def _engine(spec: Spec, setting: Setting, earlier: Mapping[str, Any] | None) -> 
             "resume it on a machine like the first one.",
         )
     return engine, dict(earlier)
-
-
-def repeat_command(spec: Spec, out: Path) -> str:
-    """The command that would make this run again."""
-    plain = spec.model_dump(mode="json")
-    default = Spec(method=spec.method, data=spec.data, rounds=spec.rounds).resolved().model_dump(mode="json")
-    words = [f"method={spec.method}", f"data={spec.data}", f"rounds={spec.rounds}", f"seed={spec.seed}"]
-    for key, value in plain.items():
-        if key in ("method", "data", "rounds", "seed") or value == default[key]:
-            continue
-        if isinstance(value, dict):
-            prefix = "data." if key == "data_options" else ""
-            words += [f"{prefix}{k}={_word(v)}" for k, v in value.items() if v != default[key].get(k)]
-        else:
-            words.append(f"{key}={_word(value)}")
-    return "fedtailor run " + " ".join(shlex.quote(word) for word in [*words, f"out={out}"])
-
-
-def _word(value: Any) -> str:
-    if isinstance(value, list):
-        return ",".join(map(_word, value))
-    if value is None or isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if value_of(str(value)) != value else str(value)

@@ -39,7 +39,7 @@ class Common(BaseModel):
     compile: Annotated[bool, Field(strict=True)] = False
     threads: Whole | None = None  # of the CPU; none: as torch chooses
     memory: Literal["ram", "files"] = "ram"  # where clients' memory is while training
-    evaluate_every: Whole | None = None  # rounds between two looks at the scores; none: 20 looks
+    evaluate_every: Whole | None = None  # rounds between two looks at the scores; none: 10 looks
     watch: Whole = 100  # how many clients of a group are looked at then
     checkpoint_every: Whole = 10  # rounds between two checkpoints
     log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
@@ -61,9 +61,11 @@ class Spec(Common):
         options = sources.options_of(self.data)
         for key in self.data_options:
             require(key in options, f"{self.data}: there is no option '{key}'; {nearest(key, options)}")
-        every = self.evaluate_every or max(1, self.rounds // 20)
+        every = self.evaluate_every or max(1, self.rounds // 10)
         place = str(Path(self.data).resolve()) if self.data.endswith(".npz") else self.data
         file, colon, name = self.model.rpartition(":")
+        there = not colon or (file.endswith(".py") and Path(file).is_file())
+        require(there, f"model: there is no Python file '{file}'.")
         model = f"{Path(file).resolve()}:{name}" if colon else self.model
         filled = {"data": place, "model": model, "hyper": hyper, "data_options": options | self.data_options}
         return self.model_copy(update=filled | {"evaluate_every": every})

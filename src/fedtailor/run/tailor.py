@@ -66,6 +66,7 @@ def _last_state(out: Path, first: State, method: Method, memory: Memory) -> Stat
     found = Checkpoints(out).latest(first, memory, method.new_memory(first))
     if found is None:
         raise InputError(f"The run in '{out}' has no checkpoint yet.")
+    require(not found.passed_over, f"The run in '{out}' has no whole model: {'; '.join(found.passed_over)}")
     return found.state
 
 

@@ -1,0 +1,36 @@
+"""Commands as a user would type them: to go on with a run, and to make it again."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+from fedtailor.run.spec import Spec, value_of
+
+
+def resume_command(out: Path) -> str:
+    """The command that goes on with a run."""
+    return f"fedtailor resume {shlex.quote(str(out))}"
+
+
+def repeat_command(spec: Spec, out: Path) -> str:
+    """The command that would make this run again."""
+    plain = spec.model_dump(mode="json")
+    default = Spec(method=spec.method, data=spec.data, rounds=spec.rounds).resolved().model_dump(mode="json")
+    words = [f"method={spec.method}", f"data={spec.data}", f"rounds={spec.rounds}", f"seed={spec.seed}"]
+    for key, value in plain.items():
+        if key in ("method", "data", "rounds", "seed") or value == default[key]:
+            continue
+        if isinstance(value, dict):
+            prefix = "data." if key == "data_options" else ""
+            words += [f"{prefix}{k}={_word(v)}" for k, v in value.items() if v != default[key].get(k)]
+        else:
+            words.append(f"{key}={_word(value)}")
+    return "fedtailor run " + " ".join(shlex.quote(word) for word in [*words, f"out={out}"])
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(_word, value))
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if value_of(str(value)) != value else str(value)
