@@ -84,7 +84,7 @@ def test_killed_at_random_touches_of_the_disk(words: list[str], seed: int, tmp_p
 @pytest.mark.slow
 @BOTH
 def test_killed_at_random_times(words: list[str], tmp_path: Path, whole: Whole) -> None:
-    out, draws, words = tmp_path / "out", random.Random(5), [*words, "rounds=60"]
+    out, draws, words = tmp_path / "out", random.Random(5), [*words, "rounds=300"]
     kills = sum(killed(words, out, after=draws.uniform(0.1, 1.2)) for _ in range(10))
     print(f"{kills} kills")
     assert kills >= 4
