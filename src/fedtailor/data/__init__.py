@@ -9,6 +9,7 @@ from fedtailor.data.arrays import from_arrays
 from fedtailor.data.dataset import FederatedDataset, Summary, check
 from fedtailor.data.digits import digits
 from fedtailor.data.holders import Holders, Split, sole_holder
+from fedtailor.data.images import cifar10, mnist
 from fedtailor.data.npz import from_npz
 from fedtailor.data.synthetic import synthetic
 from fedtailor.errors import nearest, require
@@ -20,16 +21,23 @@ __all__ = [
     "Split",
     "Summary",
     "check",
+    "cifar10",
     "digits",
     "from_arrays",
     "from_npz",
     "load",
+    "mnist",
     "options_of",
     "sole_holder",
     "synthetic",
 ]
 
-SOURCES: dict[str, Callable[..., FederatedDataset]] = {"digits": digits, "synthetic": synthetic}
+SOURCES: dict[str, Callable[..., FederatedDataset]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+    "mnist": mnist,
+    "cifar10": cifar10,
+}
 """The datasets that can be had by name."""
 
 

@@ -37,6 +37,8 @@ def from_arrays(
     test_share: float = 0.25,
     validation_clients: float = 0.1,
     new_clients: float = 0.2,
+    adapt: str | float = "train",
+    support: float = 0.2,
     server: ServerData = None,
     seed: int = 0,
     scale: float = 1.0,
@@ -48,9 +50,15 @@ def from_arrays(
     Arrays, memory maps, tensors and lists will do; arrays are used as they are, not copied. Every client's examples are
     shuffled and split into train and test (at least one for train), and the clients into train, validation and new.
     `server` is the server's own (x, y), or a share or count of examples to take from clients at random, from nobody the
-    last. "auto" counts the classes: the highest label plus 1 for integers, None (real-valued targets) for floats.
+    last. `adapt` says what a client has for personalising: its train examples, its very test examples ("test", which
+    flatters, as some papers do), or a share of its test part, on which it is then not tested. `support` is the part of
+    the train examples on which meta-learning adapts while training. "auto" counts the classes: the highest label plus
+    1 for integers, None (real-valued targets) for floats.
     """
     shares = {"test_share": test_share, "validation_clients": validation_clients, "new_clients": new_clients}
+    shares |= {"support": support} if isinstance(adapt, str) else {"support": support, "adapt": adapt}
+    known = adapt in ("train", "test") or not isinstance(adapt, str)
+    require(known, f"{name}: adapt must be train, test or a share of the test part, got {adapt!r}.")
     for what, share in shares.items():
         require(
             is_number(share) and 0 <= share < 1, f"{name}: {what} must be a share from 0 to less than 1, got {share}."
@@ -66,13 +74,14 @@ def from_arrays(
     own, left = _server(name, x, y, whose, server, generator(seed, SERVER))
     return FederatedDataset(
         name=name,
-        clients=Holders(x, y, _splits(whose, left, len(ids), test_share, generator(seed, SPLITS))),
+        clients=Holders(x, y, _splits(whose, left, len(ids), test_share, adapt, generator(seed, SPLITS))),
         ids=ids,
         groups=_groups(name, len(ids), validation_clients, new_clients, generator(seed, PEOPLE)),
         server=own,
         classes=_count_classes(name, y, own) if classes == "auto" else classes,
         scale=scale,
         tokens=tokens,
+        support=support,
         overlap=overlap,
     )
 
@@ -139,16 +148,33 @@ def _like(name: str, what: str, values: Any, other: Array) -> Array:
 
 
 def _splits(
-    whose: NDArray[np.int64], left: NDArray[np.int64], count: int, test_share: float, draws: np.random.Generator
+    whose: NDArray[np.int64],
+    left: NDArray[np.int64],
+    count: int,
+    test_share: float,
+    adapt: str | float,
+    draws: np.random.Generator,
 ) -> dict[str, Split]:
-    """Every client's examples in random order, floor(test_share * n) of them for test."""
+    """Every client's examples in random order, floor(test_share * n) of them for test, or for adapting and test."""
     shuffled = draws.permutation(left)
     order = shuffled[np.argsort(whose[shuffled], kind="stable")]
     sizes = np.bincount(whose[left], minlength=count)
-    tests = np.minimum(np.floor(test_share * sizes + 1e-9).astype(np.int64), sizes - 1)  # 0.29 * 100 is just under 29
+    tests = np.minimum(_share(test_share, sizes), sizes - 1)
+    adapts = np.zeros_like(tests) if isinstance(adapt, str) else _share(adapt, tests)
     place = np.arange(len(order)) - np.repeat(_offsets(sizes)[:-1], sizes)
-    testing = place < np.repeat(tests, sizes)
-    return {"train": Split(order[~testing], _offsets(sizes - tests)), "test": Split(order[testing], _offsets(tests))}
+    adapting, testing = place < np.repeat(adapts, sizes), place < np.repeat(tests, sizes)
+    train, test = (
+        Split(order[~testing], _offsets(sizes - tests)),
+        Split(order[testing & ~adapting], _offsets(tests - adapts)),
+    )
+    if isinstance(adapt, str):
+        return {"train": train, "test": test, "adapt": test if adapt == "test" else train}
+    return {"train": train, "test": test, "adapt": Split(order[adapting], _offsets(adapts))}
+
+
+def _share(share: float, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    counts: NDArray[np.int64] = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 * 100 is just under 29
+    return counts
 
 
 def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

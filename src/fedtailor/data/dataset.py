@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 
 from fedtailor.data import checks
 from fedtailor.data.holders import Array, Holders, Split, sole_holder
+from fedtailor.errors import InputError
+
+SUPPORT = 3
+"""What random numbers are drawn for, among the purposes of a dataset."""
 
 __all__ = ["Array", "FederatedDataset", "Holders", "Split", "Summary", "Units", "check", "sole_holder"]
 
@@ -67,11 +71,16 @@ class FederatedDataset:
     classes: int | None  # None: the targets are real-valued
     scale: float = 1.0  # x is multiplied by it once it is floating; for integers that are amounts
     tokens: bool = False  # x stays integer
+    support: float = 0.2  # the part of a client's train examples that meta-learning adapts on, if it has no own splits
     overlap: str = ""  # why server data may overlap clients'; "": it does not, and this has been checked
     trust: InitVar[bool] = field(default=False, kw_only=True)  # the promises were checked before: do not check again
 
     def __post_init__(self, trust: bool) -> None:
-        """Refuses a dataset that breaks a promise."""
+        """Refuses a dataset that breaks a promise; clients adapt on their train examples if nothing else is said."""
+        splits = self.clients.splits
+        if "adapt" not in splits and {"train", "test"} <= set(splits):
+            clients = self.clients._replace(splits={**splits, "adapt": splits["train"]})
+            object.__setattr__(self, "clients", clients)
         if not trust:
             check(self)
 
@@ -95,9 +104,53 @@ class FederatedDataset:
             trust=True,  # the pool holds, on purpose, what clients hold, and every example has been looked at
         )
 
+    def shared(self) -> "FederatedDataset":
+        """The same with the server's examples added to the train examples of everybody in the train group."""
+        if self.server is None:
+            raise InputError(f"{self.name}: the server must have examples to share with clients, but has none.")
+        (x, y, splits), own = self.clients, self.server
+        train, extra = splits["train"], len(x) + own.splits["train"].of(0)
+        sharing = np.isin(np.arange(self.clients.count), self.groups["train"])
+        parts = [np.append(train.of(who), extra) if sharing[who] else train.of(who) for who in range(len(sharing))]
+        more = Split(np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts])))
+        return replace(
+            self,
+            clients=Holders(np.concatenate([x, own.x]), np.concatenate([y, own.y]), {**splits, "train": more}),
+            overlap="the server's examples are shared with every training client",
+            trust=True,  # the same examples, in more hands on purpose
+        )
+
+    def with_support(self) -> "FederatedDataset":
+        """The same with "support" and "query": every client's train examples in two, unless they are there already."""
+        train, splits = self.clients.splits["train"], self.clients.splits
+        if {"support", "query"} <= set(splits):
+            return self
+        sizes, whose = train.sizes(), train.holders()
+        if sizes.max() < 2:
+            raise InputError(f"{self.name}: nobody has two train examples, one to adapt on and one to learn from.")
+        supports = np.clip(np.rint(self.support * sizes).astype(np.int64), 1, np.maximum(sizes - 1, 1))
+        draws = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(SUPPORT,))))
+        order = np.lexsort((draws.random(len(whose)), whose))
+        supporting = np.arange(len(whose)) - np.repeat(train.offsets[:-1], sizes) < np.repeat(supports, sizes)
+        more = {
+            name: Split(train.index[order[chosen]], np.append(0, np.cumsum(counts)))
+            for name, chosen, counts in (("support", supporting, supports), ("query", ~supporting, sizes - supports))
+        }
+        # Nobody gets an example that was not theirs in train, so there is nothing new to check.
+        return replace(self, clients=self.clients._replace(splits={**splits, **more}), trust=True)
+
+    def adapts_on(self) -> str:
+        """What clients have for personalising: examples of "train" or "test", or of neither: "adapt"."""
+        splits = self.clients.splits
+        return next((name for name in ("train", "test") if _within(splits["adapt"], splits[name])), "adapt")
+
+    def parts(self) -> tuple[str, ...]:
+        """The splits that together hold every example once."""
+        return tuple(dict.fromkeys(("train", "test", self.adapts_on())))
+
     def describe(self) -> Summary:
         """The dataset in figures."""
-        sizes = np.sum([split.sizes() for split in self.clients.splits.values()], axis=0)
+        sizes = np.sum([self.clients.splits[name].sizes() for name in self.parts()], axis=0)
         return Summary(
             name=self.name,
             groups={group: len(self.groups[group]) for group in checks.GROUPS},
@@ -109,6 +162,10 @@ class FederatedDataset:
             server=0 if self.server is None else len(self.server.x),
             overlap=self.overlap,
         )
+
+
+def _within(one: Split, other: Split) -> bool:
+    return one is other or bool(np.isin(one.index, other.index).all())
 
 
 def _new_id(ids: NDArray[np.str_]) -> str:

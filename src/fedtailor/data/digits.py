@@ -22,6 +22,8 @@ def digits(
     test_share: float = 0.25,
     validation_clients: float = 0.1,
     new_clients: float = 0.2,
+    adapt: str | float = "train",
+    support: float = 0.2,
     seed: int = 0,
 ) -> FederatedDataset:
     """Digits 0 to 9, each client with a few labels and its own, uneven share of their examples.
@@ -50,6 +52,8 @@ def digits(
         test_share=test_share,
         validation_clients=validation_clients,
         new_clients=new_clients,
+        adapt=adapt,
+        support=support,
         server=(x[own], y[own]) if len(own) else None,
         seed=seed,
         scale=1 / 16,

@@ -53,6 +53,8 @@ def synthetic(
     test_share: float = 0.25,
     validation_clients: float = 0.1,
     new_clients: float = 0.2,
+    adapt: str | float = "train",
+    support: float = 0.2,
     seed: int = 0,
 ) -> FederatedDataset:
     """Clients with 50 + lognormal(4, 2) examples each, at most `most`; alpha and beta are standard deviations.
@@ -75,6 +77,8 @@ def synthetic(
         test_share=test_share,
         validation_clients=validation_clients,
         new_clients=new_clients,
+        adapt=adapt,
+        support=support,
         server=own,
         seed=seed,
     )

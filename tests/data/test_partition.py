@@ -1,0 +1,487 @@
+"""Partitioners against what they promise: properties on random labels, plain loops, and moments of Dirichlet shares."""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedtailor.data import partitions
+from fedtailor.data.holders import Array
+from fedtailor.data.partitions import NOBODY, PARTITIONS, Whose
+from fedtailor.data.partitions.dirichlet import _capped, _levelled
+from fedtailor.data.raw import folder, raw
+from fedtailor.errors import InputError
+
+EVENLY = np.repeat(np.arange(10), 600)  # 6000 examples, sorted by label
+
+
+def draws(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def some_labels(count: int, kinds: int, seed: int) -> Array:
+    """Random labels, each of 0, ..., kinds - 1 at least once if there are so many."""
+    return draws(seed).permutation(np.append(np.arange(kinds), draws(seed).integers(0, kinds, count))[:count])
+
+
+def table(y: Array, whose: Whose, clients: int) -> NDArray[np.int64]:
+    """How many examples of each label each client has, counted one by one."""
+    counts = np.zeros((clients, int(y.max()) + 1), np.int64)
+    for label, who in zip(y.tolist(), whose.tolist(), strict=True):
+        if who != NOBODY:
+            counts[who, label] += 1
+    return counts
+
+
+def by_coarse(y: Array, clients: int, source: np.random.Generator, **options: Any) -> Whose:
+    return partitions.pachinko(y // 2, y, clients, source, **options)
+
+
+RULES: dict[str, Callable[..., Whose]] = {
+    **PARTITIONS,
+    "pachinko": partial(by_coarse, size=2),
+    "mixture": partial(partitions.mixture, rule=partitions.iid, other=partitions.shards),
+}
+CHANGES: dict[str, dict[str, Any]] = {
+    "two-labels": {"least": 1},
+    "half-and-half": {"images": 2},
+    "dirichlet": {"least": 1},
+    "quantity": {"least": 1},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+@settings(max_examples=40, deadline=None)
+@given(
+    count=st.integers(1, 300),
+    kinds=st.integers(1, 12),
+    clients=st.sampled_from([1, 2, 3, 10, 57]),
+    seed=st.integers(0, 2**32),
+)
+def test_everybody_has_something_and_a_seed_decides_or_it_is_refused_with_numbers(
+    name: str, count: int, kinds: int, clients: int, seed: int
+) -> None:
+    y = some_labels(count, kinds, seed)
+    before, rule = y.copy(), partial(RULES[name], **CHANGES.get(name, {}))
+    try:
+        whose = rule(y, clients, draws(seed))
+    except InputError as problem:
+        refused = str(problem)
+    else:
+        refused = ""
+    if refused:
+        assert any(character.isdigit() for character in refused)
+        assert refused.startswith((f"{name}: ", "shards: "))
+        return
+    assert whose.dtype == np.int64
+    assert whose.shape == y.shape
+    assert whose.min() >= NOBODY
+    assert set(whose.tolist()) - {NOBODY} == set(range(clients))
+    np.testing.assert_array_equal(whose, rule(y, clients, draws(seed)))
+    np.testing.assert_array_equal(y, before)
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("clients", [2, 10, 1000])
+def test_few_and_many_clients_and_seeds_differ(name: str, clients: int) -> None:
+    y, rule = np.tile(EVENLY, 4), partial(RULES[name], **CHANGES.get(name, {}))
+    one, other = rule(y, clients, draws(1)), rule(y, clients, draws(2))
+    assert set(one.tolist()) - {NOBODY} == set(range(clients))
+    assert (one != other).any()
+
+
+@pytest.mark.parametrize("name", RULES.keys() - {"mixture"})
+def test_one_client(name: str) -> None:
+    whose = RULES[name](EVENLY, 1, draws())
+    wanted = {"two-labels": 1200, "half-and-half": 5 * 196, "few-labels": 1200, "pachinko": 2}.get(name, 6000)
+    assert (whose == 0).sum() == wanted
+    assert (whose == NOBODY).sum() == 6000 - wanted
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_which_examples_of_a_label_somebody_has_is_random(name: str) -> None:
+    """Along the examples of a label, owners change much more often than once for each owner."""
+    whose = RULES[name](
+        EVENLY, 20, draws(), **{"pachinko": {"size": 200}, "half-and-half": {"images": 40}}.get(name, {})
+    )
+    owners = [own[own != NOBODY] for own in whose.reshape(10, 600)]
+    changes = sum(int((np.diff(own) != 0).sum()) for own in owners)
+    assert changes > 5 * sum(len(np.unique(own)) for own in owners)
+
+
+@pytest.mark.parametrize(("clients", "least", "used"), [(1, 1, 1.0), (3, 7, 0.5), (50, 10, 0.875), (100, 40, 1.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_two_labels_each_held_equally_often_and_divided_whole(clients: int, least: int, used: float, seed: int) -> None:
+    y = np.concatenate([EVENLY, EVENLY[1000:]])
+    whose = partitions.two_labels(y, clients, draws(seed), ratio=30, least=least, used=used)
+    counts = table(y, whose, clients)
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    assert (counts[counts > 0] >= np.ceil(least / 2)).all()
+    holders = (counts > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+    held, there = holders > 0, np.bincount(y)
+    wanted = np.maximum(np.round(used * there[held]), np.ceil(least / 2) * holders[held])
+    np.testing.assert_array_equal(counts.sum(axis=0)[held], wanted)
+
+
+def test_two_labels_weights_are_a_geometric_progression() -> None:
+    """With two labels in all everybody holds both, so sizes are as the weights are."""
+    y = np.repeat([0, 1], 50_000)
+    sizes = np.sort(np.bincount(partitions.two_labels(y, 6, draws(), ratio=32, least=2)))
+    np.testing.assert_allclose(sizes, 2 + (100_000 - 12) * np.array([1, 2, 4, 8, 16, 32]) / 63, atol=2)
+    even = np.bincount(partitions.two_labels(y, 6, draws(), ratio=1))
+    assert even.max() - even.min() <= 2
+
+
+def test_two_labels_pair_in_many_ways() -> None:
+    counts = table(EVENLY, partitions.two_labels(EVENLY, 50, draws()), 50)
+    assert len({tuple(np.flatnonzero(own)) for own in counts}) > 15
+
+
+@pytest.mark.parametrize("clients", [1, 2, 7, 50])
+@pytest.mark.parametrize("drop_half", [False, True])
+def test_half_and_half_has_the_papers_counts(clients: int, drop_half: bool) -> None:
+    whose = partitions.half_and_half(EVENLY, clients, draws(), images=20, drop_half=drop_half)
+    counts = table(EVENLY, whose, clients)
+    for own in counts[::2]:
+        assert own.tolist() == [20] * 5 + [0] * 5
+    for own in counts[1::2]:
+        assert sorted(own[:5]) == [0] * 4 + [0 if drop_half else 10]
+        assert sorted(own[5:]) == [0] * 4 + [40]
+    if clients == 50:
+        assert ((counts[1::2, 5:] > 0).sum(axis=0) == 5).all()
+
+
+def test_half_and_half_pairs_labels_in_many_ways() -> None:
+    counts = table(EVENLY, partitions.half_and_half(EVENLY, 50, draws(), images=20), 50)
+    assert len({tuple(np.flatnonzero(own)) for own in counts[1::2]}) > 8
+
+
+@pytest.mark.parametrize(
+    ("clients", "labels", "size"), [(10, 2, 600), (1000, 2, 6), (10, 1, 600), (7, 3, 30), (1, 10, 10)]
+)
+def test_few_labels_have_equally_many_of_each(clients: int, labels: int, size: int) -> None:
+    whose = partitions.few_labels(EVENLY, clients, draws(), labels=labels, size=size)
+    counts = table(EVENLY, whose, clients)
+    assert ((counts > 0).sum(axis=1) == labels).all()
+    assert (counts[counts > 0] == size // labels).all()
+    holders = (counts > 0).sum(axis=0)
+    assert holders.max() - holders.min() <= 1
+
+
+def test_few_labels_take_as_many_as_there_are_for_all() -> None:
+    y = np.repeat([0, 1, 2], [90, 300, 61])
+    counts = table(y, partitions.few_labels(y, 6, draws(), labels=2), 6)
+    assert (counts[counts > 0] == 61 // 4).all()
+    unheld = table(y, partitions.few_labels(y, 1, draws(3), labels=1), 1)
+    assert unheld.max() in (90, 300, 61)
+
+
+@settings(max_examples=30, deadline=None)
+@given(clients=st.integers(1, 40), each=st.integers(1, 4), count=st.integers(1, 400), seed=st.integers(0, 99))
+def test_shards_are_runs_of_the_sorted_examples(clients: int, each: int, count: int, seed: int) -> None:
+    assume(clients * each <= count)
+    y = some_labels(count, 5, seed)
+    whose = partitions.shards(y, clients, draws(seed), shards=each)
+    sizes = np.bincount(whose, minlength=clients)
+    assert each * (count // (clients * each)) <= sizes.min()
+    assert sizes.max() <= each * -(-count // (clients * each))
+    assert sizes.sum() == count
+
+
+def test_pure_shards_are_dealt_whole() -> None:
+    y = draws(5).permutation(EVENLY)
+    counts = table(y, partitions.shards(y, 50, draws(), shards=2), 50)  # 100 shards of 60, ten for each label
+    assert set(counts.ravel().tolist()) == {0, 60, 120}
+    assert (counts.sum(axis=1) == 120).all()
+    assert ((counts > 0).sum(axis=1) == 1).any()
+    assert len({tuple(own) for own in counts}) > 10
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    alpha=st.sampled_from([1e-3, 0.1, 1.0, 1e6]),
+    least=st.integers(1, 20),
+    clients=st.sampled_from([1, 2, 9, 60]),
+    count=st.integers(60, 1500),
+    seed=st.integers(0, 99),
+)
+@pytest.mark.parametrize("rule", [partitions.dirichlet, partitions.quantity])
+def test_nobody_has_fewer_than_least_and_all_is_held(
+    rule: Callable[..., Whose], alpha: float, least: int, clients: int, count: int, seed: int
+) -> None:
+    y = some_labels(count, 7, seed)
+    if clients * least > count:
+        with pytest.raises(
+            InputError, match=f"{clients} clients with at least {least} need {clients * least} of {count}"
+        ):
+            rule(y, clients, draws(seed), alpha=alpha, least=least)
+        return
+    sizes = np.bincount(rule(y, clients, draws(seed), alpha=alpha, least=least), minlength=clients)
+    assert sizes.min() >= least
+    assert sizes.sum() == count
+
+
+def second_moment(shares: NDArray[np.float64], alpha: float) -> None:
+    """Compares E[p^2] with that of a symmetric Dirichlet distribution: (alpha + 1) / (k (k alpha + 1))."""
+    lines, k = shares.shape
+    squares = (shares**2).mean(axis=1)
+    assert abs(squares.mean() - (alpha + 1) / (k * (k * alpha + 1))) < 4 * squares.std() / np.sqrt(lines)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
+def test_dirichlet_shares_of_each_label_have_the_right_moments(alpha: float) -> None:
+    y = np.repeat(np.arange(400), 200)
+    counts = table(y, partitions.dirichlet(y, 5, draws(), alpha=alpha, least=1), 5)
+    second_moment(counts.T / 200, alpha)
+    assert np.allclose(counts.sum(axis=1) / len(y), 0.2, atol=4 * 0.5 / np.sqrt(400))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
+def test_quantity_shares_have_the_right_moments_and_labels_are_mixed(alpha: float) -> None:
+    sizes = [np.bincount(partitions.quantity(EVENLY, 5, draws(seed), alpha=alpha, least=1)) for seed in range(300)]
+    second_moment(np.array(sizes) / 6000, alpha)
+    counts = table(EVENLY, partitions.quantity(EVENLY, 4, draws(), alpha=5.0), 4)
+    assert_mixed(counts)
+
+
+def test_iid_clients_are_equally_large_and_labels_are_mixed() -> None:
+    counts = table(EVENLY, partitions.iid(EVENLY, 7, draws()), 7)
+    assert set(counts.sum(axis=1).tolist()) == {857, 858}
+    assert_mixed(counts)
+
+
+def assert_mixed(counts: NDArray[np.int64]) -> None:
+    """Label counts are within five standard deviations of even ones."""
+    even = counts.sum(axis=1, keepdims=True) / 10
+    assert (abs(counts - even) < 5 * np.sqrt(even)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=8).filter(lambda sizes: sum(sizes) > 0),
+    least=st.integers(0, 10),
+    seed=st.integers(0, 99),
+)
+def test_levelling_takes_one_by_one_from_whoever_has_most(sizes: list[int], least: int, seed: int) -> None:
+    assume(len(sizes) * least <= sum(sizes))
+    whose = draws(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    levelled = _levelled(whose, len(sizes), least, draws(seed))
+    wanted = list(sizes)
+    while min(wanted) < least:
+        wanted[int(np.argmax(wanted))] -= 1
+        wanted[int(np.argmin(wanted))] += 1
+    after = np.bincount(levelled, minlength=len(sizes))
+    assert sorted(after) == sorted(wanted)
+    poor = np.flatnonzero(np.array(sizes) <= least)
+    assert (levelled[np.isin(whose, poor)] == whose[np.isin(whose, poor)]).all()
+    assert ((levelled == whose) | np.isin(levelled, poor)).all()
+
+
+@pytest.mark.parametrize("column", [[30, 10, 10, 20, 30, 30], ["c", "a", "a", "b", "c", "c"]])
+def test_natural_clients_are_those_of_the_column(column: list[Any]) -> None:
+    assert partitions.natural(np.array(column)).tolist() == [2, 0, 0, 1, 2, 2]
+    assert partitions.natural(np.array(column), least=2).tolist() == [1, 0, 0, NOBODY, 1, 1]
+    assert partitions.natural(np.array(column), least=3).tolist() == [0, NOBODY, NOBODY, NOBODY, 0, 0]
+    assert partitions.natural(np.array(column)).dtype == np.int64
+
+
+@pytest.mark.parametrize(("clients", "size"), [(1, 1), (60, 100), (6, 1000), (1000, 6), (13, 40)])
+def test_pachinko_clients_have_their_size_even_when_everything_is_taken(clients: int, size: int) -> None:
+    whose = by_coarse(EVENLY, clients, draws(), size=size)
+    assert (np.bincount(whose[whose != NOBODY], minlength=clients) == size).all()
+
+
+def test_pachinko_shares_have_the_right_moments() -> None:
+    """Of n draws by shares p, E[count (count - 1)] = n (n - 1) E[p^2]; here with four coarse labels of three."""
+    fine = np.repeat(np.arange(12), 8000)
+    whose = partitions.pachinko(fine // 3, fine, 300, draws(), size=60, alpha=0.5, beta=2.0)
+    counts = table(fine, whose, 300)
+    tops = counts.reshape(300, 4, 3).sum(axis=2)
+    unbiased = (tops * (tops - 1)).mean(axis=1) / (60 * 59)
+    assert abs(unbiased.mean() - 1.5 / (4 * 3)) < 4 * unbiased.std() / np.sqrt(300)
+    within, total = counts.reshape(-1, 3), tops.ravel()
+    busy = total >= 10
+    inner = (within[busy] * (within[busy] - 1)).mean(axis=1) / (total * (total - 1))[busy]
+    assert abs(inner.mean() - 3 / (3 * 7)) < 4 * inner.std() / np.sqrt(busy.sum())
+
+
+def sequential(shares: list[float], room: list[int], count: int) -> Counter[tuple[int, ...]]:
+    """The probabilities of all outcomes of drawing one after the other, what is full left out, in units of 1e-9."""
+    chances: dict[tuple[int, ...], float] = {(0,) * len(room): 1.0}
+    for _ in range(count):
+        following: dict[tuple[int, ...], float] = {}
+        for taken, chance in chances.items():
+            free = [share if full < most else 0.0 for share, full, most in zip(shares, taken, room, strict=True)]
+            for at in range(len(room)):
+                if free[at]:
+                    then = tuple(own + (at == place) for place, own in enumerate(taken))
+                    following[then] = following.get(then, 0.0) + chance * free[at] / sum(free)
+        chances = following
+    return Counter({taken: round(chance * 10**9) for taken, chance in chances.items()})
+
+
+def test_drawing_at_once_is_drawing_one_after_the_other() -> None:
+    shares, room, tries, source = [0.6, 0.3, 0.1], [2, 1, 3], 6000, draws()
+    wanted = sequential(shares, room, 4)
+    seen = Counter(tuple(_capped(4, np.array(shares), np.array(room), source).tolist()) for _ in range(tries))
+    assert set(seen) <= set(wanted)
+    for taken, units in wanted.items():
+        chance = units / 10**9
+        assert abs(seen[taken] / tries - chance) < 4.5 * np.sqrt(chance * (1 - chance) / tries)
+
+
+def test_drawing_goes_on_where_shares_are_nil_but_room_is_left() -> None:
+    assert _capped(5, np.array([1.0, 0.0, 0.0]), np.array([2, 1, 2]), draws()).tolist() == [2, 1, 2]
+
+
+@pytest.mark.parametrize(("clients", "share", "pure"), [(10, 0.3, 3), (2, 0.5, 1), (1000, 0.25, 250)])
+def test_a_mixture_has_so_many_clients_of_either_rule(clients: int, share: float, pure: int) -> None:
+    y = np.tile(EVENLY, 5)
+    one = partial(partitions.few_labels, labels=1)
+    whose = partitions.mixture(y, clients, draws(), rule=partitions.iid, other=one, share=share)
+    kinds = (table(y, whose, clients) > 0).sum(axis=1)
+    assert (kinds == 1).sum() == pure
+    if clients == 1000:
+        assert 40 < (kinds[:250] == 1).sum() < 85  # who is which is random, not the first or the last
+        sizes = np.bincount(whose[whose != NOBODY])[kinds > 1]
+        assert abs(sizes.sum() - 0.75 * len(y)) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    zeta=st.floats(0, 1),
+    clients=st.integers(1, 30),
+    kinds=st.integers(1, 12),
+    seed=st.integers(0, 99),
+    idle=st.booleans(),
+)
+def test_relabelled_clients_permute_their_labels(zeta: float, clients: int, kinds: int, seed: int, idle: bool) -> None:
+    y = some_labels(400, kinds, seed)
+    whose = draws(seed).integers(-1 if idle else 0, clients, 400)
+    whose[0] = clients - 1
+    before = y.copy()
+    labels = partitions.relabelled(y, whose, draws(seed), zeta=zeta)
+    np.testing.assert_array_equal(y, before)
+    np.testing.assert_array_equal(labels, partitions.relabelled(y, whose, draws(seed), zeta=zeta))
+    np.testing.assert_array_equal(labels[whose == NOBODY], y[whose == NOBODY])
+    changed = 0
+    for client in range(clients):
+        pairs = set(zip(y[whose == client].tolist(), labels[whose == client].tolist(), strict=True))
+        assert len(pairs) == len({old for old, _ in pairs}) == len({new for _, new in pairs})
+        assert all(0 <= new < kinds for _, new in pairs)
+        changed += any(old != new for old, new in pairs)
+    assert changed <= round((1 - zeta) * clients)
+
+
+def test_relabelling_is_uniform_over_orders_and_zeta_says_for_how_many() -> None:
+    clients = 3000
+    y, whose = np.tile(np.arange(3), clients), np.repeat(np.arange(clients), 3)
+    orders = Counter(map(tuple, partitions.relabelled(y, whose, draws(), zeta=0.0).reshape(-1, 3).tolist()))
+    assert len(orders) == 6
+    assert all(abs(times - 500) < 5 * np.sqrt(500 * 5 / 6) for times in orders.values())
+    wide, holders = np.tile(np.arange(12), 200), np.repeat(np.arange(200), 12)
+    moved = (partitions.relabelled(wide, holders, draws(), zeta=0.7) != wide).reshape(200, 12).any(axis=1)
+    assert moved.sum() == 60  # that an order of 12 changes nothing has a probability of 2e-9
+    assert moved[:100].sum() not in (0, 60)
+    np.testing.assert_array_equal(partitions.relabelled(wide, holders, draws(), zeta=1.0), wide)
+
+
+BAD: list[tuple[str, dict[str, Any], str]] = [
+    *((name, {"clients": clients}, "clients must be a whole number") for name, clients in product(RULES, [0, -1, 2.5])),
+    *((name, {"clients": 6001}, "clients must be at most the 6000 examples, got 6001") for name in RULES),
+    *((name, {"y": EVENLY / 1}, r"labels must be integers, got \[6000\] of float64") for name in PARTITIONS),
+    *((name, {"y": EVENLY[:, None]}, r"labels must be integers, got \[6000, 1\]") for name in PARTITIONS),
+    *((name, {"y": EVENLY[:0]}, "clients must be at most the 0 examples, got 5") for name in PARTITIONS),
+    ("two-labels", {"y": EVENLY * 0}, "there must be at least 2 labels, got 1"),
+    ("two-labels", {"ratio": 0.5}, "ratio must be a number from 1 to 1e.06, got 0.5"),
+    ("two-labels", {"used": 1.1}, "used must be a number from 0 to 1, got 1.1"),
+    ("two-labels", {"used": float("nan")}, "used must be a number from 0 to 1, got nan"),
+    ("two-labels", {"least": 0}, "least must be a whole number of at least 1, got 0"),
+    ("two-labels", {"least": 1201}, "5 clients with at least 1201 need 6005 of 6000 examples"),
+    (
+        "two-labels",
+        {"clients": 11, "least": 500},
+        "750 examples of label . are needed for 3 clients, but there are 600",
+    ),
+    ("half-and-half", {"y": EVENLY % 5}, "there must be an even number of labels, got 5"),
+    ("half-and-half", {"images": 1}, "images must be a whole number of at least 2, got 1"),
+    ("half-and-half", {"images": 201}, "603 examples of label 0 are needed for 3 clients, but there are 600"),
+    ("half-and-half", {"drop_half": 1}, "drop_half must be true or false, got 1"),
+    ("few-labels", {"labels": 0}, "labels must be a whole number of at least 1, got 0"),
+    ("few-labels", {"labels": 11}, "labels must be at most the 10 that there are, got 11"),
+    ("few-labels", {"size": 5}, "size must be a multiple of the 2 labels, got 5"),
+    ("few-labels", {"size": 1202}, "601 examples of label . are needed for 1 clients, but there are 600"),
+    ("few-labels", {"clients": 6000}, "6000 clients of 2 labels are too many for 6000 examples"),
+    ("shards", {"shards": 0}, "shards must be a whole number of at least 1, got 0"),
+    ("shards", {"shards": 1201}, "5 clients with 1201 shards need 6005 of 6000 examples"),
+    ("dirichlet", {"alpha": 0}, "alpha must be a number from 0.001 to 1e.06, got 0"),
+    ("dirichlet", {"alpha": float("inf")}, "alpha must be a number from 0.001 to 1e.06, got inf"),
+    ("quantity", {"alpha": "much"}, "alpha must be a number from 0.001 to 1e.06, got 'much'"),
+    ("pachinko", {"size": 1201}, "5 clients with 1201 examples need 6005 of 6000; take fewer"),
+    ("pachinko", {"beta": 0.0}, "beta must be a number from 0.001 to 1e.06, got 0.0"),
+    ("mixture", {"share": 0.05}, "a share of 0.05 leaves one rule without any of the 5 clients"),
+    ("mixture", {"share": 1}, "a share of 1 leaves one rule without any of the 5 clients"),
+    ("mixture", {"share": 2}, "share must be a number from 0 to 1, got 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "sentence"), BAD, ids=[f"{i}" for i in range(len(BAD))])
+def test_what_cannot_be_done_is_refused_with_the_numbers(name: str, changes: dict[str, Any], sentence: str) -> None:
+    options: dict[str, Any] = {"y": EVENLY, "clients": 5} | changes
+    with pytest.raises(InputError, match=f"^{name}: {sentence}"):
+        RULES[name](options.pop("y"), options.pop("clients"), draws(), **options)
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    y, whose = np.arange(6), np.zeros(6, np.int64)
+    with pytest.raises(InputError, match="relabelled: 6 labels cannot pair with 5 holders"):
+        partitions.relabelled(y, whose[:5], draws(), zeta=0.5)
+    with pytest.raises(InputError, match="relabelled: labels must be at least 0, got -1"):
+        partitions.relabelled(y - 1, whose, draws(), zeta=0.5)
+    with pytest.raises(InputError, match=r"relabelled: zeta must be a number from 0 to 1, got 1\.5"):
+        partitions.relabelled(y, whose, draws(), zeta=1.5)
+    with pytest.raises(InputError, match="pachinko: 5 coarse labels cannot pair with 6 fine ones"):
+        partitions.pachinko(y[:5], y, 2, draws(), size=2)
+    with pytest.raises(
+        InputError, match="pachinko: fine label 0 must belong to one coarse label, but belongs to several"
+    ):
+        partitions.pachinko(y, y // 4, 2, draws(), size=2)
+    with pytest.raises(InputError, match=r"natural: client must be integers or strings, got \[6\] of float64"):
+        partitions.natural(y / 1)
+    with pytest.raises(InputError, match="natural: nobody has 2 examples, the largest client has 1"):
+        partitions.natural(y, least=2)
+
+
+PAPER = {"mnist": (69_909, 135, 1398, 1424, 5201), "cifar10": (52_497, 506, 1049, 250, 1986)}
+CHOSEN = {"mnist": (50.0, 1.0), "cifar10": (2.5, 0.875)}  # ratio, used
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_two_labels_come_near_the_papers_sizes(name: str) -> None:
+    if not (folder() / f"{name}.npz").exists():
+        pytest.skip(f"{name} is not on this machine")
+    y, (ratio, used), found = raw(name).y, CHOSEN[name], []
+    for seed in range(15):
+        sizes = np.bincount(partitions.two_labels(y, 50, draws(seed), ratio=ratio, used=used) + 1)[1:]
+        found.append((sizes.sum(), sizes.min(), sizes.mean(), sizes.std(), sizes.max()))
+    np.testing.assert_allclose(np.median(found, axis=0), PAPER[name], rtol=0.3)
+    total, _, mean, spread, _ = np.median(found, axis=0)
+    np.testing.assert_allclose([total, mean, spread], np.array(PAPER[name])[[0, 2, 3]], rtol=0.1)
+
+
+@pytest.mark.parametrize(("name", "images"), [("mnist", 196), ("cifar10", 68)])
+def test_half_and_half_fits_the_real_train_parts(name: str, images: int) -> None:
+    if not (folder() / f"{name}.npz").exists():
+        pytest.skip(f"{name} is not on this machine")
+    data = raw(name)
+    y = data.y[~data.testing]
+    sizes = np.bincount(partitions.half_and_half(y, 50, draws(), images=images) + 1)[1:]
+    assert sizes.tolist() == [5 * images, images // 2 + 2 * images] * 25
