@@ -1,6 +1,21 @@
-"""Models: plain `nn.Module`s that know nothing of federated learning."""
+"""Models: plain `nn.Module`s that know nothing of federated learning. Their last layer is the linear head."""
 
 from fedtailor.models.norms import with_group_norm
-from fedtailor.models.vision import mlp
+from fedtailor.models.resnet import resnet18
+from fedtailor.models.text import LSTM, language_model, shakespeare, stackoverflow
+from fedtailor.models.vision import conv4, fedsim_femnist, fsl_cifar, fsl_emnist, lenet, mlp
 
-__all__ = ["mlp", "with_group_norm"]
+__all__ = [
+    "LSTM",
+    "conv4",
+    "fedsim_femnist",
+    "fsl_cifar",
+    "fsl_emnist",
+    "language_model",
+    "lenet",
+    "mlp",
+    "resnet18",
+    "shakespeare",
+    "stackoverflow",
+    "with_group_norm",
+]
