@@ -8,11 +8,13 @@ examples, and moves neither them nor their dropout.
 
 import copy
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as nnf
 
 from fedtailor import losses
 from fedtailor.errors import InputError, require
@@ -36,7 +38,10 @@ class Task:
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
         tensors = {**self.constants, **params, **dropout_keys(self.training, batch.key)}
-        outputs = functional_call(self.training, tensors, (batch.x,))
+        return self.mean_loss(functional_call(self.training, tensors, (batch.x,)), batch)
+
+    def mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
+        """The mean loss of outputs over the real examples of a batch."""
         return losses.ratio(self.losses(outputs, batch.y), batch.mask)
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
@@ -59,6 +64,35 @@ class Task:
             )
             for each in figures
         }
+
+    @cached_property
+    def last(self) -> tuple[str, ...]:
+        """The trainable parameters of the last layer: the one registered last among those that have any."""
+        layer, _ = _last_layer(self.training)
+        return tuple(name for name in self.params if name.rpartition(".")[0] == layer)
+
+    @cached_property
+    def cut(self) -> "Cut":
+        """The model cut at its last layer, which must be linear and give the model's output."""
+        return _cut(self.training)
+
+    def features(self, params: Params, batch: Batch) -> Tensor:
+        """What the last layer is given, in training mode: `loss` is `mean_loss(head(params, features), batch)`."""
+        layer, _, encoder = self.cut
+        tensors = {**self.constants, **params, **dropout_keys(encoder, batch.key)}
+        refusal = f"Task: to be cut at its last layer '{layer}', the model must return what this gives, as it is."
+        try:
+            given = functional_call(encoder, tensors, (batch.x,))
+        except (AttributeError, TypeError) as problem:
+            raise InputError(refusal) from problem
+        require(isinstance(given, _Given), refusal)
+        features: Tensor = given.features
+        return features
+
+    def head(self, params: Params, features: Tensor) -> Tensor:
+        """The last layer's outputs; `params` need hold no others than its own."""
+        values, prefix = {**self.constants, **params}, f"{self.cut.layer}." if self.cut.layer else ""
+        return nnf.linear(features, values[f"{prefix}weight"], values.get(f"{prefix}bias"))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -140,6 +174,54 @@ def _task(kind: str, model: nn.Module, per_example: PerExample, *metrics: Metric
         losses=per_example,
         metrics=metrics,
     )
+
+
+class Cut(NamedTuple):
+    """A model cut at its last layer."""
+
+    layer: str  # its name
+    width: int  # how many features it is given
+    encoder: nn.Module  # the model in training mode, but for that layer, which hands on what it is given
+
+
+class _Given:
+    """What the last layer is given. No tensor, so that a model can do nothing with it unnoticed but return it."""
+
+    def __init__(self, features: Tensor) -> None:
+        self.features = features
+
+
+class _HandingOn(nn.Linear):
+    """A linear layer that does nothing."""
+
+    def forward(self, x: Tensor) -> _Given:  # type: ignore[override]
+        """What it is given."""
+        return _Given(x)
+
+
+def _last_layer(model: nn.Module) -> tuple[str, nn.Module]:
+    """The last layer with trainable parameters, which must be used nowhere else."""
+    name, layer = [each for each in model.named_modules() if any(p.requires_grad for p in each[1].parameters(False))][
+        -1
+    ]
+    own = {id(p) for p in layer.parameters(False)}
+    used = [name for name, p in model.named_parameters(remove_duplicate=False) if id(p) in own]
+    alone = f"Task: the last layer must have its parameters for itself, but {' and '.join(used)} are one."
+    require(len(used) == len(own), alone)
+    return name, layer
+
+
+def _cut(model: nn.Module) -> Cut:
+    name, layer = _last_layer(model)
+    if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
+        kind = type(layer).__name__
+        raise InputError(f"Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a {kind}.")
+    end = _HandingOn(layer.in_features, layer.out_features, device="meta").train(layer.training)
+    end.weight, end.bias = layer.weight, layer.bias
+    encoder = twin(model) if name else end
+    if name:
+        encoder.set_submodule(name, end)
+    return Cut(name, layer.in_features, encoder)
 
 
 def probe(task: Task, x: Tensor, y: Tensor) -> Tensor:

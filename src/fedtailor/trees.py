@@ -110,6 +110,28 @@ def weighted_sum(stacked: T, weights: Tensor) -> T:
     return apply(lambda x: torch.tensordot(weights.to(x.dtype), x, dims=1), stacked)
 
 
+def part(tree: Tree, names: frozenset[str], inside: bool) -> Tree:
+    """What in the dicts of a tree has one of these names, or the rest, to which leaves outside of dicts belong."""
+    if isinstance(tree, dict):
+        return {name: value for name, value in tree.items() if (name in names) == inside}
+    if isinstance(tree, tuple):
+        return _like_tuple(tree, [part(member, names, inside) for member in tree])
+    return () if inside else tree
+
+
+def joined(rest: Tree, own: Tree) -> Tree:
+    """The tree whose parts these are."""
+    if isinstance(rest, dict):
+        return {**rest, **own}
+    if isinstance(rest, tuple):
+        return _like_tuple(rest, [joined(a, b) for a, b in zip(rest, own, strict=True)])
+    return rest
+
+
+def _like_tuple(tree: tuple[Tree, ...], members: list[Tree]) -> Tree:
+    return type(tree)(*members) if hasattr(tree, "_fields") else tuple(members)
+
+
 def all_finite(tree: Tree) -> bool:
     """Whether no leaf holds a NaN or an infinity."""
     return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree))

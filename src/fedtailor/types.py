@@ -112,4 +112,7 @@ class Method(NamedTuple):
     )
     combine: Callable[[Tree, Tensor], Tree] | None = None  # (stacked changes, weights) -> change; None: weighted mean
     weigh_by: str | None = None  # None: all clients alike; else by the size of that split
-    view: Literal["clients", "pooled"] = "clients"  # pooled: all clients' data as one client's
+    view: Literal["clients", "pooled", "shared"] = (
+        "clients"  # or all clients' data as one's, or with the server's added
+    )
+    tries: int = 0  # stored memories that a newcomer may try; 0: memories stay private

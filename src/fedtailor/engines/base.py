@@ -106,9 +106,9 @@ class Setting:
     def __post_init__(self) -> None:
         _check_splits(self.method, self.data)
 
-    def first_state(self) -> State:
-        """The state before the first round."""
-        params: Params = trees.to(self.task.params, self.device)
+    def first_state(self, params: Params | None = None) -> State:
+        """The state before the first round, from the task's parameters if no others are given."""
+        params = trees.to(self.task.params if params is None else params, self.device)
         number = torch.zeros((), dtype=torch.int64, device=self.device)
         return State(params, number, keyed.key(self.seed, "server").to(self.device), self.method.init(params))
 
@@ -134,6 +134,10 @@ class Setting:
         """How many steps each client takes in a round."""
         counts = [step_counts(phase.plan, self.data.clients, who) for phase in self.method.client.phases]
         return sum(counts, np.zeros(len(who), dtype=np.int64))
+
+    def offered(self) -> np.ndarray:
+        """The clients whose memories a newcomer may try."""
+        return offered(self.memory, self.data.groups["train"], self.method.tries, self.seed)
 
     def count(self, value: int) -> Tensor:
         """A number as a tensor of the task's kind."""
@@ -165,7 +169,9 @@ class Collector:
         weights = torch.cat(self._weights)
         if self._combine is not None:
             return self._combine(trees.concat(self._stacks), weights)
-        return trees.apply(lambda x: x[0] / weights.sum().to(x.dtype), self._stacks[0])
+        total = weights.sum()
+        total = torch.where(total > 0, total, torch.ones_like(total))  # nobody counts: nothing has changed
+        return trees.apply(lambda x: x[0] / total.to(x.dtype), self._stacks[0])
 
 
 def alone(work: Work, given: Tree, own: Tree, site: Site | None, holder: int, key: Tensor) -> Tree:
@@ -186,10 +192,44 @@ def batches_alone(plan: Plan, site: Site | None, who: np.ndarray, key: Tensor) -
         yield tuple(site.batch(place.of(0)) for place in placed)
 
 
-def scoring(task: Task) -> Work:
-    """The work of scoring a model: (nothing, params) -> sums and weights over the holder's test examples."""
-    plan = Plan((Draw("test", SCORE_BATCH),), epochs=1)
+def scoring(task: Task, split: str = "test") -> Work:
+    """The work of scoring a model: (nothing, params) -> sums and weights over the holder's examples of a split."""
+    plan = Plan((Draw(split, SCORE_BATCH),), epochs=1)
     return Work(partial(_no_sums, task), (Phase(partial(_add_sums, task), plan),), _only_sums)
+
+
+def offered(memory: Memory, people: np.ndarray, tries: int, seed: int) -> np.ndarray:
+    """Of the people who remember something at most so many, always the same ones."""
+    known: np.ndarray = people[memory.known.numpy()[people]]
+    if len(known) <= tries:
+        return known
+    some = keyed.choice(keyed.key(seed, "offer"), len(known), tries).sort().values
+    return np.asarray(known[some.numpy()])
+
+
+def best_memory(method: Method, task: Task, given: Tree, memories: Tree, site: Site, holder: int, key: Tensor) -> Tree:
+    """Of stacked memories the one with which the holder's model, once adapted, has the least loss on what it saw."""
+    losses = []
+    for place in range(len(trees.leaves(memories)[0])):
+        params = alone(method.personalise, given, trees.row(memories, place), site, holder, key)
+        losses.append(mean_loss(alone(scoring(task, "adapt"), (), params, site, holder, key)))
+    return trees.row(memories, int(torch.stack(losses).argmin()))
+
+
+def memory_of(setting: Setting, site: Site, given: Tree, fresh: Tree, client: int) -> Tree:
+    """What a client remembers; a newcomer takes the best of what it is offered, or what everybody begins with."""
+    tried = setting.offered() if setting.method.tries and not setting.memory.known[client] else ()
+    if not len(tried):
+        return trees.row(setting.memory.gather(np.array([client]), fresh), 0)
+    key = setting.keys("personalise", 0, [client])[0]
+    memories = setting.memory.gather(np.asarray(tried), fresh)
+    return best_memory(setting.method, setting.task, given, memories, site, client, key)
+
+
+def mean_loss(figures: dict[str, Tensor]) -> Tensor:
+    """The mean loss that a scoring found; one that is no number is the worst."""
+    total, weight = figures["loss"].unbind(-1)
+    return torch.nan_to_num(total / weight.clamp(min=1), nan=torch.inf)
 
 
 def _no_sums(task: Task, given: Tree, params: Params) -> tuple[Params, dict[str, Tensor]]:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from fedtailor import trees
-from fedtailor.engines.base import Collector, Scored, Setting, Trained, alone, scoring, telling
+from fedtailor.engines.base import Collector, Scored, Setting, Trained, alone, memory_of, scoring, telling
 from fedtailor.types import Gathered, Params, Result, State, Tree, Work
 
 
@@ -25,7 +25,7 @@ class OneByOne:
             own = trees.row(self.memory.gather(np.array([client]), fresh), 0)
             result: Result = self._client(method.client, broadcast, own, client, "client", number)
             self.memory.scatter(np.array([client]), trees.apply(lambda leaf: leaf[None], result.memory))
-            up += trees.nbytes(result.change)
+            up += trees.nbytes(result.change) + (trees.nbytes(result.memory) if method.tries else 0)
             change = self._corrected(state, result.change, number)
             collector.add(trees.apply(lambda leaf: leaf[None], change), weight[None])
         counts = (self.setting.count(len(cohort)), self.setting.count(len(self.setting.data.groups["train"])))
@@ -44,7 +44,8 @@ class OneByOne:
         before: list[dict[str, Tensor]] = []
         after: list[dict[str, Tensor]] = []
         for client in who:
-            own = trees.row(self.memory.gather(np.array([client]), fresh), 0)
+            with telling(f"{method.name}: personalise work", 0, f"client '{self.setting.data.ids[client]}'"):
+                own = memory_of(self.setting, self._clients, broadcast, fresh, int(client))
             for work, figures in ((method.personalise._replace(phases=()), before), (method.personalise, after)):
                 params: Params = self._client(work, broadcast, own, client, "personalise", 0)
                 figures.append(self._client(self._scoring, (), params, client, "score", 0))

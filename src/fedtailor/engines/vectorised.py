@@ -18,7 +18,17 @@ from torch.func import vmap
 
 from fedtailor import keyed, trees
 from fedtailor.data.batching import places, step_counts
-from fedtailor.engines.base import Collector, Scored, Setting, Trained, alone, batches_alone, scoring, telling
+from fedtailor.engines.base import (
+    Collector,
+    Scored,
+    Setting,
+    Trained,
+    alone,
+    batches_alone,
+    mean_loss,
+    scoring,
+    telling,
+)
 from fedtailor.types import Batch, Gathered, Phase, Result, State, Tree, Work
 
 _ROOM = 1 << 30  # bytes that the stacked copies of the parameters may take when no chunk size is given
@@ -39,7 +49,7 @@ class Vectorised:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_COMPILED)
         self.chunk = chunk or _chunk_that_fits(trees.nbytes(setting.task.params))
         self._clients, self._server = setting.clients(), setting.server()
-        self._scoring = scoring(setting.task)
+        self._scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
         self._compile: Callable[[Any], Any] = partial(torch.compile, dynamic=False) if compile else _unchanged
         self._steps: dict[tuple[int, bool], Callable[..., Tree]] = {}
 
@@ -55,7 +65,7 @@ class Vectorised:
             own = self.memory.gather(chunk, fresh)
             result: Result = self._work(method.client, broadcast, own, chunk, "client", number)
             self.memory.scatter(chunk, result.memory)
-            up += trees.nbytes(result.change)
+            up += trees.nbytes(result.change) + (trees.nbytes(result.memory) if method.tries else 0)
             collector.add(self._corrected(state, result.change, len(chunk), number), self.setting.weights(chunk))
         counts = (self.setting.count(len(cohort)), self.setting.count(len(self.setting.data.groups["train"])))
         down, steps = trees.nbytes(broadcast) * len(cohort), int(self.setting.steps(cohort).sum())
@@ -72,12 +82,27 @@ class Vectorised:
         """Personalises and scores clients chunk by chunk, in the order in which they are asked for."""
         method, parts = self.setting.method, []
         broadcast, fresh = method.broadcast(state), method.new_memory(state)
+        offered = self.setting.offered() if method.tries else np.array([], dtype=np.int64)
         for chunk in _slices(who, self.chunk):
-            own = self.memory.gather(chunk, fresh)
+            own = self._with_best(broadcast, fresh, offered, chunk)
             works = (method.personalise._replace(phases=()), method.personalise)
             models = [self._work(work, broadcast, own, chunk, "personalise", 0) for work in works]
             parts.append(Scored(*(self._work(self._scoring, (), params, chunk, "score", 0) for params in models)))
         return Scored(*trees.apply(lambda leaf: leaf.cpu(), tuple(trees.concat(parts)))) if parts else Scored({}, {})
+
+    def _with_best(self, broadcast: Tree, fresh: Tree, offered: np.ndarray, who: np.ndarray) -> Tree:
+        """What clients remember; newcomers take the offered memory that serves them best, all pairs tried together."""
+        whose, newcomers = who.copy(), np.flatnonzero(~self.memory.known.numpy()[who])
+        if len(offered) and len(newcomers):
+            losses = []
+            pairs = np.stack([np.repeat(who[newcomers], len(offered)), np.tile(offered, len(newcomers))], axis=1)
+            for some in _slices(pairs, self.chunk):
+                own = self.memory.gather(some[:, 1], fresh)
+                models = self._work(self.setting.method.personalise, broadcast, own, some[:, 0], "personalise", 0)
+                losses.append(mean_loss(self._work(self._trying, (), models, some[:, 0], "score", 0)))
+            best = torch.cat(losses).reshape(len(newcomers), -1).argmin(1)
+            whose[newcomers] = offered[best.cpu().numpy()]
+        return self.memory.gather(whose, fresh)
 
     def _chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """The cohort in chunks of clients with similar numbers of steps."""

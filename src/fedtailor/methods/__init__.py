@@ -1,36 +1,59 @@
-"""Methods, one file each. This is the only list of their names: a new method is a file here and a name below."""
+"""Methods, one file each. This is the only list of their names: a new method is a file here and a name below.
 
-from collections.abc import Callable
+Some can be put around others, and are then written before them with a plus: `fsl+fedsim`, `fsl+per+fedmeta`.
+"""
+
 from dataclasses import fields
+from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from fedtailor.errors import InputError, nearest
+from fedtailor.methods.composed import WRAPPERS, Composition, MethodFile
 from fedtailor.task import Task
 from fedtailor.types import Method
+
+__all__ = ["NAMES", "WRAPPERS", "MethodFile", "build", "file_of", "hyper_of"]
 
 NAMES = (
     "local",
     "centralised",
     "fedavg",
     "fedprox",
+    "scaffold",
+    "feddyn",
+    "pfedme",
+    "ditto",
+    "apfl",
+    "fedrep",
+    "fedper",
+    "lg-fedavg",
+    "reptile",
+    "per-fedavg",
+    "fedmeta",
+    "fedmeta-per",
+    "fsl",
+    "fsl-p",
+    "ds",
     "fedsim",
+    "afml",
 )
 
 
-class MethodFile(Protocol):
-    """What the file of a method offers: its hyper-parameters and a builder. Its docstring has the equations."""
-
-    __doc__: str
-    Hyper: type[Any]
-    build: Callable[[Task, Any], Method]
-
-
 def file_of(name: str) -> MethodFile:
-    """The file of a method."""
-    if name not in NAMES:
-        raise InputError(f"There is no method '{name}'; {nearest(name, NAMES)}")
-    return cast(MethodFile, import_module(f"{__name__}.{name.replace('-', '_')}"))
+    """The file of a method, or what stands for that of a composition."""
+    *words, method = name.split("+")
+    if method not in NAMES:
+        raise InputError(f"There is no method '{method}'; {nearest(method, NAMES)}")
+    if words:
+        return _composition(name)
+    return cast(MethodFile, import_module(f"{__name__}.{method.replace('-', '_')}"))
+
+
+@cache
+def _composition(name: str) -> MethodFile:
+    *words, method = name.split("+")
+    return cast(MethodFile, Composition(name, tuple(words), file_of(method)))
 
 
 def hyper_of(name: str, **options: Any) -> Any:

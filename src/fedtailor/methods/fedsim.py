@@ -14,9 +14,9 @@ Personalising is fine-tuning on the plain loss. Identities: with beta = 0 it is 
 server rate 1 + beta; at="server" with the exact product is the same for each upload and for their mean.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 from fedtailor import calculus, optim, trees
 from fedtailor.methods import pieces
@@ -46,6 +46,10 @@ class Hyper(pieces.Local):
         pieces.check(
             self, positive=("h", "server_lr", "server_batch", "decay_rounds"), not_negative=("lam", "beta", "c")
         )
+
+    def for_run(self, facts: pieces.Facts) -> Self:
+        """The decay ends where the run does, unless said otherwise."""
+        return replace(self, decay_rounds=self.decay_rounds or max(1, facts.rounds))
 
 
 def meta_step(hyper: Hyper, loss: Loss, state: State, change: Params, batches: tuple[Batch, ...]) -> Params:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -14,8 +14,21 @@ from fedtailor.types import Batch, Draw, Gathered, Loss, Params, Phase, Plan, Re
 
 T = TypeVar("T")
 
+Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
+"""A step of a phase: (given, carry, batches) -> carry."""
+
 Objective = Callable[[Params, Params, Batch], Tensor]
 """What a client descends: (the model it was sent, its own model, batch) -> loss."""
+
+
+class Facts(NamedTuple):
+    """What is known of a run before it begins: hyper-parameters left open may follow from it."""
+
+    rounds: int
+    cohort: int  # clients a round
+    clients: int  # who may be drawn
+    examples: float  # train examples of such a client, on average
+    server: int  # examples of the server
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,11 +43,14 @@ class Local:
     momentum: float = 0.0  # of SGD
     weight_decay: float | None = None  # how fast weights shrink; None: the optimiser's own, 0.01 for adamw, else 0
     tune_lr: float | None = None  # step size of personalising by SGD; None: lr
-    tune_epochs: int = 5  # passes over the client's train examples when personalising
+    tune_epochs: int = 5  # passes over the client's examples when personalising
+    tune_steps: int | None = None  # a number of steps instead of these passes
+    tune_batch: int | None = None  # examples a step when personalising; None: as in training
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
-        check(self, ("lr", "tune_lr", "epochs", "steps", "batch"), ("tune_epochs", "weight_decay"))
+        positive = ("lr", "tune_lr", "epochs", "steps", "batch", "tune_batch")
+        check(self, positive, ("tune_epochs", "tune_steps", "weight_decay"))
         require(not self.momentum or self.optimiser == "sgd", f"{self.optimiser} takes no momentum; it is for sgd.")
         local_optimiser(self)
 
@@ -42,6 +58,17 @@ class Local:
         """What a client's training consumes in a round."""
         draws = (Draw("train", self.batch),)
         return Plan(draws, epochs=self.epochs) if self.steps is None else Plan(draws, steps=self.steps)
+
+    def tuning(self, step: Step) -> tuple[Phase, ...]:
+        """The phases of personalising: such steps on the client's own examples, or none."""
+        draws = (Draw("adapt", self.tune_batch or self.batch),)
+        by_epoch = self.tune_steps is None
+        plan = Plan(draws, epochs=self.tune_epochs) if by_epoch else Plan(draws, steps=self.tune_steps)
+        return (Phase(step, plan),) if (plan.epochs or plan.steps) else ()
+
+    def for_run(self, facts: Facts) -> Self:
+        """The same with what was left open filled in for a run."""
+        return self
 
 
 def check(hyper: object, positive: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()) -> None:
@@ -51,6 +78,10 @@ def check(hyper: object, positive: tuple[str, ...] = (), not_negative: tuple[str
         value, kinds = getattr(hyper, field), get_args(hint) or (hint,)
         if get_origin(hint) is Literal:
             require(value in kinds, f"{name}: {field} must be {' or '.join(kinds)}, got {value!r}.")
+        elif str in kinds:
+            require(isinstance(value, kinds), f"{name}: {field} must be text, got {value!r}.")
+        elif hint is bool:
+            require(isinstance(value, bool), f"{name}: {field} must be true or false, got {value!r}.")
         elif not (value is None and type(None) in kinds):
             whole = float not in kinds
             wanted = "whole number" if whole else "number"
@@ -88,9 +119,7 @@ def training(hyper: Local, objective: Objective) -> Work:
 def fine_tuning(hyper: Local, loss: Loss) -> Work:
     """Personalising by SGD on the plain loss, from the model that was sent."""
     optimiser = optim.sgd(hyper.tune_lr or hyper.lr)
-    plan = Plan((Draw("train", hyper.batch),), epochs=hyper.tune_epochs)
-    phases = (Phase(partial(descend, optimiser, partial(plain, loss)), plan),) if hyper.tune_epochs else ()
-    return Work(partial(begin, optimiser), phases, model)
+    return Work(partial(begin, optimiser), hyper.tuning(partial(descend, optimiser, partial(plain, loss))), model)
 
 
 def begin(optimiser: Optimiser, sent: Params, memory: Tree) -> tuple[Params, Tree]:

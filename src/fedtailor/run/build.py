@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -12,17 +13,28 @@ import torch
 from torch import nn
 
 from fedtailor import data as sources
-from fedtailor import models
+from fedtailor import methods, models
 from fedtailor.data.dataset import FederatedDataset, Units
 from fedtailor.engines.base import Setting
 from fedtailor.errors import InputError, nearest, require
 from fedtailor.purity import drawn_from
-from fedtailor.run.fitting import prepare, task_for
+from fedtailor.run.fitting import facts_of, prepare, task_for
+from fedtailor.run.pretraining import Pretraining, refuse_pretraining
 from fedtailor.run.record import OWN_MODEL
 from fedtailor.run.spec import Spec
 from fedtailor.task import Task
 
-MODELS = ("mlp", "linear", "FILE.py:NAME")
+IMAGE_MODELS = {
+    "lenet": models.lenet,
+    "conv4": models.conv4,
+    "fsl-emnist": models.fsl_emnist,
+    "fsl-cifar": models.fsl_cifar,
+    "fedsim-femnist": models.fedsim_femnist,
+    "resnet18": models.resnet18,
+}
+"""Models that are made for images of a shape and a number of classes."""
+MODELS = ("mlp", "linear", *IMAGE_MODELS, "FILE.py:NAME")
+ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
 
 
 def dataset(spec: Spec) -> FederatedDataset:
@@ -37,8 +49,14 @@ def task(spec: Spec, units: Units, home: Path | None = None) -> Task:
     """
     make = maker(spec, units, home)
     with drawn_from(spec.seed):
-        made = make() if ":" not in spec.model else _own(make, spec.model)
+        made = _own(make, spec.model) if ":" in spec.model else _known(make)
     return task_for(made, units.classes, spec.seed).to(dtype=getattr(torch, spec.precision))
+
+
+def filled(spec: Spec, data: FederatedDataset) -> dict[str, Any]:
+    """The hyper-parameters, with what was left open as it follows from the run."""
+    known = facts_of(data, spec.rounds, spec.cohort)
+    return asdict(methods.hyper_of(spec.method, **spec.hyper).for_run(known))
 
 
 def maker(spec: Spec, units: Units, home: Path | None = None) -> Callable[[], Any]:
@@ -47,8 +65,21 @@ def maker(spec: Spec, units: Units, home: Path | None = None) -> Callable[[], An
         file, _, name = spec.model.rpartition(":")
         copied = home is not None and (home / OWN_MODEL).exists()
         return _own_maker(home / OWN_MODEL if home and copied else Path(file), name)
-    require(spec.model in MODELS[:2], f"There is no model '{spec.model}'; {nearest(spec.model, MODELS)}")
-    return partial(models.mlp, prod(units.shape), spec.hidden if spec.model == "mlp" else (), units.classes or 1)
+    require(spec.model in MODELS[:-1], f"There is no model '{spec.model}'; {nearest(spec.model, MODELS)}")
+    classes = units.classes or 1
+    if spec.model in IMAGE_MODELS:
+        return partial(IMAGE_MODELS[spec.model], units.shape, classes)
+    hidden, other = spec.hidden if spec.model == "mlp" else (), spec.activation != "relu"
+    activation = {"activation": ACTIVATIONS[spec.activation]} if other else {}
+    return partial(models.mlp, prod(units.shape), hidden, classes, **activation)
+
+
+def _known(make: Callable[[], nn.Module]) -> nn.Module:
+    """A model of the list, or a sentence if the data does not fit it."""
+    try:
+        return make()
+    except ValueError as problem:
+        raise InputError(f"model: {problem}") from problem
 
 
 def _own(make: Callable[[], Any], model: str) -> Any:
@@ -84,8 +115,14 @@ def _own_maker(path: Path, name: str) -> Callable[[], Any]:
     return found
 
 
+def pretraining(spec: Spec) -> Pretraining:
+    """How the first model is made."""
+    return Pretraining(spec.pretrain, spec.pretrain_lr, spec.pretrain_batch)
+
+
 def setting(spec: Spec, data: FederatedDataset, home: Path | None = None, scratch: Path | None = None) -> Setting:
     """Method, model and data brought together as the specification says."""
+    refuse_pretraining(pretraining(spec), data)
     return prepare(
         spec.method,
         task(spec, data.units, home),

@@ -12,7 +12,7 @@ from fedtailor.errors import require
 from fedtailor.run import build
 from fedtailor.run.metrics import spread
 from fedtailor.run.record import Folder
-from fedtailor.run.session import Listener, Outcome, resume, start
+from fedtailor.run.session import FirstModels, Listener, Outcome, resume, start
 from fedtailor.run.spec import Comparison, Spec
 
 Record = Mapping[str, Any]
@@ -29,10 +29,12 @@ def compare(
         build.setting(spec, data)
         _refuse_other(spec, folder_of(out, spec))
     outcomes: list[Outcome] = []
+    firsts: FirstModels = {}
     for spec in specs:
         place = folder_of(out, spec)
         begun = (place / "spec.json").exists()
-        outcomes.append(resume(place, listeners, stop) if begun else start(spec, place, listeners, stop))
+        again = (place, listeners, stop, firsts)
+        outcomes.append(resume(*again) if begun else start(spec, *again))
         if not outcomes[-1].finished:
             break
     return outcomes
@@ -40,7 +42,7 @@ def compare(
 
 def folder_of(out: Path, spec: Spec) -> Path:
     """Where in a comparison's folder a run is."""
-    return out / f"{spec.method}-seed{spec.seed}"
+    return out / f"{spec.label or spec.method}-seed{spec.seed}"
 
 
 def runs_in(out: Path) -> list[Path]:

@@ -30,8 +30,12 @@ def described(data: FederatedDataset) -> dict[str, Any]:
         "groups": {group: people.tolist() for group, people in data.groups.items()},
         "train_sizes": data.clients.splits["train"].sizes().tolist(),
         "test_sizes": data.clients.splits["test"].sizes().tolist(),
-        "labels": label_counts(data.clients, data.classes or 0).tolist() if small else None,
-        "server_labels": label_counts(data.server, data.classes or 0)[0].tolist() if small and data.server else None,
+        "adapt_sizes": data.clients.splits["adapt"].sizes().tolist(),
+        "adapts_on": data.adapts_on(),
+        "labels": label_counts(data.clients, data.parts(), data.classes or 0).tolist() if small else None,
+        "server_labels": label_counts(data.server, ("train",), data.classes or 0)[0].tolist()
+        if small and data.server
+        else None,
         "sum": fingerprint(data),
     }
 
@@ -67,9 +71,9 @@ def units_of(content: Mapping[str, Any]) -> Units:
     return Units(**plain)
 
 
-def label_counts(holders: Holders, classes: int) -> np.ndarray:
-    """How many examples of each class every holder has, in whatever split."""
+def label_counts(holders: Holders, parts: tuple[str, ...], classes: int) -> np.ndarray:
+    """How many examples of each class every holder has, in these splits together."""
     counts = np.zeros((holders.count, classes), dtype=np.int64)
-    for split in holders.splits.values():
+    for split in (holders.splits[part] for part in parts):
         np.add.at(counts, (split.holders(), holders.y[split.index].astype(np.int64)), 1)
     return counts

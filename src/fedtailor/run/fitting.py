@@ -1,7 +1,7 @@
 """Training from Python: `fit` a method on data, look at every client's scores, tailor the model to a new person."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from fedtailor.data.dataset import FederatedDataset, Holders
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import is_number, require
+from fedtailor.methods.pieces import Facts
 from fedtailor.purity import drawn_from
 from fedtailor.run.evaluate import evaluate
 from fedtailor.run.loop import Cost, Round, refuse_cohort, refuse_divergence, round_loop
 from fedtailor.run.metrics import Scores
 from fedtailor.run.personal import Personal, class_axis, tailored
+from fedtailor.run.pretraining import Pretraining, pretrained, refuse_pretraining
 from fedtailor.task import Task, classification, probe, regression
 from fedtailor.types import Method, Params, State
 
@@ -44,8 +46,10 @@ class Fitted:
 
     def personalise(self, x: Any, y: Any) -> Personal:
         """Tailors the model to a person never seen."""
-        setting = self.setting
-        return tailored(setting.method, setting.task, self.state, setting.data.units, setting.seed, x, y)
+        setting, tried = self.setting, self.setting.offered()
+        fresh = setting.method.new_memory(self.state)
+        memories = setting.memory.gather(tried, fresh) if setting.method.tries and len(tried) else None
+        return tailored(setting.method, setting.task, self.state, setting.data.units, setting.seed, x, y, memories)
 
 
 def fit(
@@ -61,6 +65,9 @@ def fit(
     chunk: int | None = None,
     compile: bool = False,
     memory: Path | None = None,
+    pretrain: int = 0,
+    pretrain_lr: float = 0.1,
+    pretrain_batch: int = 20,
     progress: Callable[[Round], None] | None = None,
     **hyper: Any,
 ) -> Fitted:
@@ -76,19 +83,27 @@ def fit(
     chunk     how many clients are stacked at a time; None: as many as fit
     compile   whether steps are compiled
     memory    a folder for what clients keep between rounds; None: they keep it in RAM
+    pretrain  epochs of SGD on the server's data before the first round, at rate pretrain_lr, pretrain_batch at a time
     progress  called after every round
     """
+    how = Pretraining(pretrain, pretrain_lr, pretrain_batch)
     setting = prepare(
         method, model, data, rounds=rounds, cohort=cohort, seed=seed, device=device, memory=memory, **hyper
     )
-    return trained(setting, engines.make(setting, engine, chunk, compile), rounds, cohort, progress)
+    refuse_pretraining(how, data)
+    return trained(setting, engines.make(setting, engine, chunk, compile), rounds, cohort, progress, how)
 
 
 def trained(
-    setting: Setting, engine: Engine, rounds: int, cohort: int, progress: Callable[[Round], None] | None = None
+    setting: Setting,
+    engine: Engine,
+    rounds: int,
+    cohort: int,
+    progress: Callable[[Round], None] | None = None,
+    how: Pretraining | None = None,
 ) -> Fitted:
     """Trains what has been prepared, and scores it."""
-    state, cost = setting.first_state(), Cost()
+    state, cost = setting.first_state(pretrained(setting, how) if how else None), Cost()
     for done in islice(round_loop(setting, engine, state, cohort_of(setting, cohort)), rounds):
         state, cost = done.state, cost.plus(done.cost)
         if progress is not None:
@@ -128,15 +143,29 @@ def prepare(
         require(isinstance(model, Task), "fit: a built method needs the Task that it was built on as the model.")
     else:
         require(isinstance(method, str), f"fit: method must be a name or a Method, got {method!r}.")
-        if "decay_rounds" in {field.name for field in fields(methods.file_of(method).Hyper)}:
-            hyper = {"decay_rounds": max(rounds, 1)} | hyper
         task = task.twin()  # so that runs beside each other do not share modules
-        method = methods.build(method, task, **hyper)
-    view = data.pooled() if method.view == "pooled" else data
+        filled = methods.hyper_of(method, **hyper).for_run(facts_of(data, rounds, cohort))
+        method = methods.file_of(method).build(task, filled)
+    view = view_of(method, data)
     setting = Setting(method, task, view, seed, place, Memory(view.clients.count, memory))
     refuse_cohort(setting, cohort_of(setting, cohort))
     _try_out(setting)
     return setting
+
+
+def facts_of(data: FederatedDataset, rounds: int, cohort: int) -> Facts:
+    """What a method may know of a run before it begins."""
+    people = data.groups["train"]
+    examples = float(data.clients.splits["train"].sizes()[people].mean())
+    return Facts(rounds, cohort, len(people), examples, 0 if data.server is None else len(data.server.x))
+
+
+def view_of(method: Method, data: FederatedDataset) -> FederatedDataset:
+    """The data as the method sees it."""
+    made = {"pooled": data.pooled, "shared": data.shared}
+    view = made[method.view]() if method.view in made else data
+    drawn = {draw.split for phase in method.client.phases for draw in phase.plan.draws}
+    return view.with_support() if drawn & {"support", "query"} else view
 
 
 def task_for(model: Model, classes: int | None, seed: int) -> Task:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from fedtailor import keyed, trees
 from fedtailor.data.arrays import numbers
 from fedtailor.data.dataset import FederatedDataset, Split, Units, sole_holder
-from fedtailor.engines.base import Site, alone, decoded, telling
+from fedtailor.engines.base import Site, alone, best_memory, decoded, telling
 from fedtailor.errors import DivergedError, require
 from fedtailor.task import Task
-from fedtailor.types import Method, Params, State
+from fedtailor.types import Method, Params, State, Tree
 
 _ONE_AT_A_TIME = threading.Lock()  # a task's module serves one caller at a time
 
@@ -48,14 +48,18 @@ class Personal:
         return self.task.module(self.params)
 
 
-def tailored(method: Method, task: Task, state: State, units: Units, seed: int, x: Any, y: Any) -> Personal:
-    """A trained method's model, tailored to somebody who is not in the data."""
+def tailored(
+    method: Method, task: Task, state: State, units: Units, seed: int, x: Any, y: Any, offered: Tree | None = None
+) -> Personal:
+    """A trained method's model, tailored to somebody who is not in the data; `offered` memories are tried, if any."""
     person = _person(units, x, y)
     device = next(iter(state.params.values())).device
     site = Site(person.clients, units, task.dtype, device)
     key = keyed.key(seed, "personalise", "newcomer")
     given, own = method.broadcast(state), method.new_memory(state)
     with telling(f"{method.name}: personalise work", int(state.round), "the newcomer"), _ONE_AT_A_TIME:
+        if offered is not None:
+            own = best_memory(method, task, given, offered, site, 0, key)
         params: Params = alone(method.personalise, given, own, site, 0, key)
     if not trees.all_finite(params):
         raise DivergedError(f"{method.name}: the newcomer's model is no longer finite; train with a smaller tune_lr.")

@@ -137,14 +137,17 @@ def spec_in(path: Path) -> Spec:
     return checked_spec(content.get("spec"), path)
 
 
-def first_record(spec: Spec, setting: Setting, choices: Mapping[str, Any], command: str) -> dict[str, Any]:
+def first_record(
+    spec: Spec, hyper: Mapping[str, Any], setting: Setting, choices: Mapping[str, Any], command: str
+) -> dict[str, Any]:
     """The record before the first round."""
     metric = setting.task.metrics[0]
     return {
         "format": FORMAT,
         "status": "running",
-        "name": setting.method.name,
+        "name": spec.label or setting.method.name,
         "spec": spec.model_dump(mode="json"),
+        "hyper": dict(hyper),
         "command": command,
         "versions": versions(),
         "commit": commit(),

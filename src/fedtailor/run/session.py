@@ -26,9 +26,10 @@ from fedtailor.run.files import disk_trouble, write_tensors
 from fedtailor.run.fitting import cohort_of
 from fedtailor.run.loggers import logger
 from fedtailor.run.loop import Round, round_loop
+from fedtailor.run.pretraining import pretrained
 from fedtailor.run.record import Folder, changed_versions, figures, first_record, means
 from fedtailor.run.spec import Spec
-from fedtailor.types import State
+from fedtailor.types import Params, State
 
 WATCHED = ("validation", *GROUPS)
 
@@ -53,8 +54,16 @@ class Outcome(NamedTuple):
     finished: bool  # False: it was asked to stop, and has saved where it is
 
 
+FirstModels = dict[int, Params]
+"""Pre-trained first models by seed, shared by the runs of a comparison."""
+
+
 def start(
-    spec: Spec, out: str | Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool
+    spec: Spec,
+    out: str | Path,
+    listeners: tuple[Listener, ...] = (),
+    stop: Callable[[], bool] = bool,
+    firsts: FirstModels | None = None,
 ) -> Outcome:
     """Starts a run in a new folder. `stop` is asked after every round."""
     folder = Folder(out)
@@ -63,20 +72,30 @@ def start(
     hearing = (*logger(spec.log, folder.path), *listeners)
     with disk_trouble(folder.path, "nothing was begun, so mend that and run it again."):
         folder.create(spec)
-    return _go(spec, data, folder, hearing, stop)
+    return _go(spec, data, folder, hearing, stop, firsts)
 
 
-def resume(out: str | Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool) -> Outcome:
+def resume(
+    out: str | Path,
+    listeners: tuple[Listener, ...] = (),
+    stop: Callable[[], bool] = bool,
+    firsts: FirstModels | None = None,
+) -> Outcome:
     """Goes on with a run from its last whole checkpoint; a finished run is left as it is."""
     folder = Folder(out)
     spec = folder.spec()
     if folder.begun() and (record := folder.record())["status"] == "finished":
         return Outcome(record, True)
-    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop)
+    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop, firsts)
 
 
 def _go(
-    spec: Spec, data: FederatedDataset, folder: Folder, listeners: tuple[Listener, ...], stop: Callable[[], bool]
+    spec: Spec,
+    data: FederatedDataset,
+    folder: Folder,
+    listeners: tuple[Listener, ...],
+    stop: Callable[[], bool],
+    firsts: FirstModels | None,
 ) -> Outcome:
     again = f"what was saved before is whole, so mend that and go on with: {resume_command(folder.path)}"
     scratch = folder.path / "scratch"
@@ -84,13 +103,21 @@ def _go(
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             setting = build.setting(spec, data, folder.path, scratch if spec.memory == "files" else None)
-            return _on(spec, setting, folder, listeners, stop)
+            return _on(
+                spec, build.filled(spec, data), setting, folder, listeners, stop, {} if firsts is None else firsts
+            )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _on(
-    spec: Spec, setting: Setting, folder: Folder, listeners: tuple[Listener, ...], stop: Callable[[], bool]
+    spec: Spec,
+    hyper: dict[str, Any],
+    setting: Setting,
+    folder: Folder,
+    listeners: tuple[Listener, ...],
+    stop: Callable[[], bool],
+    firsts: FirstModels,
 ) -> Outcome:
     """From the last checkpoint, or from the first round, to the end or until asked to stop."""
     earlier = folder.record() if folder.begun() else None
@@ -99,8 +126,10 @@ def _on(
     engine, choices = _engine(spec, setting, earlier["choices"] if earlier else None)
     checkpoints, state = Checkpoints(folder.path), setting.first_state()
     found = checkpoints.latest(state, setting.memory, setting.method.new_memory(state))
-    state, done = (found.state, found.number) if found else (state, 0)
-    record = earlier or first_record(spec, setting, choices, repeat_command(spec, folder.path))
+    if found is None and spec.seed not in firsts:
+        firsts[spec.seed] = pretrained(setting, build.pretraining(spec))
+    state, done = (found.state, found.number) if found else (setting.first_state(firsts[spec.seed]), 0)
+    record = earlier or first_record(spec, hyper, setting, choices, repeat_command(spec, folder.path))
     news = [*(found.passed_over if found else ()), *changed_versions(record)]
     notes = list(dict.fromkeys([*choices["notes"], *news]))
     record = record | {"status": "running", "rounds": [], "cost": None, "choices": choices | {"notes": notes}}

@@ -2,7 +2,8 @@
 
 Keys are those of `Spec`; `data.KEY` is for the data set; any other key is a hyper-parameter, of every method that has
 it, or of one method as `METHOD.KEY`. In a file, `[data_options]` and `[hyper]` are tables, `[hyper.fedsim]` is for one
-method.
+method. A comparison may hold a method several times, told apart by a word of the user's own behind an @:
+`fedmeta fedmeta@first-order fedmeta@first-order.order=1`.
 """
 
 import json
@@ -28,8 +29,14 @@ class Common(BaseModel):
 
     data: str = "digits"  # a name that `fedtailor data` lists, or an .npz file
     data_options: dict[str, Any] = {}
-    model: str = "mlp"  # mlp, linear, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task
+    model: str = (
+        "mlp"  # a name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task
+    )
     hidden: tuple[Whole, ...] = (64,)  # layers of the mlp
+    activation: Literal["relu", "elu", "tanh"] = "relu"  # of the mlp
+    pretrain: Annotated[int, Field(strict=True, ge=0)] = 0  # epochs on the server's data before the first round
+    pretrain_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    pretrain_batch: Whole = 20
     rounds: Whole = 50
     cohort: Whole = 10  # clients a round
     engine: Literal["vectorised", "one_by_one"] = "vectorised"
@@ -49,15 +56,13 @@ class Spec(Common):
     """One run: one method, one seed."""
 
     method: str = "fedsim"
+    label: str = ""  # what the method is called in tables and folders, if not by its name
     hyper: dict[str, Any] = {}
     seed: Seed = 0
 
     def resolved(self) -> Self:
         """The same with every default filled in, and everything checked that can be checked without reading data."""
-        given = dict(self.hyper)
-        if "decay_rounds" in hyper_names(self.method):
-            given.setdefault("decay_rounds", self.rounds)
-        hyper = asdict(methods.hyper_of(self.method, **given))
+        hyper = asdict(methods.hyper_of(self.method, **self.hyper))
         options = sources.options_of(self.data)
         for key in self.data_options:
             require(key in options, f"{self.data}: there is no option '{key}'; {nearest(key, options)}")
@@ -82,21 +87,31 @@ class Comparison(Common):
         """The runs, resolved."""
         shared = self.model_dump(exclude={"methods", "seeds", "hyper"})
         return [
-            Spec(**shared, method=method, seed=seed, hyper=self._hyper_of(method)).resolved()
-            for method in self.methods
+            Spec(**shared, method=method, label=label, seed=seed, hyper=self._hyper_of(word)).resolved()
+            for word in self.methods
+            for method, label in [(method_in(word), word if "@" in word else "")]
             for seed in self.seeds
         ]
 
-    def _hyper_of(self, method: str) -> dict[str, Any]:
-        valid = hyper_names(method)
+    def _hyper_of(self, word: str) -> dict[str, Any]:
+        """What is meant for all, for the method, and for this one of its kind, the last said being the strongest."""
+        valid, method = hyper_names(word), method_in(word)
         for_all = {key: value for key, value in self.hyper.items() if not isinstance(value, dict) and key in valid}
-        own: dict[str, Any] = self.hyper.get(method, {})
-        return for_all | own
+        own: dict[str, Any] = self.hyper.get(word, {})
+        return {**for_all, **self.hyper.get(method, {}), **own}
 
 
-def hyper_names(method: str) -> list[str]:
+def method_in(word: str) -> str:
+    """The method's name in a word of a comparison: `fedmeta@first-order` is fedmeta."""
+    method, at, mark = word.partition("@")
+    plain = all(letter.isalnum() or letter in "-_.+" for letter in mark)
+    require(bool(mark) == bool(at) and plain, f"'{word}': behind the @ letters, digits, - and _ are expected.")
+    return method
+
+
+def hyper_names(word: str) -> list[str]:
     """The hyper-parameters that a method has."""
-    return [field.name for field in fields(methods.file_of(method).Hyper)]
+    return [field.name for field in fields(methods.file_of(method_in(word)).Hyper)]
 
 
 def read_spec(words: list[str]) -> Spec:
@@ -132,7 +147,10 @@ def read_comparison(words: list[str]) -> Comparison:
     known = {option for method in spec.methods for option in hyper_names(method)}
     for key, value in spec.hyper.items():
         if isinstance(value, dict):
-            require(key in spec.methods, f"'{key}' is not among the methods {', '.join(spec.methods)}.")
+            methods.file_of(method_in(key))  # a file may say more than is asked for, a command may not
+            among = key in (*spec.methods, *map(method_in, spec.methods))
+            said = any(word.startswith(f"{key}.") for word in words)
+            require(among or not said, f"'{key}' is not among the methods {', '.join(spec.methods)}.")
         else:
             require(
                 key in known, f"There is no key '{key}'; {nearest(key, sorted({*known, *Comparison.model_fields}))}"
@@ -171,7 +189,7 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
         if place == "data":
             given["data_options"][inner] = value_of(text)
         elif dot:
-            methods.file_of(place)
+            methods.file_of(method_in(place))
             given["hyper"].setdefault(place, {})[inner] = value_of(text)
         elif key in kind.model_fields and key not in ("data_options", "hyper"):
             several = key in ("hidden", "methods", "seeds")

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedtailor import keyed, methods, trees
+from fedtailor import keyed, methods
 from fedtailor.data.dataset import Units
 from fedtailor.data.npz import read_npz
-from fedtailor.engines.base import Setting, alone
+from fedtailor.engines.base import Setting, alone, memory_of, offered
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import InputError, nearest, require
 from fedtailor.run import build
@@ -33,7 +33,7 @@ from fedtailor.run.personal import Personal, tailored
 from fedtailor.run.record import FORMAT, OWN_MODEL, Folder, spec_in
 from fedtailor.run.spec import Spec
 from fedtailor.task import Task
-from fedtailor.types import Method, State
+from fedtailor.types import Method, State, Tree
 
 BLOCK = 1024
 """Examples predicted at a time."""
@@ -47,19 +47,24 @@ class Trained(NamedTuple):
     task: Task
     method: Method
     state: State
+    offered: Tree | None  # memories that a newcomer may try
 
 
 def load(out: Path) -> Trained:
     """The model of a run, as of its last checkpoint."""
     folder = Folder(out)
-    spec, described = folder.spec(), folder.record()["data"]
+    spec, record = folder.spec(), folder.record()
+    described = record["data"]
     units = units_of(described["units"])
     task = build.task(spec, units, out)
-    method = methods.build(spec.method, task, **spec.hyper)
+    method = methods.build(spec.method, task, **record["hyper"])
     zero = torch.zeros((), dtype=torch.int64)
     first = State(task.params, zero, keyed.key(spec.seed, "server"), method.init(task.params))
-    state = _last_state(out, first, method, Memory(len(described["clients"])))
-    return Trained(spec, units, task, method, state)
+    memory = Memory(len(described["clients"]))
+    state = _last_state(out, first, method, memory)
+    tried = offered(memory, np.array(described["groups"]["train"]), method.tries, spec.seed)
+    memories = memory.gather(tried, method.new_memory(state)) if method.tries and len(tried) else None
+    return Trained(spec, units, task, method, state, memories)
 
 
 def _last_state(out: Path, first: State, method: Method, memory: Memory) -> State:
@@ -75,10 +80,9 @@ def personalise(out: Path, data: Path, to: Path) -> Personal:
     _require_empty(to)
     arrays = read_npz(data, ("x", "y"))
     trained = load(out)
-    made = tailored(
-        trained.method, trained.task, trained.state, trained.units, trained.spec.seed, arrays["x"], arrays["y"]
-    )
-    _write(made, trained.spec, out, to)
+    spec, units, task, method, state, memories = trained
+    made = tailored(method, task, state, units, spec.seed, arrays["x"], arrays["y"], memories)
+    _write(made, spec, out, to)
     return made
 
 
@@ -102,9 +106,10 @@ def _of_client(setting: Setting, state: State, client: str) -> Any:
             f"There is no client '{client}' in data set '{setting.data.name}'; {nearest(client, ids[:50])}"
         )
     number = ids.index(client)
-    method, key = setting.method, setting.keys("personalise", 0, [number])[0]
-    memory = setting.memory.gather(np.array([number]), method.new_memory(state))
-    return alone(method.personalise, method.broadcast(state), trees.row(memory, 0), setting.clients(), number, key)
+    method, key, site = setting.method, setting.keys("personalise", 0, [number])[0], setting.clients()
+    sent = method.broadcast(state)
+    own = memory_of(setting, site, sent, method.new_memory(state), number)
+    return alone(method.personalise, sent, own, site, number, key)
 
 
 def predict(model: Path, data: Path) -> np.ndarray:
@@ -158,6 +163,12 @@ def write_csv(path: Path, answers: np.ndarray) -> None:
         write_bytes(path, ("\n".join(lines) + "\n").encode())
 
 
+def _called(make: Any) -> str:
+    """The call that a bound maker of the list of models is."""
+    options = [f"{name}=torch.nn.{kind.__name__}" for name, kind in make.keywords.items()]
+    return f"{make.func.__name__}({', '.join([*map(repr, make.args), *options])})"
+
+
 def how_to_load(to: Path) -> str:
     """Three lines of PyTorch that load a tailored model, from wherever they are run."""
     place = to.resolve()
@@ -168,7 +179,7 @@ def how_to_load(to: Path) -> str:
         made = f"{name}().evaluating" if isinstance(make(), Task) else f"{name}()"
         first = f"import sys; sys.path.insert(0, {str(place)!r}); from own_model import {name}; model = {made}"
     else:
-        first = f"import fedtailor.models; model = fedtailor.models.mlp{getattr(make, 'args', ())!r}"
+        first = f"import torch, fedtailor.models; model = fedtailor.models.{_called(make)}"
     double = ".double()" if spec.precision == "float64" else ""
     load = f"model.load_state_dict(load_file({str(place / 'model.safetensors')!r}))"
     return "\n".join((first + double, "from safetensors.torch import load_file", load))

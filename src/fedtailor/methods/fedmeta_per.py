@@ -1,0 +1,28 @@
+"""FedMeta-Per: federated meta-learning with personal layers (Nguyen et al., ACIIDS 2022).
+
+    client   one step of FedMeta's kind on the shared base and its own head w = (w_B, w_P(i)):
+             w^ = w - alpha g(w; support);   w <- w - beta d/dw f(w^(w); query)                           (6), (7)
+    server   averages the bases by query size, with Meta-SGD their rates too;   heads and their rates never travel
+
+The paper's algorithm 3 stops after the inner step; its equations are meant. A client without a head starts from the
+first one. A newcomer starts from it too; or, if clients offer theirs (`offer`), it adapts each of at most so many on
+its own examples and keeps the one with the smallest loss on them. Personalising is the inner step.
+
+Identities: with personal = none it is FedMeta; with alpha = 0 it is FedPer on the query examples.
+"""
+
+from dataclasses import dataclass
+
+from fedtailor.methods import fedmeta, personal_layers
+from fedtailor.task import Task
+from fedtailor.types import Method
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyper(personal_layers.Hyper, fedmeta.Hyper):
+    """Hyper-parameters of FedMeta-Per."""
+
+
+def build(task: Task, hyper: Hyper) -> Method:
+    """FedMeta-Per on a task."""
+    return personal_layers.build(task, hyper, fedmeta.build(task, hyper))._replace(name="fedmeta-per")
