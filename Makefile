@@ -27,11 +27,14 @@ help:
 demo: .venv/user
 	$(BIN)/fedtailor compare seeds=0,1,2
 
+# Tests run beside each other, each on one thread: their models are too small for more.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
 test: .venv/developer
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 slow: .venv/developer
-	$(BIN)/python -m pytest -m 'slow or not slow'
+	$(PYTEST) -m 'slow or not slow'
 
 check: .venv/developer
 	$(BIN)/ruff format --check .

@@ -85,23 +85,62 @@ def test_every_command_has_an_example_in_its_help(command: str) -> None:
     assert f"fedtailor {command}" in done.stdout.split("Example", 1)[1]
 
 
+def test_the_help_of_run_names_every_key_and_model() -> None:
+    from fedtailor.run.build import MODELS
+    from fedtailor.run.spec import Spec
+
+    said = " ".join(run("run", "--help").stdout.replace("│", " ").split())
+    keys, models = re.findall(r"Keys: (.+?);.*Models: (.+?)\. ", said)[0]
+    assert set(models.split(", ")) == set(MODELS)
+    assert {*keys.split(", "), "data_options", "hyper"} - {"out"} == set(Spec.model_fields)
+
+
 def test_lists_for_programs() -> None:
     listed = json.loads(run("methods", "--json").stdout)
     assert [entry["method"] for entry in listed] == list(methods.NAMES)
     assert {entry["method"]: entry["needs"] for entry in listed}["fedsim"] == "server data, individual uploads"
-    assert [entry["data"] for entry in json.loads(run("data", "--json").stdout)] == ["digits", "synthetic", "FILE.npz"]
+    names = [entry["data"] for entry in json.loads(run("data", "--json").stdout)]
+    assert names == ["digits", "synthetic", "mnist", "cifar10", "FILE.npz"]
     (entry,) = json.loads(run("methods", "fedsim", "--json").stdout)
     assert "algorithm 2" in entry["description"]
     meanings = {row["hyper-parameter"]: row["meaning"] for row in entry["hyper"]}
     assert meanings["beta"] == "step size along the meta-gradient"
 
 
-def test_every_hyper_parameter_has_a_meaning() -> None:
-    from fedtailor.run.catalogue import method_entry
+def test_the_list_of_methods_fits_a_page() -> None:
+    done = run("methods")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    figures = dict(re.findall(r"^(\S+) +(\d+\.\d +\S+ +\w+)  ", done.stdout, re.MULTILINE))
+    assert list(figures) == list(methods.NAMES)
+    assert figures["fedavg"].split() == ["1.0", "1.0", "yes"]
+    assert figures["scaffold"].split() == ["2.0", "1.0", "yes"]
+    assert figures["fedsim"].split() == ["1.0", "1.0", "no"]
+    assert figures["local"].split() == ["0.0", "-", "yes"]
+    assert "  FedAvg whose clients are held near the global model (Li et al., MLSys 2020)" in lines
+    assert lines[-1] == "for example fsl+fedsim, or fsl+per+fedmeta."
+    for word in methods.WRAPPERS:
+        assert re.search(rf"^  {word} +\w", done.stdout, re.MULTILINE), word
 
-    for name in methods.NAMES:
-        for row in method_entry(name)["hyper"]:
-            assert row["meaning"], f"{name}: {row['hyper-parameter']}"
+
+def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
+    done = run("methods", "fsl+pfedme")
+    assert done.returncode == 0, done.stderr
+    for sentence in (
+        "w' = (1 - beta) w + beta mean_i w_i",
+        "needs      server data, client memory",
+        "gradients  5.0 times FedAvg's floating-point operations a local step",
+        "secure     yes",
+    ):
+        assert sentence in done.stdout
+    assert re.search(r"^inner_steps +5 +steps of the personal model on each batch", done.stdout, re.MULTILINE)
+    assert re.search(r"^gamma +1\.0 +weight of the server's learning", done.stdout, re.MULTILINE)
+    assert re.search(r"^learn_lr +none ", done.stdout, re.MULTILINE)
+    refused = run("methods", "per+afml")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("fedtailor: personal layers: afml ")
+    assert refused.stdout == ""
 
 
 def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:

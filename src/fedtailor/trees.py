@@ -119,12 +119,14 @@ def part(tree: Tree, names: frozenset[str], inside: bool) -> Tree:
     return () if inside else tree
 
 
-def joined(rest: Tree, own: Tree) -> Tree:
-    """The tree whose parts these are."""
+def joined(rest: Tree, own: Tree, order: Sequence[str] = ()) -> Tree:
+    """The tree whose parts these are; names in its dicts stand in the given order, any others behind them."""
     if isinstance(rest, dict):
-        return {**rest, **own}
+        place = {name: number for number, name in enumerate(order)}
+        whole = {**rest, **own}
+        return {name: whole[name] for name in sorted(whole, key=lambda name: place.get(name, len(place)))}
     if isinstance(rest, tuple):
-        return _like_tuple(rest, [joined(a, b) for a, b in zip(rest, own, strict=True)])
+        return _like_tuple(rest, [joined(a, b, order) for a, b in zip(rest, own, strict=True)])
     return rest
 
 

@@ -19,9 +19,14 @@ Show = Annotated[bool, typer.Option("--show", help="Print the whole specificatio
 def run(words: Words = None, show: Show = False) -> None:
     """Trains one method and records everything.
 
-    Keys: method, data, model, hidden, rounds, cohort, seed, engine, device, precision, chunk, compile, threads, memory,
-    evaluate_every, watch, checkpoint_every, out; `data.KEY` is for the data set; any other key is a hyper-parameter of
-    the method. `--show` lists them all with their values.
+    Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds, cohort, seed, engine,
+    device, precision, chunk, compile, threads, memory, evaluate_every, watch, checkpoint_every, log, label, out;
+    `data.KEY` is for the data set; any other key is a hyper-parameter of the method. `--show` lists them all with their
+    values.
+
+    Methods are those that `fedtailor methods` lists, with words before them: fsl+fedsim. Data sets are those that
+    `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist, fsl-cifar, fedsim-femnist, resnet18,
+    FILE.py:NAME.
 
     Examples:
 
@@ -30,6 +35,8 @@ def run(words: Words = None, show: Show = False) -> None:
         fedtailor run my.toml lr=0.05 data.clients=50
 
         fedtailor run method=fedavg data=my.npz model=my_model.py:Net data.server=0.05
+
+        fedtailor run method=fsl+fedsim pretrain=5 gamma=0.5
     """
     from fedtailor.run.commands import resume_command
     from fedtailor.run.session import start
@@ -56,7 +63,8 @@ def compare(
     """Trains several methods on the same clients, cohorts and first weights: one table, one report.
 
     Keys are those of `fedtailor run`, with `seeds=0,1,2` for `seed`. A hyper-parameter alone is for every method that
-    has it; `METHOD.KEY` is for one method. The same command with the same `out` goes on where it was stopped.
+    has it; `METHOD.KEY` is for one method. A method may come several times, told apart by a word behind an @. The same
+    command with the same `out` goes on where it was stopped.
 
     Examples:
 
@@ -65,6 +73,8 @@ def compare(
         fedtailor compare local fedavg fedsim data=digits rounds=30 seeds=1,2,3
 
         fedtailor compare fedavg fedsim data=synthetic lr=0.05 fedsim.lam=0.5 data.clients=50 out=DIR
+
+        fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo fsl+per+fedsim
     """
     from fedtailor.run.compare import compare as run_all
     from fedtailor.run.spec import read_comparison, shown

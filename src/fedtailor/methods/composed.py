@@ -1,7 +1,7 @@
 """Methods made of methods: `fsl+fedsim` is FedSIM whose server also learns, `fsl+per+fedmeta` is two around one."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -68,6 +68,7 @@ class Composition:
 def _hyper(name: str, outer: list[type[Any]], inner: type[Any]) -> type[Any]:
     """The hyper-parameters of all together. The class cannot be found by its name, so no method may bind one."""
     kinds = [kind for kind in dict.fromkeys(outer) if not issubclass(inner, kind)]
-    made = make_dataclass("Hyper", [], bases=(*kinds, inner), frozen=True, kw_only=True)
+    own = [(each.name, each.type, field(default=each.default)) for each in fields(inner)]  # else the wrappers' win
+    made = make_dataclass("Hyper", own, bases=(*kinds, inner), frozen=True, kw_only=True)
     made.__module__ = f"{__name__}.{name}"
     return made

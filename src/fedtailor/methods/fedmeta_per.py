@@ -19,7 +19,7 @@ from fedtailor.types import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(personal_layers.Hyper, fedmeta.Hyper):
+class Hyper(fedmeta.Hyper, personal_layers.Hyper):
     """Hyper-parameters of FedMeta-Per."""
 
 

@@ -72,7 +72,7 @@ def model(sent: Params, carry: Carry) -> Params:
 
 def build(task: Task, hyper: Hyper) -> Method:
     """FedRep on a task."""
-    names = personal_layers.chosen(task, str(hyper.personal))
+    names = personal_layers.chosen(task, hyper.personal)
     head = pieces.local_optimiser(replace(hyper, lr=hyper.head_lr or hyper.lr))
     base, tuner = pieces.local_optimiser(hyper), optim.sgd(hyper.tune_lr or hyper.head_lr or hyper.lr)
     on_head, on_base = (partial(descend, by, task.loss, names, own) for by, own in ((head, True), (base, False)))
@@ -89,4 +89,4 @@ def build(task: Task, hyper: Hyper) -> Method:
         server=Work(pieces.mean_change, (), partial(pieces.add, hyper.server_lr)),
         personalise=Work(partial(begin, tuner, tuner, names), tuning, model),
     )
-    return personal_layers.wrapped(together, names, hyper.offer)
+    return personal_layers.wrapped(together, names, tuple(task.params), hyper.offer)

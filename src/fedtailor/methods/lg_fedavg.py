@@ -21,7 +21,9 @@ from fedtailor.types import Method
 class Hyper(personal_layers.Hyper, fedavg.Hyper):
     """Hyper-parameters of LG-FedAvg."""
 
-    personal: str | int = "all-but-last"  # layers that stay with a client: all-but-last, last, all, none, or names
+    personal: str | int | None = (
+        "all-but-last"  # layers that stay with a client: all-but-last, last, all, none, or names
+    )
 
 
 def build(task: Task, hyper: Hyper) -> Method:

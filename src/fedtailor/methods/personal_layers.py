@@ -20,13 +20,17 @@ from fedtailor.task import Task
 from fedtailor.types import Batch, Gathered, Method, Params, Phase, Result, State, Tree, Work
 
 Names = frozenset[str]
+Order = tuple[str, ...]
+"""The model's parameters as they follow each other: trees that are put together again must not change their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hyper(pieces.Local):
     """Hyper-parameters of personal layers."""
 
-    personal: str | int = "last"  # layers that stay with a client: last, all-but-last, all, none, or names: fc1,fc2
+    personal: str | int | None = (
+        "last"  # layers that stay with a client: last, all-but-last, all, none, or names: fc1,fc2
+    )
     offer: int = 0  # how many clients' personal layers a newcomer may try; 0: they stay private
 
     def __post_init__(self) -> None:
@@ -35,8 +39,9 @@ class Hyper(pieces.Local):
         pieces.check(self, not_negative=("offer",))
 
 
-def chosen(task: Task, personal: str) -> Names:
-    """The parameters of the layers that stay with a client."""
+def chosen(task: Task, layers: str | int | None) -> Names:
+    """The parameters of the layers that stay with a client; None is what a command line makes of the word none."""
+    personal = "none" if layers is None else str(layers)
     everything, last = frozenset(task.params), frozenset(task.last)
     words = {"last": last, "all-but-last": everything - last, "all": everything, "none": frozenset[str]()}
     if personal in words:
@@ -44,37 +49,39 @@ def chosen(task: Task, personal: str) -> Names:
     found: set[str] = set()
     for layer in personal.split(","):
         own = {name for name in everything if name == layer or name.startswith(f"{layer}.")}
-        layers = dict.fromkeys(name.rpartition(".")[0] for name in task.params)
-        known = f"there are {', '.join(layers)}, and the words {', '.join(words)}"
+        there = dict.fromkeys(name.rpartition(".")[0] for name in task.params)
+        known = f"there are {', '.join(there)}, and the words {', '.join(words)}"
         require(bool(own), f"personal: there is no layer '{layer}'; {known}.")
         found |= own
     return frozenset(found)
 
 
-def start(begin: Any, sent: Tree, memory: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+def start(order: Order, begin: Any, sent: Tree, memory: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
     """The method's start, with the client's own layers in place."""
     own, inside = memory
-    return own, begin(trees.joined(sent, own), inside)
+    return own, begin(trees.joined(sent, own, order), inside)
 
 
-def step(inner: Any, sent: Tree, carry: tuple[Tree, Tree], batches: tuple[Batch, ...]) -> tuple[Tree, Tree]:
+def step(
+    order: Order, inner: Any, sent: Tree, carry: tuple[Tree, Tree], batches: tuple[Batch, ...]
+) -> tuple[Tree, Tree]:
     """The method's step."""
     own, inside = carry
-    return own, inner(trees.joined(sent, own), inside, batches)
+    return own, inner(trees.joined(sent, own, order), inside, batches)
 
 
-def keep(names: Names, finish: Any, sent: Tree, carry: tuple[Tree, Tree]) -> Result:
+def keep(names: Names, order: Order, finish: Any, sent: Tree, carry: tuple[Tree, Tree]) -> Result:
     """Changes of the base travel; the personal layers stay, with whatever else the method keeps."""
     own, inside = carry
-    result: Result = finish(trees.joined(sent, own), inside)
+    result: Result = finish(trees.joined(sent, own, order), inside)
     mine = trees.add(own, trees.part(result.change, names, True))
     return Result(trees.part(result.change, names, False), (mine, result.memory))
 
 
-def model(finish: Any, sent: Tree, carry: tuple[Tree, Tree]) -> Params:
+def model(order: Order, finish: Any, sent: Tree, carry: tuple[Tree, Tree]) -> Params:
     """The method's model for the client."""
     own, inside = carry
-    params: Params = finish(trees.joined(sent, own), inside)
+    params: Params = finish(trees.joined(sent, own, order), inside)
     return params
 
 
@@ -88,9 +95,9 @@ def copy(names: Names, broadcast: Any, new_memory: Any, state: State) -> tuple[T
     return trees.part(broadcast(state), names, True), new_memory(state)
 
 
-def unseen(names: Names, broadcast: Any, state: State, change: Tree) -> Tree:
+def unseen(names: Names, order: Order, broadcast: Any, state: State, change: Tree) -> Tree:
     """A change as the method's server expects it: personal layers have not moved."""
-    return trees.joined(change, trees.zeros(trees.part(broadcast(state), names, True)))
+    return trees.joined(change, trees.zeros(trees.part(broadcast(state), names, True)), order)
 
 
 def gather(pad: Any, begin: Any, state: State, gathered: Gathered) -> Tree:
@@ -98,11 +105,11 @@ def gather(pad: Any, begin: Any, state: State, gathered: Gathered) -> Tree:
     return begin(state, gathered._replace(change=pad(state, gathered.change)))
 
 
-def restore(names: Names, finish: Any, state: State, carry: Tree) -> State:
+def restore(names: Names, order: Order, finish: Any, state: State, carry: Tree) -> State:
     """The server's end: whatever it has mixed (a Hessian does), its copy of the personal layers is as it was."""
     new: State = finish(state, carry)
     kept = [
-        trees.joined(trees.part(after, names, False), trees.part(before, names, True))
+        trees.joined(trees.part(after, names, False), trees.part(before, names, True), order)
         for before, after in ((state.params, new.params), (state.extra, new.extra))
     ]
     return new._replace(params=kept[0], extra=kept[1])
@@ -120,33 +127,33 @@ def end_correction(names: Names, finish: Any, state: State, carry: Tree) -> Tree
 
 def build(task: Task, hyper: Hyper, method: Method) -> Method:
     """A method whose clients keep some layers to themselves."""
-    return wrapped(method, chosen(task, str(hyper.personal)), hyper.offer)
+    return wrapped(method, chosen(task, hyper.personal), tuple(task.params), hyper.offer)
 
 
-def wrapped(method: Method, names: Names, offer: int = 0) -> Method:
-    """A method with these parameters personal."""
+def wrapped(method: Method, names: Names, order: Order, offer: int = 0) -> Method:
+    """A method with these of the parameters personal."""
     _refuse(method, offer)
-    pad, correct = partial(unseen, names, method.broadcast), method.correct
+    pad, correct = partial(unseen, names, order, method.broadcast), method.correct
     return method._replace(
         broadcast=partial(base, names, method.broadcast),
         new_memory=partial(copy, names, method.broadcast, method.new_memory),
-        client=_lifted(method.client, partial(keep, names, method.client.finish)),
-        personalise=_lifted(method.personalise, partial(model, method.personalise.finish)),
+        client=_lifted(method.client, order, partial(keep, names, order, method.client.finish)),
+        personalise=_lifted(method.personalise, order, partial(model, order, method.personalise.finish)),
         server=method.server._replace(
-            start=partial(gather, pad, method.server.start), finish=partial(restore, names, method.server.finish)
+            start=partial(gather, pad, method.server.start), finish=partial(restore, names, order, method.server.finish)
         ),
         correct=correct
         and correct._replace(
             start=partial(begin_correction, pad, correct.start), finish=partial(end_correction, names, correct.finish)
         ),
-        tries=offer,
+        tries=offer if names else 0,
     )
 
 
-def _lifted(work: Work, finish: Callable[..., Any]) -> Work:
+def _lifted(work: Work, order: Order, finish: Callable[..., Any]) -> Work:
     """A client's work with the personal layers beside what it carries."""
-    phases = tuple(Phase(partial(step, phase.step), phase.plan) for phase in work.phases)
-    return Work(partial(start, work.start), phases, finish)
+    phases = tuple(Phase(partial(step, order, phase.step), phase.plan) for phase in work.phases)
+    return Work(partial(start, order, work.start), phases, finish)
 
 
 def _refuse(method: Method, offer: int) -> None:

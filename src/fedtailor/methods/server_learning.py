@@ -41,7 +41,7 @@ class Hyper(pieces.Local):
         size = self.learn_batch or self.batch
         a_epoch = ceil(facts.examples / self.batch)
         steps = self.steps or self.epochs * a_epoch
-        passes = self.learn_epochs or ceil(facts.examples / own * steps / a_epoch)
+        passes = self.learn_epochs or ceil(facts.examples * steps / (own * a_epoch))  # one rounding: 10/3*3 is 10
         rate = self.learn_lr or sqrt(facts.cohort) * self.lr * steps / (passes * ceil(own / size))
         return replace(filled, learn_lr=rate, learn_epochs=passes, learn_batch=size)
 

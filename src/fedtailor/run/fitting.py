@@ -115,7 +115,7 @@ def trained(
 
 def cohort_of(setting: Setting, cohort: int) -> int:
     """How many clients a round has: the pool is alone."""
-    return cohort if setting.method.view == "clients" else 1
+    return 1 if setting.method.view == "pooled" else cohort
 
 
 def prepare(

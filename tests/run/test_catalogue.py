@@ -1,0 +1,187 @@
+"""What the list of methods says is counted here by hand."""
+
+import dataclasses
+import re
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedtailor import methods
+from fedtailor.errors import InputError
+from fedtailor.run import catalogue
+from fedtailor.run.catalogue import comments, measured, measuring_task, method_entry, paper_of, why_not_averaged
+
+INPUTS, (HIDDEN,), CLASSES = catalogue.MEASURED_ON
+BASE, HEAD = INPUTS * HIDDEN + HIDDEN, HIDDEN * CLASSES + CLASSES
+MODEL = BASE + HEAD
+
+
+def products(*, head: int, base: int) -> int:
+    """Floating-point operations of matrix products: so many with the head's weights, so many with the base's."""
+    return 2 * catalogue.EXAMPLES * (head * HIDDEN * CLASSES + base * INPUTS * HIDDEN)
+
+
+GRADIENT = products(head=3, base=2)
+"""Forward through both layers; backward to both weights, and through the head to what it was given."""
+
+FLOPS = [
+    ("fedavg", {}, GRADIENT),
+    ("fedprox", {}, GRADIENT),
+    ("scaffold", {}, GRADIENT),
+    ("pfedme", {"inner_steps": 3}, 3 * GRADIENT),
+    ("ditto", {}, 2 * GRADIENT),
+    ("apfl", {}, 2 * GRADIENT),
+    ("fedrep", {}, products(head=2, base=1) + products(head=2, base=2)),  # the head's step, then the base's
+    ("per-fedavg", {"variant": "fo"}, 2 * GRADIENT),
+    ("per-fedavg", {"variant": "hf"}, 4 * GRADIENT),
+    ("fedmeta", {"order": 1}, 2 * GRADIENT),
+    ("local", {}, 0),
+]
+
+
+@pytest.mark.parametrize(("name", "hyper", "flops"), FLOPS, ids=[f"{row[0]}-{row[1]}" for row in FLOPS])
+def test_the_work_of_a_step(name: str, hyper: dict[str, object], flops: int) -> None:
+    assert measured(methods.build(name, measuring_task(), **hyper)).flops == flops
+
+
+SENT = [
+    ("fedavg", {}, 2 * MODEL),
+    ("local", {}, 0),
+    ("scaffold", {}, 4 * MODEL),
+    ("feddyn", {}, 2 * MODEL),
+    ("fedper", {}, 2 * BASE),
+    ("fedper", {"offer": 2}, 2 * BASE + HEAD),  # the head that is offered travels too
+    ("lg-fedavg", {}, 2 * HEAD),
+    ("fedmeta", {"inner": "meta-sgd"}, 4 * MODEL),
+    ("fedmeta-per", {"inner": "meta-sgd"}, 4 * BASE),
+    ("afml", {}, 2 * (MODEL + HIDDEN * HIDDEN + HIDDEN) + BASE),  # a sample down, its change up, and the mean
+    ("fsl+per+fedavg", {}, 2 * BASE),
+]
+
+
+@pytest.mark.parametrize(("name", "hyper", "numbers"), SENT, ids=[f"{row[0]}-{row[1]}" for row in SENT])
+def test_what_travels_in_a_round(name: str, hyper: dict[str, object], numbers: int) -> None:
+    assert measured(methods.build(name, measuring_task(), **hyper)).sent == 4 * numbers
+
+
+def test_an_entry_gives_ratios() -> None:
+    entry = method_entry("fedper")
+    assert entry["sends"] == round(BASE / MODEL, 1)
+    assert entry["gradients"] == 1.0
+    assert method_entry("pfedme")["gradients"] == 5.0
+    assert method_entry("local")["gradients"] is None
+
+
+NEEDS = {
+    "local": "client memory",
+    "centralised": "pooled data",
+    "fedavg": "-",
+    "lg-fedavg": "client memory",
+    "fsl": "server data",
+    "ds": "server data, shared data",
+    "fedsim": "server data, individual uploads",
+    "fsl+per+fedmeta": "server data, client memory",
+}
+
+
+@pytest.mark.parametrize(("name", "needs"), NEEDS.items(), ids=NEEDS)
+def test_what_a_method_needs(name: str, needs: str) -> None:
+    assert method_entry(name)["needs"] == needs
+
+
+def median(stacked: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    return stacked.median(0).values
+
+
+def test_why_a_method_needs_more_than_the_average() -> None:
+    task = measuring_task()
+    plain = methods.build("fedavg", task)
+    assert why_not_averaged(plain) == ""
+    assert why_not_averaged(methods.build("fedsim", task, at="mean")) == ""
+    assert "each upload" in why_not_averaged(methods.build("fedsim", task))
+    assert "rule" in why_not_averaged(plain._replace(combine=median))
+    assert "newcomers" in why_not_averaged(methods.build("fedper", task, offer=2))
+    assert "one place" in why_not_averaged(methods.build("centralised", task))
+
+
+def test_papers_are_read_from_the_first_line() -> None:
+    assert method_entry("fedavg")["paper"] == "McMahan et al., AISTATS 2017"
+    assert method_entry("fedavg")["summary"] == "clients train from the global model, the server averages"
+    assert method_entry("local")["paper"] == ""
+    both = method_entry("fsl+fedsim")["paper"]
+    assert "Mai" in both
+    assert "Song" in both
+    assert paper_of("A method (in short) of nobody: it averages.\n\n(Elsewhere, 2020)") == ""
+
+
+def test_every_method_and_every_composition_has_an_entry_or_is_refused() -> None:
+    refused = set()
+    for word in methods.WRAPPERS:
+        for name in methods.NAMES:
+            try:
+                entry = method_entry(f"{word}+{name}")
+            except InputError:
+                refused.add(f"{word}+{name}")
+                continue
+            assert all(row["meaning"] for row in entry["hyper"]), entry["method"]
+    assert {"fsl+local", "per+centralised", "ds+ds", "per+afml", "fsl+fsl-p"} <= refused
+    assert not refused & {f"{word}+{name}" for word in methods.WRAPPERS for name in ("fedavg", "fedsim", "scaffold")}
+
+
+def test_every_hyper_parameter_has_a_meaning() -> None:
+    for name in methods.NAMES:
+        for row in method_entry(name)["hyper"]:
+            assert row["meaning"], f"{name}: {row['hyper-parameter']}"
+
+
+def test_a_composition_shows_the_method_s_own_defaults() -> None:
+    for first, second in permutations(("fsl", "ds", "per"), 2):
+        alone = {row["hyper-parameter"]: row["default"] for row in method_entry("fedmeta")["hyper"]}
+        try:
+            rows = method_entry(f"{first}+{second}+fedmeta")["hyper"]
+        except InputError:
+            continue
+        around = {row["hyper-parameter"]: row["default"] for row in rows}
+        assert {key: around[key] for key in alone} == alone
+
+
+@dataclasses.dataclass
+class Explained:
+    """Fields with comments of one line, of two, behind a # that is none, and without."""
+
+    one: int = 1  # in a line
+    two: int = 2  # begins here
+    # and ends here
+    three: str = "#"  # behind
+    four: int = 4
+
+
+def test_a_comment_may_go_on_over_lines() -> None:
+    said = {"one": "in a line", "two": "begins here and ends here", "three": "behind", "four": ""}
+    assert comments(Explained) == said
+    made = dataclasses.make_dataclass("Made", [], bases=(Explained,))
+    assert comments(made) == comments(Explained)
+    assert "all-but-last, last" in comments(methods.file_of("lg-fedavg").Hyper)["personal"]
+    open_to_paper = {row["hyper-parameter"]: row["meaning"] for row in method_entry("fsl")["hyper"]}["learn_epochs"]
+    assert open_to_paper.endswith("make its work a client's, in Python: 1")
+
+
+def test_words_that_can_stand_before_a_name() -> None:
+    listed = catalogue.wrapper_list()
+    assert [entry["word"] for entry in listed] == list(methods.WRAPPERS)
+    for entry in listed:
+        assert entry["summary"]
+        methods.build(entry["example"], measuring_task())
+
+
+def test_the_document_states_the_same_costs() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    stated = dict(re.findall(r"^### `(\S+)`\n\n\*(.+)\.\*$", document, re.MULTILINE))
+    assert sorted(stated) == sorted(methods.NAMES)
+    for entry in catalogue.method_list():
+        gradients = "-" if entry["gradients"] is None else entry["gradients"]
+        secure, needs = "no" if entry["not_averaged"] else "yes", entry["needs"].replace("-", "nothing more")
+        found = f"Sends {entry['sends']}; gradients {gradients}; secure aggregation: {secure}; needs: {needs}"
+        assert stated[entry["method"]] == found

@@ -1,0 +1,105 @@
+"""The tables in the documents are those that the records make."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+STUDY = Path(__file__).parents[1] / "studies" / "methods"
+DOCUMENTS = (STUDY / "README.md", STUDY.parents[1] / "docs" / "methods.md")
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the study that makes the table."""
+    monkeypatch.syspath_prepend(str(STUDY))
+    monkeypatch.delitem(sys.modules, "table", raising=False)
+    return __import__("table")
+
+
+@pytest.fixture
+def records() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((STUDY / "records.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.parent.name)
+def test_a_document_shows_the_table_of_the_records(document: Path, table: Any, records: dict[str, Any]) -> None:
+    assert table.shown_in(document.read_text()) == table.table(records)
+
+
+def cells(table: Any, records: dict[str, Any]) -> dict[str, list[str]]:
+    """The table's rows by the method's name."""
+    rows = [line.strip("| ").split(" | ") for line in table.table(records).splitlines()[2:]]
+    return {re.findall(r"`(.+)`", row[0])[0]: row[1:] for row in rows}
+
+
+def test_the_figures_are_means_and_standard_deviations_over_seeds(table: Any, records: dict[str, Any]) -> None:
+    shown = cells(table, records)
+    assert set(shown) == {run["name"] for run in records["runs"]}
+    columns = (("local before", "macro"), ("local after", "macro"), ("local after", "worst tenth"))
+    for name, row in shown.items():
+        own = [run for run in records["runs"] if run["name"] == name]
+        assert sorted(run["seed"] for run in own) == [0, 1, 2]
+        for cell, (column, figure) in zip(
+            row, (*columns, ("new before", "macro"), ("new after", "macro")), strict=False
+        ):
+            values = 100 * np.array([run[column][figure] for run in own])
+            assert cell.rstrip("¹²") == f"{values.mean():.1f} ± {values.std(ddof=1):.1f}"
+        sent = np.mean([run["cost"]["bytes_down"] + run["cost"]["bytes_up"] for run in own])
+        assert row[-1] == f"{sent / 1e6:.0f}"
+    order = [float(row[1].split()[0]) for row in shown.values()]
+    assert order == sorted(order, reverse=True)
+
+
+def made(**after: list[float]) -> dict[str, Any]:
+    """Records of methods with these accuracies after personalising, one for each seed."""
+    same = {"macro": 0.5, "worst tenth": 0.25}
+    cost = {"bytes_down": 10**6, "bytes_up": 2 * 10**6}
+    return {
+        "runs": [
+            {"name": name, "seed": seed, "cost": cost, "local before": same, "new before": same}
+            | {f"{group} after": same | {"macro": value} for group in ("local", "new")}
+            for name, values in after.items()
+            for seed, value in enumerate(values)
+        ]
+    }
+
+
+def test_a_mark_says_what_a_method_is_below(table: Any) -> None:
+    shown = cells(
+        table,
+        made(
+            local=[0.96, 0.96, 0.96],
+            fedavg=[0.92, 0.93, 0.94],
+            near=[0.95, 0.96, 0.97],
+            between=[0.93, 0.93, 0.93],
+            low=[0.90, 0.90, 0.91],
+        ),
+    )
+    assert list(shown) == ["local", "near", "fedavg", "between", "low"]
+    assert {name: row[1] for name, row in shown.items()} == {
+        "local": "96.0 ± 0.0",
+        "near": "96.0 ± 1.0",
+        "fedavg": "93.0 ± 1.0¹",
+        "between": "93.0 ± 0.0¹",
+        "low": "90.3 ± 0.6²",
+    }
+    assert shown["low"] == ["50.0 ± 0.0", "90.3 ± 0.6²", "25.0 ± 0.0", "50.0 ± 0.0", "90.3 ± 0.6²", "3"]
+
+
+def test_every_method_of_the_comparison_is_in_the_table(table: Any, records: dict[str, Any]) -> None:
+    from fedtailor.run.spec import read_comparison
+
+    assert set(cells(table, records)) == set(read_comparison([str(STUDY / "compare.toml")]).methods)
+
+
+def test_every_marked_method_is_spoken_of(table: Any, records: dict[str, Any]) -> None:
+    said = (STUDY / "README.md").read_text().partition(table.END)[2]
+    marked = [name for name, row in cells(table, records).items() if any(cell[-1] in "¹²" for cell in row)]
+    for name in marked:
+        assert f"`{name}`" in said, name
