@@ -19,7 +19,7 @@ def read_npz(path: str | Path, needed: tuple[str, ...]) -> dict[str, Array]:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (OSError, ValueError, BadZipFile, zlib.error, EOFError, AttributeError, TypeError) as problem:
+    except (OSError, ValueError, BadZipFile, zlib.error, EOFError, AttributeError, TypeError, RuntimeError) as problem:
         reason = next(iter(str(problem).splitlines()), type(problem).__name__)
         raise InputError(f"'{path}' cannot be read as an .npz file of plain arrays: {reason}") from None
     missing = [name for name in needed if name not in arrays]

@@ -1,0 +1,174 @@
+"""What a population of the size of StackOverflow costs on disk: building it, opening it, a cohort's batches, and RAM.
+
+Run with `python benchmarks/store.py [clients=342477] [sentences=20000000]` (135000000 sentences are as many as there
+are, 5.4 GB). Sentences of 20 tokens are generated, streamed into a store where data lies (FEDTAILOR_DATA), read by a
+process of its own, and deleted. A plain write of the same bytes to the same disk is measured beside it.
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedtailor import keyed
+from fedtailor.data import Holders
+from fedtailor.data.batching import places, step_counts
+from fedtailor.data.blocks import Block
+from fedtailor.data.store import MadeFrom, Stored, build, opened, remove, runs, smallest
+from fedtailor.types import Draw, Plan
+
+NAME = "benchmark-population"
+TOKENS, VOCABULARY = 20, 10_000
+POOL = 1 << 20  # different sentences
+COHORT, BATCH, COHORTS, MOST = 100, 16, 30, 256
+PIECE = 1 << 23
+
+
+def sizes_of(clients: int, sentences: int) -> NDArray[np.int64]:
+    """How many sentences everybody has: at least one, most have few, some have very many."""
+    weights = np.random.default_rng(0).lognormal(0.0, 1.4, clients)
+    sizes = np.floor(weights * sentences / weights.sum()).astype(np.int64)
+    return np.asarray(sizes.clip(1, POOL // 2))
+
+
+def generate(clients: int, sentences: int) -> Iterator[Block]:
+    """A population, client by client: everybody has a stretch of a pool of random sentences."""
+    draws = np.random.default_rng(1)
+    pool = draws.integers(0, VOCABULARY, (POOL, TOKENS), smallest(0, VOCABULARY - 1))
+    starts = draws.integers(0, POOL // 2, clients)
+    for number, (start, size) in enumerate(zip(starts.tolist(), sizes_of(clients, sentences).tolist(), strict=True)):
+        yield Block(f"user{number:08d}", {"x": pool[start : start + size]})
+
+
+class Took(NamedTuple):
+    """Milliseconds by the clock, and of processors at work: the same, at best, on a machine with nothing else to do."""
+
+    clock: float
+    work: float
+
+    def rate(self, size: int) -> str:
+        return (
+            f"{self.clock / 1000:.1f} s ({size / self.clock / 1000:.0f} MB/s), {self.work / 1000:.1f} s of processors"
+        )
+
+
+def took(work: Callable[..., Any], *given: Any) -> Took:
+    """How long something takes."""
+    clock, busy = time.perf_counter(), time.process_time()
+    work(*given)
+    return Took(1000 * (time.perf_counter() - clock), 1000 * (time.process_time() - busy))
+
+
+def middle(several: list[Took]) -> str:
+    """The median, smallest and largest."""
+    clock, work = ([each[kind] for each in several] for kind in range(2))
+    said = [f"{statistics.median(each):.0f} ({min(each):.0f}-{max(each):.0f})" for each in (clock, work)]
+    return f"{said[0]} ms, {said[1]} ms of processors"
+
+
+def drained(blocks: Iterator[Block]) -> None:
+    """Generates and throws away."""
+    for _ in blocks:
+        pass
+
+
+def plain_write(stored: Stored) -> None:
+    """The bytes of a store's column into one file on the same disk, then that file deleted."""
+    path, column = stored.folder / "plain.bin", stored.columns["x"].reshape(-1).view(np.uint8)
+    try:
+        with path.open("wb") as file:
+            for start in range(0, len(column), PIECE):
+                file.write(column[start : start + PIECE].data)
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def next_words(stored: Stored) -> Holders:
+    """Everybody predicts the next word, in all of their sentences or the first of them: two views of one column."""
+    x, everything = stored.columns["x"], stored.everything()
+    some = runs(stored.offsets[:-1], np.minimum(everything.sizes(), MOST))
+    return Holders(x[:, :-1], x[:, 1:], {"train": everything, "some": some})
+
+
+def cohort(holders: Holders, number: int, split: str, gather: bool) -> int:
+    """Draws a cohort and lays out one epoch of batches for everybody in it; reads the examples too if wanted."""
+    who = keyed.choice(keyed.key(0, "cohort", number), holders.count, COHORT)
+    plan = Plan((Draw(split, BATCH),), epochs=1)
+    steps, keys = step_counts(plan, holders, who.numpy()), keyed.key(0, "client", number, who)
+    for step, (place,) in enumerate(places(plan, holders, who.numpy(), keys, int(steps.max()))):
+        if gather:
+            real = place.mask & torch.from_numpy(step < steps)[:, None]  # whoever has finished is laid out all the same
+            rows = place.rows[real].numpy()
+            _ = holders.x[rows], holders.y[rows]
+    return int(holders.splits[split].sizes()[who.numpy()].sum())
+
+
+def resident(what: str) -> float:
+    """MB that this process has in RAM (VmRSS), or has had at most (VmHWM), mapped pages of files included."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(what)).split()[1]) / 1024
+
+
+def read() -> dict[str, str]:
+    """What a process that has just begun needs for opening the store and for its cohorts."""
+    torch.ones(8).sort()
+    before = {what: resident(what) for what in ("RssAnon", "RssFile")}
+    opening = took(opened, NAME)
+    holders = next_words(opened(NAME))
+    cohorts = {}
+    for split, which in (("some", f"at most {MOST} sentences each"), ("train", "all sentences")):
+        examples = statistics.median(cohort(holders, number, split, True) for number in range(COHORTS))
+        for gather, what in ((False, "places"), (True, "places and examples")):
+            times = [took(cohort, holders, number, split, gather) for number in range(COHORTS)]
+            cohorts[f"{what} of a cohort, {which}, {examples:.0f} in all"] = middle(times)
+    mapped, most = resident("RssFile") - before["RssFile"], resident("VmHWM") - sum(before.values())
+    return {
+        "opening": f"{opening.clock:.1f} ms",
+        **cohorts,
+        "RAM above torch's": f"{most:.0f} MB at most, {mapped:.0f} MB of it pages of the store",
+    }
+
+
+def measured(clients: int, sentences: int) -> None:
+    """Builds, reads, prints and deletes."""
+    size = int(sizes_of(clients, sentences).sum()) * TOKENS * 2
+    about, made = {"tokens": True, "classes": VOCABULARY, "about": "generated"}, MadeFrom("benchmark")
+    print(f"{clients} clients, {size // TOKENS // 2} sentences, {size / 1e6:.0f} MB, torch {torch.__version__}")
+    print("generating:", took(drained, generate(clients, sentences)).rate(size))
+    try:
+        building = took(build, NAME, generate(clients, sentences), about, made, None, int(2.1 * size))
+        print("generating and building:", building.rate(size))
+        stored = opened(NAME)
+        for _ in range(2):
+            print("plain write:", took(plain_write, stored).rate(size))
+        print("verifying:", took(stored.verify).rate(size))
+        reading = subprocess.run([sys.executable, __file__, "read"], check=True, capture_output=True, text=True)
+    finally:
+        remove(NAME)
+    for what, value in json.loads(reading.stdout).items():
+        print(f"{what}: {value}")
+
+
+def main(words: list[str]) -> None:
+    """Measures, or is the reading process."""
+    if words == ["read"]:
+        print(json.dumps(read()))
+        return
+    options = {"clients": 342_477, "sentences": 20_000_000}
+    options |= {what: int(value) for what, value in (word.split("=") for word in words)}
+    measured(options["clients"], options["sentences"])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,112 @@
+"""Your own data as a Parquet file with a column that says whose each row is, read row group by row group."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtailor.data.blocks import Block
+from fedtailor.data.holders import Array
+from fedtailor.data.readers.files import extra, in_pieces, reading
+from fedtailor.errors import is_number, require
+
+
+def parquet(
+    path: str | Path,
+    x: str | Sequence[str] = "x",
+    y: str = "y",
+    client: str = "client",
+    others: Sequence[str] = (),
+    held: int = 1_000_000,
+) -> Iterator[Block]:
+    """Blocks of the columns `x` (numbers or lists of them; several names are put side by side), `y` and `others`.
+
+    Clients come in the order of their first rows, and a client's rows together wherever they lie. About `held` rows are
+    in RAM at a time: that many rows' clients are collected in one pass over the row groups that have any of them. In a
+    file sorted by client that is the whole file once; in one where clients are scattered, once for every `held` rows.
+    """
+    arrow = extra("pyarrow.parquet", "parquet", "Reading Parquet files")
+    require(is_number(held, whole=True) and held >= 1, f"'{path}': held must be at least 1 row, got {held!r}.")
+    inputs = (x,) if isinstance(x, str) else tuple(x)
+    with reading(path, "a Parquet file"), Path(path).open("rb") as opened:
+        file = arrow.ParquetFile(opened)
+        have = file.schema_arrow.names
+        for name in (*inputs, y, client, *others):
+            require(name in have, f"'{path}' must have a column '{name}', but has {', '.join(have)}.")
+        names, groups = _clients(path, file, client)
+        sizes = np.bincount(np.concatenate(groups), minlength=len(names)) if names else np.zeros(0, np.int64)
+        require(bool(names), f"'{path}' must have rows, but has none.")
+        for first, last in _batches(sizes, held):
+            parts: dict[str, list[Array]] = {}
+            whose: list[Array] = []
+            for number, codes in enumerate(groups):
+                rows = np.flatnonzero((codes >= first) & (codes < last))
+                if len(rows):
+                    table = file.read_row_group(number, columns=[*inputs, y, *others]).take(rows)
+                    whose.append(codes[rows])
+                    for name, column in _columns(path, table, inputs, y, others).items():
+                        parts.setdefault(name, []).append(column)
+            yield from _blocks(path, names, np.concatenate(whose), parts)
+
+
+def _clients(path: str | Path, file: Any, client: str) -> tuple[list[str], list[Array]]:
+    """The clients' names in the order of their first rows and, for each row group, the client of each row."""
+    numbers: dict[str, int] = {}
+    groups = []
+    for group in range(file.num_row_groups):
+        values = file.read_row_group(group, columns=[client]).column(0).to_pylist()
+        for value in values:
+            good = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
+            require(good, f"'{path}' must have whole numbers or names as '{client}', got {value!r}.")
+            numbers.setdefault(str(value), len(numbers))
+        groups.append(np.array([numbers[str(value)] for value in values], np.int64))
+    return list(numbers), groups
+
+
+def _batches(sizes: Array, held: int) -> Iterator[tuple[int, int]]:
+    """Ranges of clients who have at most `held` rows together; one who has more comes alone."""
+    first, rows = 0, 0
+    for number, size in enumerate(sizes.tolist()):
+        if rows and rows + size > held:
+            yield first, number
+            first, rows = number, 0
+        rows += size
+    yield first, len(sizes)
+
+
+def _columns(path: str | Path, table: Any, inputs: Sequence[str], y: str, others: Sequence[str]) -> dict[str, Array]:
+    found = {name: _numbers(path, name, table.column(name).combine_chunks()) for name in (*inputs, y, *others)}
+    together = found[inputs[0]] if len(inputs) == 1 else np.stack([found[name] for name in inputs], axis=1)
+    return {"x": together, "y": found[y]} | {name: found[name] for name in others}
+
+
+def _numbers(path: str | Path, name: str, column: Any) -> Array:
+    """A column of numbers, or of equally long lists of numbers, as an array."""
+    types = extra("pyarrow.types", "parquet", "Reading Parquet files")
+    shape = [len(column)]
+    while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
+        require(column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has.")
+        below = column.flatten()
+        length = len(below) // max(1, len(column))
+        ragged = any(len(entry) != length for entry in column)
+        require(not ragged, f"'{path}' must have lists of the same length in column '{name}'.")
+        shape.append(length)
+        column = below
+    require(column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has.")
+    values = column.to_numpy(zero_copy_only=False)
+    require(values.dtype.kind in "fiub", f"'{path}' must have numbers in column '{name}', got {column.type}.")
+    finite = values.dtype.kind != "f" or bool(np.isfinite(values).all())
+    require(finite, f"'{path}' must have finite numbers, but column '{name}' has a NaN or infinity.")
+    return np.asarray(values).reshape(shape)
+
+
+def _blocks(path: str | Path, names: list[str], whose: Array, parts: dict[str, list[Array]]) -> Iterator[Block]:
+    shapes = {name: {column.shape[1:] for column in columns} for name, columns in parts.items()}
+    for name, found in shapes.items():
+        require(len(found) == 1, f"'{path}' must have lists of the same length in column '{name}'.")
+    order = np.argsort(whose, kind="stable")
+    columns = {name: np.concatenate(pieces)[order] for name, pieces in parts.items()}
+    clients, starts = np.unique(whose[order], return_index=True)
+    for client, start, end in zip(clients, starts, [*starts[1:], len(order)], strict=True):
+        yield from in_pieces(names[client], {name: column[start:end] for name, column in columns.items()})

@@ -1,0 +1,81 @@
+"""Python pickles of plain things, read without running anything that they name.
+
+A pickle is a program: it may call any function. Here its words are checked first, the only names it may speak are those
+by which NumPy describes an array, and even those lead to stand-ins of ours that merely note what they are told.
+"""
+
+import io
+import pickle
+import pickletools
+from typing import Any
+
+import numpy as np
+
+from fedtailor.data.holders import Array
+from fedtailor.errors import require
+
+WORDS = {
+    *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET"),
+    *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "LIST", "APPEND", "APPENDS"),
+    *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NONE", "NEWTRUE", "NEWFALSE"),
+    *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"),
+    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
+    *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
+}
+"""What a pickle of dicts, lists, numbers, strings and arrays consists of."""
+
+
+class Described:
+    """What a pickle says of an array or of a type: how it was made and what it holds."""
+
+    def __init__(self, *made: Any) -> None:
+        self.made = made
+        self.state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+def _encoded(text: Any, encoding: Any) -> bytes:
+    """Python 3's way of writing bytes in protocols that had none."""
+    require(isinstance(text, str) and encoding == "latin1", "it spells bytes in an unknown way")
+    return bytes(text, "latin1")
+
+
+NAMES = {("_codecs", "encode"): _encoded, ("numpy", "ndarray"): Described, ("numpy", "dtype"): Described}
+for _core in ("numpy.core", "numpy._core"):
+    NAMES[_core + ".multiarray", "_reconstruct"] = Described
+    NAMES[_core + ".numeric", "_frombuffer"] = Described
+
+
+class _Restricted(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """A stand-in for a name that describes arrays; any other is refused."""
+        require((module, name) in NAMES, f"it names {module}.{name}, which plain data does not need")
+        return NAMES[module, name]
+
+
+def read_pickle(raw: bytes) -> Any:
+    """What a pickle holds; arrays come as `Described`, for `bytes_array`. Anything but plain data is refused."""
+    for word, argument, _ in pickletools.genops(raw):
+        require(word.name in WORDS, f"it uses {word.name}, which plain data does not need")
+        # The unpickler makes room for as many remembered things as the highest number says.
+        tame = not word.name.endswith("PUT") or int(argument or 0) <= len(raw)
+        require(tame, "it numbers more things than it can hold")
+    return _Restricted(io.BytesIO(raw), encoding="bytes").load()
+
+
+def bytes_array(found: Any) -> Array:
+    """The array of unsigned bytes that a pickle describes."""
+    require(isinstance(found, Described), "it holds something else in place of an array")
+    if found.state is None:  # protocol 5: the bytes, type, shape and order at once
+        raw, kind, shape, order = found.made
+    else:
+        _, shape, kind, by_column, raw = found.state
+        order = "F" if by_column else "C"
+    require(isinstance(kind, Described) and kind.made[0] in ("u1", b"u1"), "its array is not of unsigned bytes")
+    require(isinstance(raw, bytes | bytearray), "its array has no bytes")
+    whole = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
+    require(whole and order in ("C", "F"), "its array has no proper shape")
+    return np.frombuffer(raw, np.uint8).reshape(shape, order=order)

@@ -1,0 +1,106 @@
+"""Federated sets prepared as `.npz` files of plain arrays (these are small and held at once)."""
+
+import re
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.data.blocks import Block
+from fedtailor.data.holders import Array
+from fedtailor.data.npz import read_npz
+from fedtailor.data.readers.files import checked_labels, in_pieces, reading
+from fedtailor.data.readers.text import Encoder, encode_characters, sentences
+from fedtailor.errors import is_number, require
+
+
+def femnist(path: str | Path) -> Iterator[Block]:
+    """FEMNIST by writer, from `images`, `labels`, `writer`, `is_test`, `is_dup` and `writer_names`.
+
+    Images are [n, 1, 28, 28], dark on white as LEAF ships them; those marked as doubled are left out.
+    """
+    arrays = _arrays(path, "images", "labels", "writer", "is_test", "is_dup", "writer_names")
+    images, names = arrays["images"], arrays["writer_names"]
+    good = images.dtype == np.uint8 and images.ndim == 3
+    require(good, f"'{path}' must have uint8 images [n, height, width], got {list(images.shape)} of {images.dtype}.")
+    for key in ("labels", "writer", "is_test", "is_dup"):
+        same = arrays[key].shape == images.shape[:1]
+        require(same, f"'{path}' must have one entry of {key} for each image, got {list(arrays[key].shape)}.")
+    _different(path, "writer_names", names)
+    labels = checked_labels(path, arrays["labels"], 62)
+    whose = checked_labels(path, arrays["writer"], len(names), what="writers").astype(np.int64)
+    kept = np.flatnonzero(arrays["is_dup"] == 0)
+    for number, rows in _grouped(whose[kept], kept):
+        columns = {"x": images[rows][:, None], "y": labels[rows], "testing": arrays["is_test"][rows] != 0}
+        yield from in_pieces(str(names[number]), columns)
+
+
+def shakespeare_roles(path: str | Path, encode: Encoder = encode_characters) -> Iterator[Block]:
+    """Shakespeare by role, from `text` (ASCII), `role_offsets`, `role_names` and `play_names`; a role's text is one
+    snippet, its lines separated by newlines. Clients are called PLAY_ROLE.
+    """
+    arrays = _arrays(path, "text", "role_offsets", "role_names", "play_names")
+    roles, plays = arrays["role_names"], arrays["play_names"]
+    count = len(_offsets(path, "role_offsets", arrays["role_offsets"], arrays["text"])) - 1
+    good = roles.shape == plays.shape == (count,)
+    require(good, f"'{path}' must have one of role_names and play_names for each of {count} texts.")
+    names = np.array([re.sub(r"\W+", "_", f"{play}_{role}") for play, role in zip(plays, roles, strict=True)], np.str_)
+    _different(path, "roles of a play", names)
+    for name, text in zip(names, _texts(path, "ascii", arrays["text"], arrays["role_offsets"]), strict=True):
+        yield from in_pieces(str(name), encode([text]))
+
+
+def stackexchange(path: str | Path, encode: Encoder, most: int | None = 1000) -> Iterator[Block]:
+    """Stack Exchange by user, from `text` (UTF-8), `doc_offsets`, `doc_user`, `user_site` and `user_id`.
+
+    Texts are cut into sentences (`text.sentences`), of which each user's first `most` are encoded (None: all). Clients
+    are called SITE/ID.
+    """
+    good = most is None or (is_number(most, whole=True) and most >= 1)
+    require(good, f"Stack Exchange: most must be None or a whole number of at least 1, got {most!r}.")
+    arrays = _arrays(path, "text", "doc_offsets", "doc_user", "user_site", "user_id")
+    sites, ids, offsets = arrays["user_site"], arrays["user_id"], arrays["doc_offsets"]
+    documents = len(_offsets(path, "doc_offsets", offsets, arrays["text"])) - 1
+    require(arrays["doc_user"].shape == (documents,), f"'{path}' must have one doc_user for each of {documents} texts.")
+    require(
+        sites.shape == ids.shape and sites.ndim == 1, f"'{path}' must have one user_site and user_id for each user."
+    )
+    names = np.array([f"{site}/{number}" for site, number in zip(sites, ids, strict=True)], np.str_)
+    _different(path, "users", names)
+    whose = checked_labels(path, arrays["doc_user"], len(names), what="users").astype(np.int64)
+    for user, rows in _grouped(whose, np.arange(documents)):
+        spans = np.stack([offsets[rows], offsets[rows + 1]], axis=1)
+        texts = (text for span in spans for text in _texts(path, "utf-8", arrays["text"], span))
+        yield from in_pieces(str(names[user]), encode(list(islice((s for t in texts for s in sentences(t)), most))))
+
+
+def _arrays(path: str | Path, *needed: str) -> dict[str, Array]:
+    with reading(path, "an .npz file of plain arrays"):
+        return read_npz(path, needed)
+
+
+def _grouped(whose: Array, rows: Array) -> Iterator[tuple[int, Array]]:
+    """Each holder's number with its rows, in their order."""
+    order = np.argsort(whose, kind="stable")
+    numbers, starts = np.unique(whose[order], return_index=True)
+    yield from zip(numbers.tolist(), np.split(rows[order], starts[1:]), strict=True)
+
+
+def _different(path: str | Path, what: str, names: Array) -> None:
+    good = names.ndim == 1 and names.dtype.kind == "U" and 0 < len(names) == len(set(names.tolist()))
+    require(good, f"'{path}' must have different names as {what}.")
+
+
+def _offsets(path: str | Path, what: str, offsets: Array, text: Array) -> Array:
+    good = text.ndim == offsets.ndim == 1 and text.dtype == np.uint8 and offsets.dtype.kind in "iu" and len(offsets) > 1
+    good = good and offsets[0] == 0 and offsets[-1] == len(text) and bool((offsets[1:] >= offsets[:-1]).all())
+    require(good, f"'{path}' must have {what} that rise from 0 to the length of its text.")
+    return offsets
+
+
+def _texts(path: str | Path, encoding: str, text: Array, offsets: Array) -> Iterator[str]:
+    for start, end in pairwise(offsets.tolist()):
+        with reading(path, f"texts in {encoding.upper()}"):
+            found = text[start:end].tobytes().decode(encoding)
+        yield found
