@@ -10,6 +10,7 @@ from fedtailor import engines, methods
 from fedtailor.data import FederatedDataset, Holders, Split, sole_holder
 from fedtailor.engines import Engine, Memory, Setting
 from fedtailor.purity import drawn_from
+from fedtailor.run.fitting import view_of
 from fedtailor.run.loop import round_loop
 from fedtailor.task import Task, classification
 from fedtailor.types import Method, State
@@ -73,7 +74,7 @@ def toy_setting(
     """A method on the toy problem."""
     task, data = task or toy_task(), data or toy_data()
     built = methods.build(method, task, **{"batch": 8} | hyper) if isinstance(method, str) else method
-    view = data.pooled() if built.view == "pooled" else data
+    view = view_of(built, data)
     return Setting(built, task, view, seed, torch.device("cpu"), Memory(view.clients.count))
 
 

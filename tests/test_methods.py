@@ -4,7 +4,6 @@ import inspect
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
-import torch
 from agreement import distance
 from scenarios import toy_setting, toy_task, train
 from torch import Tensor
@@ -52,22 +51,3 @@ def test_a_combining_rule_sees_every_corrected_change(name: str) -> None:
     runs = [train(toy_setting(method), name=engine, chunk=chunk)[0] for engine in engines.NAMES for chunk in (2, None)]
     assert all(distance(runs[0], other) < 1e-10 for other in runs[1:])
     assert distance(runs[0].params, train(toy_setting(name))[0].params) > 1e-4
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", methods.NAMES)
-@pytest.mark.parametrize("compile", [False, True])
-def test_the_gpu_agrees_with_the_cpu(name: str, compile: bool) -> None:
-    from dataclasses import replace
-
-    on_cpu = toy_setting(name)
-    device = torch.device("cuda")
-    moved = toy_setting(name, task=on_cpu.task.to(device))
-    on_gpu = replace(moved, device=device)
-    states = [train(setting, rounds=3, compile=compile and setting is on_gpu)[0] for setting in (on_cpu, on_gpu)]
-    assert distance(trees.to(states[0].params, device), states[1].params) < 1e-10
-    people = on_cpu.data.groups["new"]
-    scores = [
-        engines.make(setting).score(state, people) for setting, state in zip((on_cpu, on_gpu), states, strict=True)
-    ]
-    assert distance(tuple(scores[0]), tuple(scores[1])) < 1e-10

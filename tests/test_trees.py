@@ -193,6 +193,32 @@ def test_weighted_sum_is_a_loop_over_rows(dtype: torch.dtype, atol: float) -> No
         torch.testing.assert_close(leaf, wanted, rtol=0, atol=atol)
 
 
+def test_part_takes_names_out_of_dicts_and_joined_puts_them_back() -> None:
+    names = frozenset({"bias", "unknown"})
+    own, rest = trees.part(A, names, True), trees.part(A, names, False)
+    assert isinstance(own, Nest)
+    assert isinstance(rest, Nest)
+    assert list(own.pair[0]) == ["bias"]
+    assert own.pair[0]["bias"] is A.pair[0]["bias"]
+    assert own.pair[1] == own.alone == ()  # what has no name is nobody's
+    assert list(rest.pair[0]) == ["conv.weight"]
+    assert rest.pair[1] is A.pair[1]
+    assert rest.alone is A.alone
+    whole = trees.joined(rest, own)
+    assert_equal(whole, flat(A))
+    assert_equal(trees.joined(rest, trees.part(B, names, True)), [flat(A)[0], flat(B)[1], *flat(A)[2:]])
+
+
+@pytest.mark.parametrize("names", [frozenset(), frozenset({"bias", "conv.weight"})])
+def test_parts_may_be_empty(names: frozenset[str]) -> None:
+    own, rest = trees.part(A.pair[0], names, True), trees.part(A.pair[0], names, False)
+    assert (set(own), set(own) | set(rest)) == (set(names), {"bias", "conv.weight"})
+    assert trees.sub(trees.joined(rest, own), A.pair[0])["bias"].abs().max() == 0.0
+    assert trees.joined((), ()) == trees.part((), names, True) == ()
+    with pytest.raises(ValueError, match="zip"):
+        trees.joined((rest,), ())
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_all_finite_sees_one_bad_number_in_any_leaf(bad: float) -> None:
     assert trees.all_finite(A)
@@ -224,6 +250,8 @@ def test_to_moves_every_leaf() -> None:
         lambda a, _: trees.weighted_sum(a, torch.ones(5)),
         lambda a, b: trees.rebuild(a, trees.leaves(b)),
         lambda a, _: trees.to(a, torch.device("cpu")),
+        lambda a, _: trees.part(a, frozenset({"bias"}), True),
+        lambda a, b: trees.joined(trees.part(a, frozenset({"bias"}), False), b),
     ],
 )
 def test_nothing_changes_what_it_is_given(call: Callable[[Nest, Nest], Any]) -> None:

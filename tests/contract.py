@@ -1,0 +1,79 @@
+"""The configurations that every method's contract is tested on: each method, its variants, and compositions."""
+
+from typing import Any
+
+import pytest
+
+Row = tuple[str, dict[str, Any]]
+
+ROWS: list[Row] = [
+    ("local", {"when": "sampled"}),
+    ("local", {"when": "end", "budget": 3}),
+    ("centralised", {"epochs": 1}),
+    ("fedavg", {"epochs": 2}),
+    ("fedavg", {"steps": 3, "weigh": "examples"}),
+    ("fedavg", {"optimiser": "adam", "lr": 0.01, "server_optimiser": "adam", "server_lr": 0.05}),
+    ("fedavg", {"momentum": 0.9, "server_optimiser": "yogi", "server_lr": 0.05}),
+    ("fedavg", {"server_momentum": 0.9, "weight_decay": 0.01, "tune_steps": 3, "tune_batch": 4}),
+    ("fedprox", {"lam": 0.5, "epochs": 2}),
+    ("scaffold", {"epochs": 2}),
+    ("scaffold", {"steps": 3, "server_lr": 0.5, "weight_decay": 0.01}),
+    ("feddyn", {"epochs": 2, "momentum": 0.9}),
+    ("feddyn", {"optimiser": "adam", "lr": 0.01}),
+    ("pfedme", {"inner_steps": 2, "momentum": 0.9, "weight_decay": 0.01}),
+    ("pfedme", {"optimiser": "adam", "lr": 0.01, "beta": 0.5, "inner_steps": 1}),
+    ("ditto", {"lam": 0.5}),
+    ("ditto", {"steps": 3, "personal_steps": 2, "momentum": 0.9, "weight_decay": 0.01}),
+    ("apfl", {}),
+    ("apfl", {"optimiser": "adam", "lr": 0.01, "adapt": False, "mixing": 0.2}),
+    ("fedrep", {"head_epochs": 2}),
+    ("fedrep", {"optimiser": "adam", "lr": 0.01, "head_epochs": 1}),
+    ("fedper", {"epochs": 2}),
+    ("fedper", {"offer": 3}),
+    ("fedper", {"average_heads": True}),
+    ("lg-fedavg", {"server_optimiser": "adam", "server_lr": 0.05}),
+    ("reptile", {"epochs": 2, "decay": "linear", "decay_rounds": 4}),
+    ("per-fedavg", {"variant": "exact", "hessian_batch": 3}),
+    ("per-fedavg", {"variant": "fo", "steps": 3}),
+    ("per-fedavg", {"variant": "hf", "optimiser": "adam", "lr": 0.01}),
+    ("fedmeta", {"inner": "maml"}),
+    ("fedmeta", {"inner": "maml", "order": 1, "inner_steps": 2}),
+    ("fedmeta", {"inner": "meta-sgd"}),
+    ("fedmeta", {"inner": "maml", "sets": "whole", "order": 1}),
+    ("fedmeta", {"inner": "meta-sgd", "sets": "whole", "optimiser": "adam", "lr": 0.01, "inner_steps": 2}),
+    ("fedmeta-per", {"inner": "maml", "offer": 2}),
+    ("fedmeta-per", {"inner": "meta-sgd"}),
+    ("fsl", {"learn_epochs": 2}),
+    ("fsl-p", {}),
+    ("ds", {}),
+    ("fedsim", {"decay_rounds": 5}),
+    ("fedsim", {"product": "exact", "decay": "cosine", "decay_rounds": 5}),
+    ("fedsim", {"at": "server", "product": "exact"}),
+    ("fedsim", {"at": "mean"}),
+    ("fedsim", {"first": "server", "server_batch": 5}),
+    ("fedsim", {"first": "scaled", "lam": 0.3}),
+    ("fedsim", {"lam": 0.0}),
+    ("fedsim", {"c": 0.0}),
+    ("afml", {}),
+    ("afml", {"sets": "whole", "steps": 2, "momentum": 0.9, "weight_decay": 0.01, "sigma": 0.1}),
+    ("fsl+fedsim", {}),
+    ("fsl+scaffold", {}),
+    ("fsl+per-fedavg", {"variant": "fo"}),
+    ("fsl+afml", {}),
+    ("fsl-p+fedsim", {"at": "mean"}),
+    ("per+fedsim", {}),
+    ("per+fedsim", {"at": "mean", "product": "exact"}),
+    ("per+scaffold", {}),
+    ("per+feddyn", {}),
+    ("per+ditto", {"personal": "all-but-last"}),
+    ("per+per-fedavg", {"variant": "exact"}),
+    ("fsl+per+fedmeta", {"inner": "meta-sgd"}),
+    ("fsl+per+fedsim", {"offer": 4}),
+    ("ds+fedprox", {}),
+    ("ds+fsl+per+fedavg", {}),
+]
+
+
+def named(rows: list[Row]) -> list[Any]:
+    """The rows as test parameters with readable names."""
+    return [pytest.param(*row, id="-".join([row[0], *(f"{k}={v}" for k, v in row[1].items())])) for row in rows]

@@ -1,0 +1,181 @@
+"""Newcomers who try what others offer: by brute force, in both engines, from Python and from a run's folder."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agreement import distance
+from oracles import descended, module_of
+from scenarios import toy_data, toy_setting, toy_task, train
+from torch import Tensor, nn
+
+import fedtailor as ft
+from fedtailor import engines, methods, trees
+from fedtailor.engines import Setting
+from fedtailor.run import build
+from fedtailor.run.personal import tailored
+from fedtailor.run.record import Folder
+from fedtailor.run.session import start
+from fedtailor.run.spec import read_spec
+from fedtailor.run.tailor import export, personalise
+from fedtailor.types import Params, State
+
+DATA = toy_data(sizes=(9, 6, 17, 4, 6, 12, 8, 11, 7), test=4, seed=3)
+"""Six clients that train, one that validates and two new ones."""
+TUNING: dict[str, Any] = {"lr": 0.3, "epochs": 4, "tune_lr": 0.2, "tune_epochs": 2}
+
+
+def on_toy(offer: int, **hyper: Any) -> Setting:
+    return toy_setting("fedper", data=DATA, offer=offer, **TUNING | hyper)
+
+
+def loss_on(setting: Setting, params: Params, client: int, split: str) -> Tensor:
+    rows = setting.data.clients.splits[split].of(client)
+    x, y = (torch.as_tensor(column[rows]) for column in setting.data.clients[:2])
+    return nn.functional.cross_entropy(module_of(params)(x), y).detach()
+
+
+def adapted(setting: Setting, state: State, client: int, giver: int) -> tuple[Params, Params]:
+    """The model with somebody's head, before and after the client's fine-tuning with torch.optim."""
+    head = trees.row(setting.memory.gather(np.array([giver]), setting.method.new_memory(state)), 0)[0]
+    before = {**setting.method.broadcast(state), **head}
+    return before, descended(setting, "personalise", client, setting.method.personalise.phases[0].plan, 0.2, before)
+
+
+@pytest.mark.parametrize("engine", engines.NAMES)
+def test_a_newcomer_takes_the_head_with_which_it_adapts_best(engine: str) -> None:
+    setting = on_toy(offer=9)
+    state, run = train(setting, 3, 4, name=engine, **({"chunk": 3} if engine == "vectorised" else {}))
+    known = np.flatnonzero(setting.memory.known.numpy())
+    strangers = np.flatnonzero(~setting.memory.known.numpy())
+    assert setting.offered().tolist() == known.tolist()
+    scores, taken = run.score(state, strangers), []
+    for place, client in enumerate(map(int, strangers)):
+        tried = [adapted(setting, state, client, giver) for giver in known.tolist()]
+        losses = torch.stack([loss_on(setting, after, client, "adapt") for _, after in tried])
+        taken.append(int(losses.argmin()))
+        for figures, params in zip(scores, tried[taken[-1]], strict=True):
+            total, weight = figures["loss"][place]
+            assert abs(float(total / weight - loss_on(setting, params, client, "test"))) < 1e-10
+    assert len(set(taken)) > 1  # not everybody likes the same head
+
+
+def test_whoever_remembers_something_keeps_it() -> None:
+    state, engine = train(setting := on_toy(offer=9), 3, 4)
+    known = np.flatnonzero(setting.memory.known.numpy())
+    for place, client in enumerate(map(int, known)):
+        own = adapted(setting, state, client, client)
+        for figures, params in zip(engine.score(state, known), own, strict=True):
+            total, weight = figures["loss"][place]
+            assert abs(float(total / weight - loss_on(setting, params, client, "test"))) < 1e-10
+    before = setting.memory.known.clone()
+    engine.score(state, np.arange(9))
+    assert torch.equal(setting.memory.known, before)  # trying somebody's head is not keeping it
+
+
+@pytest.mark.parametrize("engine", engines.NAMES)
+def test_without_offers_a_newcomer_begins_with_the_first_head(engine: str) -> None:
+    setting = on_toy(offer=0)
+    state, run = train(setting, 2, 3, name=engine)
+    scores, client = run.score(state, np.array([8])), 8
+    first = {**toy_task().params, **setting.method.broadcast(state)}
+    total, weight = scores.before["loss"][0]
+    assert abs(float(total / weight - loss_on(setting, first, client, "test"))) < 1e-12
+
+
+@pytest.mark.parametrize("offer", [1, 2, 4])
+def test_no_more_are_tried_than_are_offered_and_always_the_same(offer: int) -> None:
+    people = []
+    for engine in engines.NAMES:
+        setting = on_toy(offer, epochs=1)
+        train(setting, 3, 4, name=engine)
+        people.append(setting.offered().tolist())
+    known = np.flatnonzero(setting.memory.known.numpy())
+    assert people[0] == people[1]
+    assert len(people[0]) == len(set(people[0])) == min(offer, len(known))
+    assert set(people[0]) <= set(known.tolist())
+
+
+def test_strangers_who_trained_offer_nothing() -> None:
+    setting = on_toy(offer=9, epochs=1)
+    state, engine = setting.first_state(), engines.make(setting)
+    assert setting.offered().tolist() == []
+    engine.score(state, np.array([8]))  # nobody has anything to offer yet
+    engine.train(state, np.array([2, 8]), 0)
+    assert setting.offered().tolist() == [2]
+
+
+@pytest.mark.parametrize("engine", engines.NAMES)
+def test_offered_memories_are_counted_as_sent(engine: str) -> None:
+    cohort, costs = np.array([0, 3, 5]), []
+    for offer in (0, 2):
+        setting = on_toy(offer, epochs=1)
+        costs.append(engines.make(setting, engine).train(setting.first_state(), cohort, 0))
+    head = trees.nbytes({name: setting.task.params[name] for name in setting.task.last})
+    assert costs[1].bytes_up == costs[0].bytes_up + 3 * head
+    assert costs[1].bytes_down == costs[0].bytes_down
+
+
+@pytest.mark.parametrize("engine", engines.NAMES)
+def test_with_nothing_personal_there_is_nothing_to_offer(engine: str) -> None:
+    setting = on_toy(offer=3, personal="none", epochs=1)
+    state, run = train(setting, 2, 3, name=engine)
+    plain = toy_setting("fedavg", data=DATA, **TUNING)
+    expected = engines.make(plain).score(state, np.array([8]))
+    assert distance(tuple(run.score(state, np.array([8]))), tuple(expected)) < 1e-12
+
+
+def constant(memory: Any, state: State) -> Any:
+    return memory
+
+
+def test_personalise_takes_the_best_head_too() -> None:
+    fitted = ft.fit("fedper", toy_task(), DATA, rounds=3, cohort=4, offer=9, batch=8, **TUNING)
+    setting, state = fitted.setting, fitted.state
+    fresh = setting.method.new_memory(state)
+    chosen = []
+    for client in (7, 8):
+        rows = DATA.clients.splits["train"].of(client)
+        x, y = DATA.clients.x[rows], DATA.clients.y[rows]
+        tried = []
+        for giver in setting.offered():
+            head = trees.row(setting.memory.gather(np.array([giver]), fresh), 0)
+            method = setting.method._replace(new_memory=partial(constant, head), tries=0)
+            tried.append(tailored(method, setting.task, state, DATA.units, setting.seed, x, y).params)
+        losses = [nn.functional.cross_entropy(module_of(p)(torch.as_tensor(x)), torch.as_tensor(y)) for p in tried]
+        chosen.append(int(torch.stack(losses).argmin()))
+        assert distance(fitted.personalise(x, y).params, tried[chosen[-1]]) < 1e-12
+    assert any(chosen)
+
+
+def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
+    words = "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 tune_epochs=1"
+    out = tmp_path / "run"
+    scores = start(read_spec(words.split()), out).record["scores"]["new"]
+    spec = Folder(out).spec()
+    data = build.dataset(spec)
+    for place, client in enumerate(scores["ids"]):
+        made = export(out, client, tmp_path / client)
+        splits, number = data.clients.splits, data.ids.tolist().index(client)
+        x, y = (column[splits["test"].of(number)] for column in data.clients[:2])
+        loss = nn.functional.cross_entropy(made.outputs(x), torch.as_tensor(y).long()).item()
+        assert loss == pytest.approx(scores["after"]["loss"][place], rel=1e-4)
+    x, y = (column[splits["train"].of(number)] for column in data.clients[:2])
+    np.savez(tmp_path / "mine.npz", x=x, y=y)
+    found = personalise(out, tmp_path / "mine.npz", tmp_path / "mine").params
+    net = build.maker(spec, data.units)
+    fitted = ft.fit("fedper", net, data, rounds=2, cohort=spec.cohort, seed=spec.seed, **spec.hyper)
+    assert distance(fitted.personalise(x, y).params, found) == 0.0
+    setting = fitted.setting
+    alone = tailored(setting.method, setting.task, fitted.state, data.units, spec.seed, x, y)
+    assert distance(alone.params, found) > 1e-4  # with the first head
+
+
+def test_what_is_more_than_layers_cannot_be_offered() -> None:
+    for name in ("per+scaffold", "per+ditto"):
+        assert methods.build(name, toy_task()).tries == 0
+        with pytest.raises(ft.InputError, match="cannot be offered to newcomers; set offer=0"):
+            methods.build(name, toy_task(), offer=2)

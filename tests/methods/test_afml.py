@@ -1,0 +1,537 @@
+"""AFML against plain functions of (mean, log sigma, head), torch.distributions and torch.optim; and cutting a model."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from agreement import distance
+from scenarios import Net, toy_data, toy_setting, toy_task, train
+from scipy import stats
+from torch import Tensor, nn
+from torch.distributions import Normal, kl_divergence
+from torch.nn import functional as nnf
+
+from fedtailor import digits, engines, fit, keyed, trees
+from fedtailor.data import FederatedDataset
+from fedtailor.engines import Setting
+from fedtailor.engines.base import alone, batches_alone
+from fedtailor.errors import InputError
+from fedtailor.methods import afml
+from fedtailor.models import mlp
+from fedtailor.purity import drawn_from
+from fedtailor.task import Task, classification, regression, sequences
+from fedtailor.types import Batch, Params, State
+
+BODY, HEAD, LATENT = ("body.weight", "body.bias"), ("head.weight", "head.bias"), afml.LATENT
+STRONG: dict[str, Any] = {
+    "sigma": 0.3,
+    "latent_sigma": 0.5,
+    "alpha": 0.2,
+    "beta": 0.05,
+    "lr": 0.3,
+    "eta_1": 0.2,
+    "eta": 0.4,
+}
+DATA = toy_data()
+
+
+def setting_of(task: Task | None = None, data: FederatedDataset = DATA, **hyper: Any) -> Setting:
+    task = task or toy_task()
+    return toy_setting(afml.build(task, afml.Hyper(**{"batch": 8} | hyper)), task=task, data=data)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+def batch_of(x: Tensor, y: Tensor, key: int = 3) -> Batch:
+    return Batch(x, y, torch.ones(len(x), dtype=torch.float64), keyed.key(key))
+
+
+def some_batch(examples: int = 6, seed: int = 0) -> Batch:
+    return batch_of(
+        draw(examples, 5, seed=seed), torch.from_numpy(np.random.default_rng(seed).integers(0, 3, examples))
+    )
+
+
+def away_from_the_start(setting: Setting) -> State:
+    """A state in which nothing is zero: every weight, and every log sigma, is its own."""
+    state = setting.first_state()
+    moved = [leaf + 0.2 * draw(*leaf.shape, seed=place) for place, leaf in enumerate(trees.leaves(state.extra))]
+    return state._replace(extra=trees.rebuild(state.extra, moved), round=torch.tensor(4))
+
+
+# The two divergences
+
+
+def test_the_divergence_is_that_of_torch() -> None:
+    mean, log_variance = draw(4, 3), draw(4, 3, seed=1)
+    wanted = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(torch.zeros(4, 3), torch.ones(4, 3)))
+    assert distance(afml.divergence(mean, log_variance), wanted) < 1e-12
+
+
+def test_the_divergence_is_the_mean_of_log_ratios() -> None:
+    mean, log_variance = torch.tensor([0.7, -1.2]), torch.tensor([-1.5, 0.8])
+    ours, prior = Normal(mean, (log_variance / 2).exp()), Normal(torch.zeros(2), torch.ones(2))
+    x = mean + (log_variance / 2).exp() * draw(400_000, 2)
+    ratios = ours.log_prob(x) - prior.log_prob(x)  # type: ignore[no-untyped-call]
+    error = (ratios.mean(0) - afml.divergence(mean, log_variance)).abs() / (ratios.std(0) / math.sqrt(len(x)))
+    assert float(error.max()) < 4
+
+
+def test_complexity_is_the_divergence_of_all_gaussian_weights() -> None:
+    mean = {"w": draw(4, 3), "b": draw(3, seed=1), "head": draw(5, seed=2)}
+    log_sigma = {"w": draw(4, 3, seed=3), "b": draw(3, seed=4)}
+    prior = Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+    wanted = sum(kl_divergence(Normal(mean[k], s.exp()), prior).sum() for k, s in log_sigma.items())
+    assert distance(afml.complexity(mean, log_sigma), wanted) < 1e-12
+
+
+# Each loss, example by example
+
+
+def test_the_encoding_loss_is_that_of_the_head_on_a_noisy_latent() -> None:
+    task, batch, features, log_variance = toy_task(), some_batch(), draw(6, 6, seed=7), draw(6, 6, seed=8)
+    noise = keyed.normal(keyed.fold(batch.key, "latent"), (6, 6), torch.float64)
+    weight, bias = (task.params[name] for name in HEAD)
+    each = []
+    for i in range(6):
+        z = [features[i, d] + math.exp(log_variance[i, d]) ** 0.5 * noise[i, d] for d in range(6)]
+        scores = [float(sum(weight[c, d] * z[d] for d in range(6)) + bias[c]) for c in range(3)]
+        each.append(math.log(sum(map(math.exp, scores))) - scores[int(batch.y[i])])
+    head = {name: task.params[name] for name in HEAD}
+    assert float(afml.encoding(task, head, features, log_variance, batch)) == pytest.approx(np.mean(each), abs=1e-12)
+
+
+def test_the_constraint_is_the_mean_divergence_of_the_real_examples() -> None:
+    features, log_variance = draw(6, 4), draw(6, 4, seed=1)
+    mask = torch.tensor([1.0, 1, 0, 1, 0, 1], dtype=torch.float64)
+    prior = Normal(torch.zeros(4, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    each = [kl_divergence(Normal(f, (v / 2).exp()), prior).sum() for f, v in zip(features, log_variance, strict=True)]
+    wanted = sum(each[i] for i in (0, 1, 3, 5)) / 4
+    batch = some_batch()._replace(mask=mask)
+    assert distance(afml.constraint(features, log_variance, batch), wanted) < 1e-12
+    places = afml.constraint(features.reshape(3, 2, 4), log_variance.reshape(3, 2, 4), some_batch(3))
+    assert distance(places, sum(each) / 6) < 1e-12
+
+
+# The round, against one plain function
+
+
+def scores_of(weights: Params, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Features and scores of the toy network, written out."""
+    features = torch.tanh(x @ weights["body.weight"].T + weights["body.bias"])
+    return features, features @ weights["head.weight"].T + weights["head.bias"]
+
+
+def adapted_head(weights: Params, x: Tensor, y: Tensor, eta: float) -> Params:
+    """One inner step, with the gradient of cross-entropy in closed form; `weights` may ask for gradients."""
+    features, scores = scores_of(weights, x)
+    errors = (scores.softmax(1) - nnf.one_hot(y, 3)) / max(1, len(x))
+    moves = {"head.weight": errors.T @ features, "head.bias": errors.sum(0)}
+    return {name: weights[name] - eta * move for name, move in moves.items()}
+
+
+def query_loss(weights: Params, support: Batch, query: Batch, eta: float) -> Tensor:
+    (x, y), (asked, truth) = real(support), real(query)
+    return nnf.cross_entropy(scores_of({**weights, **adapted_head(weights, x, y, eta)}, asked)[1], truth)
+
+
+def bounds(weights: Params, query: Batch) -> Tensor:
+    """L_ENC + L_CONS of the toy network."""
+    x, y = real(query)
+    features, _ = scores_of(weights, x)
+    deviation = torch.exp((features @ weights[LATENT[0]].T + weights[LATENT[1]]) / 2)
+    noise = keyed.normal(keyed.fold(query.key, "latent"), (len(query.x), 6), torch.float64)[query.mask > 0]
+    scores = (features + deviation * noise) @ weights["head.weight"].detach().T + weights["head.bias"].detach()
+    prior = Normal(torch.zeros_like(features), torch.ones_like(features))
+    return nnf.cross_entropy(scores, y) + kl_divergence(Normal(features, deviation), prior).sum(1).mean()
+
+
+def real(batch: Batch) -> tuple[Tensor, Tensor]:
+    return batch.x[batch.mask > 0], batch.y[batch.mask > 0]
+
+
+def client_batches(setting: Setting, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
+    key = keyed.fold(setting.keys("client", number, [client])[0], 0)
+    plan = setting.method.client.phases[0].plan
+    return list(batches_alone(plan, setting.clients(), np.array([client]), key))
+
+
+def leaves_of(weights: Params) -> Params:
+    return {name: value.detach().clone().requires_grad_() for name, value in weights.items()}
+
+
+def slope(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+def test_the_round_descends_the_whole_objective() -> None:
+    """The mean over clients of L_q + alpha (L_ENC + L_CONS), plus beta L_CMPX, differentiated by tau and the head."""
+    setting = setting_of(sets="whole", **STRONG)
+    state, people = away_from_the_start(setting), setting.data.groups["train"]
+    sample = setting.method.broadcast(state).sample
+    start, log_sigma = {**state.params, **state.extra.latent}, leaves_of(state.extra.log_sigma)
+    noise = {name: (sample[name] - start[name]) / value.exp() for name, value in state.extra.log_sigma.items()}
+    weights = leaves_of(start)
+    theta = {name: weights[name] + value.exp() * noise[name] for name, value in log_sigma.items()} | {
+        name: weights[name] for name in HEAD
+    }
+    total = torch.zeros((), dtype=torch.float64)
+    for client in people:
+        for support, query in client_batches(setting, int(client)):
+            total = total + query_loss(theta, support, query, STRONG["eta"]) / len(people)
+            total = total + STRONG["alpha"] * bounds(theta, query) / len(people)
+    prior = Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+    for name, value in log_sigma.items():
+        total = total + STRONG["beta"] * kl_divergence(Normal(weights[name], value.exp()), prior).sum()
+    total.backward()  # type: ignore[no-untyped-call]
+
+    engine = engines.make(setting, "one_by_one")
+    after = engine.serve(state, engine.train(state, people, 0).gathered, 0)
+    rates = {name: STRONG["eta_1"] if name in HEAD else STRONG["lr"] for name in weights}
+    wanted = {name: start[name] - rates[name] * slope(value) for name, value in weights.items()}
+    assert distance({name: {**after.params, **after.extra.latent}[name] for name in wanted}, wanted) < 1e-12
+    spread = {name: state.extra.log_sigma[name] - STRONG["lr"] * slope(v) for name, v in log_sigma.items()}
+    assert distance(after.extra.log_sigma, spread) < 1e-12
+    assert min(float(slope(leaf).abs().max()) for leaf in (*weights.values(), *log_sigma.values())) > 1e-3
+    assert list(after.params) == list(setting.task.params)
+
+
+@pytest.mark.parametrize("hyper", [{}, {"momentum": 0.9, "weight_decay": 0.05}], ids=["plain", "momentum"])
+def test_further_steps_descend_from_the_sample(hyper: dict[str, Any]) -> None:
+    setting = setting_of(epochs=2, **STRONG, **hyper)
+    state, client = away_from_the_start(setting), 7
+    sent = setting.method.broadcast(state)
+    own = leaves_of(sent.sample)
+    groups = [
+        {"params": [own[name] for name in own if name not in HEAD], "lr": STRONG["lr"]},
+        {"params": [own[name] for name in HEAD], "lr": STRONG["eta_1"]},
+    ]
+    optimiser, batches = torch.optim.SGD(groups, **hyper), client_batches(setting, client)
+    for support, query in batches:
+        optimiser.zero_grad()
+        loss = query_loss(own, support, query, STRONG["eta"]) + STRONG["alpha"] * bounds(own, query)
+        loss.backward()
+        optimiser.step()
+    result = alone(setting.method.client, sent, (), setting.clients(), client, setting.keys("client", 0, [client])[0])
+    assert len(batches) == 4
+    assert distance(result.change, {name: own[name].detach() - value for name, value in sent.sample.items()}) < 1e-12
+
+
+# Identities
+
+
+def with_query_alone(data: FederatedDataset) -> FederatedDataset:
+    """The same people, whose train examples are their query examples."""
+    splits = data.with_support().clients.splits
+    return replace(data, clients=data.clients._replace(splits={**splits, "train": splits["query"]}), trust=True)
+
+
+PLAIN: dict[str, Any] = {"sigma": 1e-40, "alpha": 0.0, "beta": 0.0}
+
+
+def test_without_variance_and_bounds_it_is_fedmeta_with_an_inner_loop_of_the_head() -> None:
+    setting = setting_of(epochs=2, lr=0.3, eta_1=0.2, eta=0.5, **PLAIN)
+    people, theta = setting.data.groups["train"], dict(setting.task.params)
+    for number in range(2):
+        models = []
+        for client in people:
+            own = leaves_of(theta)
+            for support, query in client_batches(setting, int(client), number):
+                (x, y), (asked, truth) = real(support), real(query)
+                head = [own[name] for name in HEAD]
+                inner = torch.autograd.grad(nnf.cross_entropy(scores_of(own, x)[1], y), head, create_graph=True)
+                phi = {name: w - 0.5 * g for name, w, g in zip(HEAD, head, inner, strict=True)}
+                outer = nnf.cross_entropy(scores_of({**own, **phi}, asked)[1], truth)
+                slopes = torch.autograd.grad(outer, list(own.values()))
+                rates = [0.2 if name in HEAD else 0.3 for name in own]
+                own = leaves_of({n: w - r * g for (n, w), r, g in zip(own.items(), rates, slopes, strict=True)})
+            models.append({name: value.detach() for name, value in own.items()})
+        theta = {name: torch.stack([model[name] for model in models]).mean(0) for name in theta}
+    state, _ = train(setting, rounds=2, cohort=len(people))
+    assert distance(state.params, theta) < 1e-12
+    assert distance(theta, setting.task.params) > 0.1
+
+
+@pytest.mark.parametrize("hyper", [{}, {"momentum": 0.9, "weight_decay": 0.01, "epochs": 2}], ids=["sgd", "momentum"])
+def test_without_an_inner_step_besides_it_is_fedavg_on_the_query_examples(hyper: dict[str, Any]) -> None:
+    task, data = toy_task(dropout=0.3), toy_data(sizes=(2, 3, 5, 8, 13, 20, 21, 40))
+    fedavg = toy_setting("fedavg", task=task, data=with_query_alone(data), lr=0.3, **hyper)
+    rest = {**PLAIN, **hyper, "lr": 0.3}
+    runs = [fedavg, setting_of(task, data, eta=0.0, **rest), setting_of(task, data, eta=0.1, **rest)]
+    ended = [train(each, rounds=2)[0].params for each in runs]
+    assert distance(ended[0], ended[1]) < 1e-12
+    assert distance(ended[0], ended[2]) > 1e-4
+
+
+# Noise
+
+
+def test_samples_have_the_mean_and_the_deviation_of_the_weights() -> None:
+    setting = setting_of()
+    state = away_from_the_start(setting)
+    means = {**state.params, **state.extra.latent}
+
+    def in_round(number: Tensor) -> Params:
+        sample: Params = setting.method.broadcast(state._replace(round=number)).sample
+        return sample
+
+    sent = torch.func.vmap(in_round)(torch.arange(400))
+    for name, log_sigma in state.extra.log_sigma.items():
+        noise = (sent[name] - means[name]) / log_sigma.exp()
+        assert stats.kstest(noise.flatten().numpy(), "norm").pvalue > 1e-3
+        assert float((noise.mean(0) * math.sqrt(400)).abs().max()) < 4.5
+        assert float((noise.std(0) - 1).abs().max()) < 4.5 / math.sqrt(800)
+    assert all(distance(sent[name], means[name].expand(400, *means[name].shape)) == 0 for name in HEAD)
+    assert all(distance(sent[name][0], sent[name][1]) > 1e-4 for name in state.extra.log_sigma)
+
+
+def test_the_first_deviations_are_those_asked_for() -> None:
+    setting = setting_of(sigma=0.02, latent_sigma=0.3)
+    kept = setting.first_state().extra
+    assert kept.log_sigma.keys() == {*BODY, *LATENT}
+    assert all(float((value.exp() - 0.02).abs().max()) < 1e-15 for value in kept.log_sigma.values())
+    log_variance = nnf.linear(draw(4, 6), kept.latent[LATENT[0]], kept.latent[LATENT[1]])
+    assert float(((log_variance / 2).exp() - 0.3).abs().max()) < 1e-15
+
+
+def test_client_and_server_have_the_same_noise_in_a_round() -> None:
+    setting = setting_of(beta=0.0)
+    state = away_from_the_start(setting)
+    sample, means = setting.method.broadcast(state).sample, {**state.params, **state.extra.latent}
+    found = {name: draw(*value.shape, seed=9) for name, value in sample.items()}
+    after = afml.server_step(0.0, state, found)
+    spread = {name: v + found[name] * (sample[name] - means[name]) for name, v in state.extra.log_sigma.items()}
+    assert distance(after.extra.log_sigma, spread) < 1e-14
+    assert distance({**after.params, **after.extra.latent}, trees.add(means, found)) == 0
+    later = afml.server_step(0.0, state._replace(round=torch.tensor(5)), found)
+    assert distance(later.extra.log_sigma, after.extra.log_sigma) > 1e-3
+
+
+def test_latent_noise_is_new_in_every_step_and_for_every_client() -> None:
+    setting = setting_of(batch=4)
+    keys = [int(query.key) for client in (5, 6, 7) for _, query in client_batches(setting, client)]
+    assert len(keys) == len(set(keys)) > 5
+
+
+# Personalising
+
+
+def test_personalising_adapts_the_head_on_the_mean_weights() -> None:
+    rows: list[tuple[dict[str, Any], float]] = [({"eta": 0.2}, 0.2), ({"eta": 0.2, "tune_lr": 0.07}, 0.07)]
+    for hyper, rate in rows:
+        setting = setting_of(tune_epochs=3, tune_batch=6, sigma=0.5, **hyper)
+        state, work = away_from_the_start(setting), setting.method.personalise
+        sent, key = setting.method.broadcast(state), setting.keys("personalise", 0, [8])[0]
+        wanted = dict(state.params)
+        batches = list(batches_alone(work.phases[0].plan, setting.clients(), np.array([8]), keyed.fold(key, 0)))
+        for (batch,) in batches:
+            wanted |= adapted_head(wanted, *real(batch), rate)
+        tuned = alone(work, sent, (), setting.clients(), 8, key)
+        assert work.phases[0].plan.draws[0] == ("adapt", 6)
+        assert len(batches) == 9
+        assert distance(tuned, wanted) < 1e-12
+        assert distance(alone(work._replace(phases=()), sent, (), None, 8, key), state.params) == 0
+        assert list(tuned) == list(setting.task.params)
+
+
+def test_clients_without_query_examples_change_nothing() -> None:
+    data = toy_data(sizes=(1, 1, 1, 1, 8))
+    for hyper in ({}, {"steps": 2}, {"sets": "whole", "steps": 1}):
+        setting = setting_of(data=data, beta=0.0, **hyper)
+        state, first = train(setting, rounds=2, cohort=1)[0], setting.first_state()
+        assert distance((state.params, state.extra), (first.params, first.extra)) == 0
+
+
+def test_it_learns_digits() -> None:
+    with drawn_from(0):
+        task = classification(mlp(64, (32,), 10))
+    method, data = afml.build(task, afml.Hyper(tune_epochs=2)), digits(clients=30)
+    accuracy = []
+    for rounds in (0, 12):
+        scored = fit(method, task, data, rounds=rounds, cohort=8).scores["new"]
+        accuracy.append(np.average(scored.after["accuracy"], weights=scored.weights["accuracy"]))
+    assert accuracy[0] < 0.7
+    assert accuracy[1] > 0.85
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("hyper", "sentence"),
+    [
+        ({"lr": -1.0}, "afml: lr must be positive, got -1.0."),
+        ({"eta_1": 0.0}, "afml: eta_1 must be positive, got 0.0."),
+        ({"eta": -0.1}, "afml: eta must not be negative, got -0.1."),
+        ({"alpha": -0.1}, "afml: alpha must not be negative, got -0.1."),
+        ({"beta": -0.1}, "afml: beta must not be negative, got -0.1."),
+        ({"sigma": 0.0}, "afml: sigma must be positive, got 0.0."),
+        ({"latent_sigma": 0.0}, "afml: latent_sigma must be positive, got 0.0."),
+        ({"sets": "all"}, "afml: sets must be batches or whole, got 'all'."),
+        (
+            {"optimiser": "adam"},
+            "afml: the server's chain rule needs gradients; optimiser must be sgd, got adam.",
+        ),
+    ],
+)
+def test_values_out_of_range_are_refused(hyper: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        afml.Hyper(**hyper)
+    assert str(caught.value) == sentence
+
+
+def test_a_model_with_a_layer_of_the_latents_name_is_refused() -> None:
+    model = nn.Sequential()
+    model.add_module("log-variance", nn.Linear(5, 4))
+    model.add_module("head", nn.Linear(4, 3))
+    with pytest.raises(InputError, match=r"must have other names than log-variance.weight, log-variance.bias"):
+        afml.build(classification(model), afml.Hyper())
+
+
+# Cutting a model at its last layer
+
+
+class Chars(nn.Module):
+    """Scores at each place, from a recurrence that is written out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.cell, self.drop, self.head = (
+            nn.Embedding(7, 4),
+            nn.Linear(9, 5),
+            nn.Dropout(0.3),
+            nn.Linear(5, 7),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = torch.zeros(len(x), 5, dtype=self.head.weight.dtype), []
+        for place in self.embed(x).unbind(1):
+            state = torch.tanh(self.cell(torch.cat([place, state], 1)))
+            states.append(state)
+        scores: Tensor = self.head(self.drop(torch.stack(states, 1)))
+        return scores
+
+
+class Frozen(Net):
+    """A head of which the bias alone is learned, and which is registered before a layer that has no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__(0.5)
+        self.head.weight.requires_grad_(False)
+        self.after = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.after(super().forward(x))
+        return outputs
+
+
+def images(seed: int = 0) -> tuple[Tensor, Tensor]:
+    return draw(6, 1, 8, 8, seed=seed), torch.arange(6) % 3
+
+
+def cut_models() -> dict[str, tuple[Task, Batch, tuple[str, ...]]]:
+    conv = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Dropout2d(0.4), nn.Flatten(), nn.Linear(144, 3)
+    )
+    tokens = torch.arange(30).reshape(6, 5) % 7
+    x, y = draw(6, 5), torch.arange(6) % 3
+    with drawn_from(2):
+        made = {
+            "mlp": (classification(mlp(64, (12,), 3)), batch_of(*images()), ("3.weight", "3.bias")),
+            "dropout": (classification(Net(0.5)), batch_of(x, y), HEAD),
+            "convolution": (classification(conv), batch_of(*images()), ("5.weight", "5.bias")),
+            "sequences": (sequences(Chars()), batch_of(tokens, tokens.roll(1, 1)), HEAD),
+            "frozen": (classification(Frozen()), batch_of(x, y), ("head.bias",)),
+            "no bias": (
+                regression(nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 1, bias=False))),
+                batch_of(x, draw(6)),
+                ("1.weight",),
+            ),
+            "alone": (classification(nn.Linear(5, 3)), batch_of(x, y), ("weight", "bias")),
+        }
+    return {name: (task.to(dtype=torch.float64), batch, last) for name, (task, batch, last) in made.items()}
+
+
+@pytest.mark.parametrize("name", cut_models())
+def test_the_head_on_the_features_is_the_model(name: str) -> None:
+    task, batch, last = cut_models()[name]
+    params = {key: value + 0.1 * draw(*value.shape, seed=4) for key, value in task.params.items()}
+    assert task.last == last
+    for key in (1, 2):
+        keyed_batch = batch._replace(key=keyed.key(key), mask=(torch.arange(6) < 4).double())
+        features = task.features(params, keyed_batch)
+        assert features.shape[-1] == task.cut.width
+        found = task.mean_loss(task.head({each: params[each] for each in last}, features), keyed_batch)
+        assert distance(found, task.loss(params, keyed_batch)) < 1e-14
+    calm = replace(task, training=task.evaluating)
+    assert distance(calm.head(params, calm.features(params, batch)), calm.outputs(params, batch.x)) < 1e-14
+
+
+@pytest.mark.parametrize("name", cut_models())
+def test_any_model_that_ends_in_a_linear_layer_can_be_trained(name: str) -> None:
+    task, batch, _ = cut_models()[name]
+    method = afml.build(task, afml.Hyper(alpha=0.01, sigma=0.1))
+    state = State(task.params, torch.tensor(0), keyed.key(1), method.init(task.params))
+    sent, step = method.broadcast(state), method.client.phases[0].step
+    carry = step(sent, method.client.start(sent, ()), (batch, batch._replace(key=keyed.key(5))))
+    change = method.client.finish(sent, carry).change
+    after = method.server.finish(state, change)
+    assert list(change) == list(sent.sample) == [*task.params, *LATENT]
+    assert all(float(value.abs().max()) > 0 for value in change.values())
+    assert after.params.keys() == task.params.keys()
+    assert {key: value.dtype for key, value in after.params.items()} == dict.fromkeys(task.params, torch.float64)
+
+
+class Ending(nn.Module):
+    """A linear layer, and something done to what it gives."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.body, self.head, self.what = nn.Linear(5, 4), nn.Linear(4, 3), what
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.body(x))
+        ends = {
+            "log_softmax": lambda: torch.log_softmax(scores, 1),
+            "squeeze": lambda: scores.squeeze(-1),
+            "in place": lambda: scores.add_(1),
+            "sum": lambda: scores + 1,
+            "part": lambda: scores[:, [2, 1, 0]],
+            "twice": lambda: self.head(scores[:, :1].expand(-1, 4)),
+            "other": lambda: self.body(x)[:, :3],
+        }
+        found: Tensor = ends[self.what]()  # type: ignore[no-untyped-call]
+        return found
+
+
+@pytest.mark.parametrize("what", ["log_softmax", "squeeze", "in place", "sum", "part", "twice", "other"])
+def test_a_model_that_does_not_return_what_its_last_layer_gives_is_refused(what: str) -> None:
+    task, data = classification(Ending(what)).to(dtype=torch.float64), toy_data()
+    with pytest.raises(InputError) as caught:
+        fit(afml.build(task, afml.Hyper()), task, data, rounds=1, cohort=2)
+    wanted = "Task: to be cut at its last layer 'head', the model must return what this gives, as it is."
+    assert str(caught.value) == wanted
+
+
+def test_a_model_that_does_not_end_in_a_linear_layer_is_refused() -> None:
+    task = classification(nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(1, 4)))
+    assert task.last == ("1.weight", "1.bias")
+    with pytest.raises(InputError) as caught:
+        afml.build(task, afml.Hyper())
+    assert (
+        str(caught.value)
+        == "Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a GroupNorm."
+    )
+
+
+def test_a_last_layer_that_is_used_elsewhere_too_is_refused() -> None:
+    model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7, bias=False))
+    model[1].weight = model[0].weight
+    with pytest.raises(InputError, match=r"for itself, but 0.weight and 1.weight are one\.$"):
+        _ = sequences(model).last
