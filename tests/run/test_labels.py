@@ -79,7 +79,7 @@ def test_a_mark_is_no_more_than_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fedmeta@"], "'fedmeta@': behind the @ letters, digits, - and _ are expected."),
+        (["fedmeta@"], "'fedmeta@': behind the @ letters, digits and -_.+ are expected."),
         (["fedmeta@a/b"], "'fedmeta@a/b': behind the @"),
         (["fedmeta@../x"], r"'fedmeta@\.\./x': behind the @"),
         (["fedmeta@a@b"], "'fedmeta@a@b': behind the @"),

@@ -165,7 +165,7 @@ class FederatedDataset:
 
 
 def _within(one: Split, other: Split) -> bool:
-    return one is other or bool(np.isin(one.index, other.index).all())
+    return one is other or (len(one.index) > 0 and bool(np.isin(one.index, other.index).all()))
 
 
 def _new_id(ids: NDArray[np.str_]) -> str:

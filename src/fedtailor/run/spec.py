@@ -105,7 +105,7 @@ def method_in(word: str) -> str:
     """The method's name in a word of a comparison: `fedmeta@first-order` is fedmeta."""
     method, at, mark = word.partition("@")
     plain = all(letter.isalnum() or letter in "-_.+" for letter in mark)
-    require(bool(mark) == bool(at) and plain, f"'{word}': behind the @ letters, digits, - and _ are expected.")
+    require(bool(mark) == bool(at) and plain, f"'{word}': behind the @ letters, digits and -_.+ are expected.")
     return method
 
 
