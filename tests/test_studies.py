@@ -32,6 +32,13 @@ def test_a_document_shows_the_table_of_the_records(document: Path, table: Any, r
     assert table.shown_in(document.read_text()) == table.table(records)
 
 
+def test_the_figures_of_fedmeta_per_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STUDY.parent))
+    figures, study = __import__("figures"), STUDY.parent / "fedmeta_per"
+    shown = (study / "README.md").read_text()
+    assert figures.table(json.loads((study / "mnist.json").read_text())) in shown
+
+
 def cells(table: Any, records: dict[str, Any]) -> dict[str, list[str]]:
     """The table's rows by the method's name."""
     rows = [line.strip("| ").split(" | ") for line in table.table(records).splitlines()[2:]]
