@@ -155,3 +155,20 @@ def _examples(
         x = np.repeat(x[:1] / np.linalg.norm(x[:1]), size, 0)
     y = scale * x @ own + (0.1 * draws.normal(size=size) if not copies else 0.0)
     return scale * x, y
+
+
+def assert_settled(
+    problem: Quadratics,
+    decay: float,
+    params: NDArray[np.float64],
+    mean: NDArray[np.float64],
+    own: NDArray[np.float64],
+    near: float,
+) -> None:
+    """The model is at the global optimum, what each client keeps is its gradient there, and their mean is 0."""
+    optimum = problem.optimum(decay)
+    gradients = np.stack([problem.gradient(i, optimum) + decay * optimum for i in range(len(SIZES))])
+    assert np.abs(params - optimum).max() < near
+    assert np.abs(mean).max() < 10 * near
+    assert np.abs(own - gradients).max() < 10 * near
+    assert np.abs(gradients).max() > 1.0

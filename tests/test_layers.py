@@ -9,6 +9,7 @@ import fedtailor
 
 ROOT = Path(fedtailor.__file__).parent
 BELOW = {
+    "disk": set(),
     "errors": set(),
     "types": set(),
     "trees": {"types"},
@@ -20,10 +21,11 @@ BELOW = {
     "task": {"errors", "losses", "purity", "types"},
     "models": set(),
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
-    "data": {"errors", "keyed", "types"},
+    "data": {"disk", "errors", "keyed", "types"},
     "engines": {"data", "errors", "keyed", "task", "trees", "types"},
     "run": {
         "data",
+        "disk",
         "engines",
         "errors",
         "keyed",

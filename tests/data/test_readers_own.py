@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reading import by_client
 
-from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
 from fedtailor.data.readers.folders import array_folders, image_folders
 from fedtailor.data.readers.parquet import parquet
@@ -20,20 +20,6 @@ from fedtailor.errors import InputError
 
 RNG = np.random.default_rng(7)
 SCATTERED = ["b", "a", "b", "c", "a", "b"]
-
-
-def by_client(blocks: Iterable[Block]) -> dict[str, dict[str, Array]]:
-    """Every client's columns, end to end; a client's blocks must come one after another."""
-    found: dict[str, list[dict[str, Array]]] = {}
-    last = ""
-    for block in blocks:
-        assert block.client == last or block.client not in found
-        last = block.client
-        found.setdefault(block.client, []).append(block.columns)
-    return {
-        client: {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        for client, pieces in found.items()
-    }
 
 
 def write_parquet(path: Path, columns: dict[str, Any], group: int = 2) -> Path:

@@ -1,15 +1,14 @@
 """Federated sets prepared as .npz files: small ones written here, and the real ones where they are at hand."""
 
 import os
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from reading import by_client
 
-from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import prepared, text
 from fedtailor.errors import InputError
@@ -19,21 +18,6 @@ SHARED = os.environ.get("FEDTAILOR_SHARED", "")
 real = pytest.mark.skipif(not SHARED, reason="FEDTAILOR_SHARED names no folder with the prepared files")
 KNOWN = text.vocabulary(["the", "cat", "sat"])
 ENCODE = partial(text.encode_words, known=KNOWN, length=3)
-
-
-def by_client(blocks: Iterable[Block]) -> dict[str, dict[str, Array]]:
-    """Every client's columns, end to end; a client's blocks must come one after another."""
-    found: dict[str, list[dict[str, Array]]] = {}
-    last = ""
-    for block in blocks:
-        assert block.client == last or block.client not in found
-        assert len({len(column) for column in block.columns.values()}) == 1
-        last = block.client
-        found.setdefault(block.client, []).append(block.columns)
-    return {
-        client: {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        for client, pieces in found.items()
-    }
 
 
 def write_femnist(path: Path, **changes: Any) -> Array:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from reading import DAMAGE, by_client, damaged
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
@@ -19,27 +19,6 @@ from fedtailor.data.readers import example, text, tff
 from fedtailor.errors import InputError
 
 RNG = np.random.default_rng(6)
-DAMAGE = {"at": st.floats(0, 1, exclude_max=True), "flip": st.none() | st.integers(1, 255)}
-
-
-def by_client(blocks: Iterable[Block]) -> dict[str, dict[str, Array]]:
-    """Every client's columns, end to end; a client's blocks must come one after another."""
-    found: dict[str, list[dict[str, Array]]] = {}
-    last = ""
-    for block in blocks:
-        assert block.client == last or block.client not in found
-        assert len({len(column) for column in block.columns.values()}) == 1
-        last = block.client
-        found.setdefault(block.client, []).append(block.columns)
-    return {
-        client: {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-        for client, pieces in found.items()
-    }
-
-
-def damaged(raw: bytes, at: float, flip: int | None) -> bytes:
-    place = int(at * len(raw))
-    return raw[:place] if flip is None else raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :]
 
 
 @cache

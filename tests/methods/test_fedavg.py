@@ -3,11 +3,13 @@ import pytest
 import torch
 from agreement import distance
 from oracles import descended, module_of
+from quadratics import LARGEST, after_round, quadratic_problem
 from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import nn
 
 from fedtailor import trees
 from fedtailor.engines.base import alone
+from fedtailor.methods import fedavg
 
 
 def test_a_round_is_the_mean_of_what_torch_trains() -> None:
@@ -94,3 +96,11 @@ def test_same_seed_same_bytes_other_seed_other_weights() -> None:
 
 def test_toy_task_is_what_the_oracle_trains() -> None:
     assert distance(toy_task().params, dict(module_of(toy_task().params).state_dict())) == 0.0
+
+
+def test_with_several_steps_it_stops_away_from_the_optimum() -> None:
+    problem = quadratic_problem()
+    method = fedavg.build(problem.task, fedavg.Hyper(lr=0.1, epochs=4, batch=LARGEST))
+    limit = problem.fedavg_limit(0.1, [4] * 6)
+    assert np.abs(after_round(problem, method, limit) - limit).max() < 1e-12
+    assert np.abs(limit - problem.optimum()).max() > 0.05

@@ -5,14 +5,24 @@ import pytest
 import torch
 from agreement import distance
 from oracles import descended
-from quadratics import LARGEST, SIZES, after_round, minibatches, quadratic_problem, setting_of, settled, slope, vector
+from quadratics import (
+    LARGEST,
+    SIZES,
+    assert_settled,
+    minibatches,
+    quadratic_problem,
+    setting_of,
+    settled,
+    slope,
+    vector,
+)
 from scenarios import toy_setting, toy_task, train
 
 from fedtailor import engines, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone
 from fedtailor.errors import InputError
-from fedtailor.methods import fedavg, feddyn
+from fedtailor.methods import feddyn
 from fedtailor.run.loop import round_loop
 from fedtailor.types import Params
 
@@ -83,20 +93,7 @@ def test_it_reaches_the_global_optimum(cohort: int, rounds: int, decay: float) -
     hyper = feddyn.Hyper(lr=0.1, alpha=2.0, epochs=4, batch=LARGEST, weight_decay=decay)
     setting = setting_of(problem, feddyn.build(problem.task, hyper))
     state, engine = train(setting, rounds, cohort)
-    optimum = problem.optimum(decay)
-    assert np.abs(vector(state.params) - optimum).max() < 1e-3
-    assert np.abs(vector(state.extra)).max() < 1e-2
-    gradients = np.stack([problem.gradient(i, optimum) + decay * optimum for i in range(len(SIZES))])
-    assert np.abs(vector(kept(setting, engine)) - gradients).max() < 1e-2
-    assert np.abs(gradients).max() > 1.0
-
-
-def test_fedavg_with_the_same_steps_stops_elsewhere() -> None:
-    problem = quadratic_problem()
-    method = fedavg.build(problem.task, fedavg.Hyper(lr=0.1, epochs=4, batch=LARGEST))
-    limit = problem.fedavg_limit(0.1, [4] * 6)
-    assert np.abs(after_round(problem, method, limit) - limit).max() < 1e-12
-    assert np.abs(limit - problem.optimum()).max() > 0.05
+    assert_settled(problem, decay, vector(state.params), vector(state.extra), vector(kept(setting, engine)), 1e-3)
 
 
 def test_unequal_numbers_of_steps_do_not_bias_it() -> None:

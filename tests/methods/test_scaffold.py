@@ -5,7 +5,18 @@ import pytest
 import torch
 from agreement import distance
 from oracles import descended
-from quadratics import LARGEST, SIZES, after_round, minibatches, quadratic_problem, setting_of, settled, slope, vector
+from quadratics import (
+    LARGEST,
+    SIZES,
+    after_round,
+    assert_settled,
+    minibatches,
+    quadratic_problem,
+    setting_of,
+    settled,
+    slope,
+    vector,
+)
 from scenarios import toy_data, toy_setting, toy_task, train
 
 from fedtailor import engines, trees
@@ -80,20 +91,7 @@ def test_it_reaches_the_global_optimum(cohort: int, decay: float) -> None:
     hyper = scaffold.Hyper(lr=0.1, epochs=4, batch=LARGEST, weight_decay=decay)
     setting = setting_of(problem, scaffold.build(problem.task, hyper))
     state, engine = train(setting, rounds=30, cohort=cohort)
-    optimum = problem.optimum(decay)
-    assert np.abs(vector(state.params) - optimum).max() < 1e-4
-    assert np.abs(vector(state.extra)).max() < 1e-3
-    gradients = np.stack([problem.gradient(i, optimum) + decay * optimum for i in range(len(SIZES))])
-    assert np.abs(vector(kept(setting, engine)) - gradients).max() < 1e-3
-    assert np.abs(gradients).max() > 1.0
-
-
-def test_fedavg_with_the_same_steps_stops_elsewhere() -> None:
-    problem = quadratic_problem()
-    method = fedavg.build(problem.task, fedavg.Hyper(lr=0.1, epochs=4, batch=LARGEST))
-    limit = problem.fedavg_limit(0.1, [4] * 6)
-    assert np.abs(after_round(problem, method, limit) - limit).max() < 1e-12
-    assert np.abs(limit - problem.optimum()).max() > 0.05
+    assert_settled(problem, decay, vector(state.params), vector(state.extra), vector(kept(setting, engine)), 1e-4)
 
 
 def test_unequal_numbers_of_steps_do_not_bias_it() -> None:

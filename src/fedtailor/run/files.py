@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from fedtailor.disk import sync_folder
 from fedtailor.errors import InputError
 
 _NEW = ".new"
@@ -116,12 +117,3 @@ def disk_trouble(place: Path, remedy: str) -> Iterator[None]:
 def _beside(path: Path) -> Path:
     """Where something is made that will take the place of a path."""
     return path.with_name(f".{path.name}{_NEW}")
-
-
-def sync_folder(folder: Path) -> None:
-    """Returns when the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from fedtailor.data.holders import Array
+from fedtailor.disk import sync_folder
 from fedtailor.errors import InputError, require
 
 _LOCK, _BUILDING, _OLD = "lock", "building", "old"
@@ -180,15 +181,6 @@ def _clear_one(path: Path) -> None:
 
 def _hidden(path: Path, what: str) -> Path:
     return path.with_name(f".{path.name}.{what}")
-
-
-def sync_folder(folder: Path) -> None:
-    """Returns when the names in a folder are on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _size(count: int) -> str:

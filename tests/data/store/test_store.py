@@ -1,0 +1,325 @@
+"""Stores against arrays put together by hand, kills at random moments, and damage of every kind."""
+
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stores import MADE, blocks_of, full, left_behind, toy
+
+from fedtailor.data.blocks import Block
+from fedtailor.data.holders import Array
+from fedtailor.data.store import (
+    MadeFrom,
+    build,
+    columns,
+    files,
+    fingerprint,
+    names,
+    opened,
+    remove,
+)
+from fedtailor.errors import InputError
+
+KINDS = ["f2", "f4", "f8", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "?"]
+
+
+@st.composite
+def populations(draw: st.DrawFn) -> list[Block]:
+    """Blocks of clients, several of a client at times, with columns of any kind."""
+    name = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=12)
+    clients = draw(st.lists(name, min_size=1, max_size=6, unique=True) | st.just([""]))
+    layout = draw(
+        st.dictionaries(
+            st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True),
+            st.tuples(st.sampled_from(KINDS), st.lists(st.integers(1, 3), max_size=2)),
+            min_size=1,
+            max_size=3,
+        )
+    )
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    sizes = [draw(st.lists(st.integers(1, 9), min_size=1, max_size=3)) for _ in clients]
+    return [
+        Block(
+            client,
+            {what: random.integers(0, 100, (size, *shape)).astype(kind) for what, (kind, shape) in layout.items()},
+        )
+        for client, own in zip(clients, sizes, strict=True)
+        for size in own
+    ]
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(populations(), st.sampled_from([1, 7, 64, 1 << 20]))
+def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(columns, "_BUFFER", buffer)
+        patched.setattr(columns, "_IDS", 2)
+        stored = build("any", blocks, {"about": "ü", "scale": 0.5}, MADE)
+    stored.verify()
+    assert stored.attributes == {"about": "ü", "scale": 0.5}
+    assert list(stored.columns) == list(blocks[0].columns)
+    for what, column in stored.columns.items():
+        wanted = np.concatenate([block.columns[what] for block in blocks])
+        assert isinstance(column, np.memmap)
+        assert column.dtype == wanted.dtype
+        np.testing.assert_array_equal(column, wanted)
+    whose = [block.client for block in blocks for _ in next(iter(block.columns.values()))]
+    assert stored.ids.tolist() == list(dict.fromkeys(whose))
+    assert stored.rows == len(whose)
+    for number, (start, end) in enumerate(pairwise(stored.offsets.tolist())):
+        assert whose[start:end] == [stored.ids[number]] * (end - start) != []
+
+
+def test_many_clients_of_one_row_each() -> None:
+    count = 20_000
+    stored = build("many", (Block(f"{n:x}", {"x": np.array([n])}) for n in range(count)), {}, MADE)
+    assert stored.clients == stored.rows == count
+    np.testing.assert_array_equal(stored.columns["x"], np.arange(count))
+    np.testing.assert_array_equal(stored.offsets, np.arange(count + 1))
+    assert stored.ids[[0, 255, -1]].tolist() == ["0", "ff", f"{count - 1:x}"]
+
+
+def test_a_reader_may_reuse_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def overwritten() -> Iterator[Block]:
+        buffer = np.zeros(5, np.int16)
+        for number in range(40):
+            buffer[:] = number
+            yield Block("one", {"x": buffer})
+
+    monkeypatch.setattr(columns, "_BUFFER", 64)
+    np.testing.assert_array_equal(build("reused", overwritten(), {}, MADE).columns["x"], np.repeat(np.arange(40), 5))
+
+
+@pytest.mark.slow
+def test_millions_of_rows() -> None:
+    def drawn() -> Iterator[Block]:
+        draws = np.random.default_rng(0)
+        for number in range(50_000):
+            size = int(draws.integers(1, 160))
+            yield Block(str(number), {"x": draws.integers(0, 10_000, (size, 20)).astype(np.uint16)})
+
+    stored = build("large", drawn(), {}, MADE)
+    stored.verify()
+    assert stored.rows > 3_000_000
+    for number, block in enumerate(drawn()):
+        start, end = stored.offsets[number : number + 2]
+        np.testing.assert_array_equal(stored.columns["x"][start:end], block.columns["x"])
+
+
+def test_progress_is_told_and_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_BUFFER", 9 * 4)
+    told: list[tuple[int, int]] = []
+    build("toy", blocks_of([5, 6]), {}, MADE, lambda rows, size: told.append((rows, size)))
+    assert told == [(4, 36), (8, 72), (11, 99)]
+
+
+X, Y = np.zeros((2, 3), np.float32), np.zeros(2, np.uint8)
+
+BAD: dict[str, tuple[list[Block], str]] = {
+    "nothing": ([], "toy: a store must hold examples, but no block came"),
+    "no columns": ([Block("a", {})], "blocks must have columns, but the first has none"),
+    "back": (
+        [Block("a", {"x": X}), Block("b", {"x": X}), Block("a", {"x": X})],
+        "client 'a' comes back after others",
+    ),
+    "ragged": (
+        [Block("a", {"x": X, "y": Y[:1]})],
+        r"client 'a' must have equally many rows .* x of shape \[2, 3\], y of",
+    ),
+    "empty": ([Block("a", {"x": X[:0], "y": Y[:0]})], "at least one, got x of shape"),
+    "type": (
+        [Block("a", {"x": X}), Block("b", {"x": X.astype(np.float64)})],
+        r"all blocks must have columns x \(float32 \[3\]\), but one of client 'b' has x \(float64 \[3\]\)",
+    ),
+    "shape": ([Block("a", {"x": X}), Block("a", {"x": X[:, :2]})], r"has x \(float32 \[2\]\)"),
+    "other column": (
+        [Block("a", {"x": X}), Block("b", {"x": X, "y": Y})],
+        r"but one of client 'b' has x .*, y \(uint8",
+    ),
+    "scalar": ([Block("a", {"x": Y}), Block("a", {"x": np.array(1, np.uint8)})], r"got x of shape \[\]"),
+    "first scalar": ([Block("a", {"x": np.array(1, np.uint8)})], r"must have a number or more in each row"),
+    "text": ([Block("a", {"x": np.array(["one"])})], "column x must be numbers"),
+    "byte order": ([Block("a", {"x": X.astype(">f4")})], "this machine's byte order, got >f4"),
+    "no width": ([Block("a", {"x": X[:, :0]})], r"a number or more in each row, got shape \[2, 0\]"),
+    "column name": ([Block("a", {"../x": X})], "a column's name must be like"),
+    "client type": ([Block(3, {"x": X})], "clients' names must be strings"),  # type: ignore[arg-type]
+    "long id": ([Block("a" * 300, {"x": X})], "strings of up to 256 characters"),
+    "nul": ([Block("a\0", {"x": X})], "without NUL"),
+    "some named": ([Block("", {"x": X}), Block("a", {"x": X})], "either every block must name its client or none"),
+    "some unnamed": ([Block("a", {"x": X}), Block("", {"x": X})], "either every block must name its client or none"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_blocks_that_do_not_make_columns_are_refused(kind: str, place: Path) -> None:
+    blocks, sentence = BAD[kind]
+    with pytest.raises(InputError, match=sentence):
+        build("toy", blocks, {}, MADE)
+    assert left_behind(place) == []
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused_with_its_client(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "_BUFFER", 3 * 8)
+    given = [Block(f"c{number}", {"x": np.ones(4)}) for number in range(4)]
+    given[2].columns["x"][1] = bad
+    with pytest.raises(
+        InputError, match="column x must be finite, but example 9, of client 'c2', has a NaN or infinity"
+    ):
+        build("toy", given, {}, MADE)
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "-x", "ü"])
+def test_names_that_are_no_folders_are_refused(name: str) -> None:
+    for asked in (opened, remove, lambda name: build(name, [], {}, MADE)):
+        with pytest.raises(InputError, match="A store's name must be"):
+            asked(name)
+
+
+@pytest.mark.parametrize("attributes", [{"a": np.zeros(2)}, {"a": float("nan")}, {1: 2}, {"a": (1, 2)}])
+def test_attributes_that_would_not_come_back_are_refused(attributes: dict[Any, Any]) -> None:
+    with pytest.raises(InputError, match="attributes must be what JSON can hold"):
+        build("toy", blocks_of([1]), attributes, MADE)
+
+
+def test_too_little_room_is_said_before_anything_is_read(place: Path) -> None:
+    blocks = map(pytest.fail, ["the blocks were read"])
+    with pytest.raises(InputError, match=r"toy: 1000000\.0 GB are needed, but .* has .* free; make room"):
+        build("toy", blocks, {}, MADE, needed_bytes=10**15)
+    assert left_behind(place) == []
+
+
+def test_a_disk_that_fills_up_leaves_what_was_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    toy()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(
+            InputError, match=r"toy: '.*stores' could not be written: No space left on device; make room"
+        ):
+            toy([9, 9])
+    assert left_behind(place) == ["toy"]
+    assert opened("toy").rows == 10
+
+
+def test_a_write_that_fails_midway_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = iter(range(1000))
+
+    class Full(files.Writer):
+        def add(self, rows: Array | bytes) -> None:
+            super().add(rows)
+            if next(calls) == 3:  # and never again, as when somebody makes room
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(columns, "Writer", Full)
+    monkeypatch.setattr(columns, "_BUFFER", 64)
+    with pytest.raises(InputError, match="could not be written: No space left on device"):
+        toy([50, 50])
+    assert left_behind(place) == []
+
+
+def test_everything_is_on_the_disk_before_the_store_is_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before: dict[int, bool] = {}
+    monkeypatch.setattr(os, "fsync", lambda handle: before.setdefault(os.fstat(handle).st_ino, "toy" not in names()))
+    folder = toy().folder
+    assert len(list(folder.iterdir())) == 5
+    assert all(before[path.stat().st_ino] for path in (folder, *folder.iterdir()))
+    assert before[folder.parent.stat().st_ino] is False
+
+
+def test_a_reader_that_fails_is_heard_and_leaves_nothing(place: Path) -> None:
+    def broken() -> Iterator[Block]:
+        yield from blocks_of([3])
+        raise OSError("the source is gone")
+
+    with pytest.raises(OSError, match="the source is gone"):
+        build("toy", broken(), {}, MADE)
+    assert left_behind(place) == []
+
+
+def test_what_it_was_made_from_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "source.csv"
+    source.write_bytes(b"abc")
+    made = MadeFrom("7", (fingerprint(source),))
+    assert made.files[0].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert build("toy", blocks_of([1]), {}, made).made_from == opened("toy", "7").made_from == made
+    with pytest.raises(InputError, match="was built by version 7, not 8; build it again with `fedtailor data add toy`"):
+        opened("toy", "8")
+
+
+def test_names_and_removing(place: Path) -> None:
+    assert names() == []
+    kept = toy(name="b")
+    toy(name="a.1")
+    assert names() == ["a.1", "b"]
+    remove("b")
+    remove("b")
+    assert names() == left_behind(place) == ["a.1"]
+    assert kept.columns["x"][9, 0] == 9  # whoever has it open keeps it
+    with pytest.raises(InputError, match=r"b: there is no such data set in .*; add it with `fedtailor data add b`"):
+        opened("b")
+
+
+def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = json.loads((folder / "manifest.json").read_text())
+        change(content)
+        (folder / "manifest.json").write_text(json.dumps(content))
+
+    return damage
+
+
+def cut(folder: Path) -> None:
+    os.truncate(folder / "column-x.bin", 79)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "cut": (cut, "damaged, 'column-x.bin' has 79 bytes instead of 80"),
+    "longer": (lambda f: (f / "ids.bin").write_bytes(bytes(99)), "damaged, 'ids.bin' has 99 bytes instead of"),
+    "missing": (lambda f: (f / "offsets.bin").unlink(), "damaged, 'offsets.bin' is missing"),
+    "no manifest": (lambda f: (f / "manifest.json").unlink(), "damaged, 'manifest.json' cannot be read"),
+    "half a manifest": (lambda f: os.truncate(f / "manifest.json", 50), "damaged, 'manifest.json' is not a manifest"),
+    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "'manifest.json' is not a manifest"),
+    "a key less": (edited(lambda m: m.pop("ids")), "'manifest.json' is not a manifest"),
+    "a key more": (edited(lambda m: m.update(more=1)), "'manifest.json' is not a manifest"),
+    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 1"),
+    "other rows": (edited(lambda m: m.update(rows=9)), "damaged, its files are not of 4 clients and 9 rows"),
+    "other clients": (edited(lambda m: m.update(clients=5)), "damaged, its files are not of 5 clients and 10 rows"),
+    "other type": (edited(lambda m: m["columns"]["x"].update(dtype="<f8")), "damaged, it cannot be mapped"),
+    "smaller type": (
+        edited(lambda m: m["columns"]["x"].update(dtype="<f2")),
+        r"damaged, it cannot be mapped: \[10, 2\] of <f2 are not 80 bytes",
+    ),
+    "no type": (edited(lambda m: m["columns"]["x"].update(dtype="huh")), "damaged, it cannot be mapped"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_store_is_refused_when_opened(kind: str) -> None:
+    damage, sentence = DAMAGE[kind]
+    damage(toy().folder)
+    with pytest.raises(InputError, match=sentence) as refused:
+        opened("toy")
+    assert str(refused.value).endswith("; build it again with `fedtailor data add toy`.")
+    toy()
+    opened("toy").verify()
+
+
+@pytest.mark.parametrize("file", ["column-x.bin", "column-y.bin", "offsets.bin", "ids.bin"])
+def test_a_changed_byte_is_found_by_verify(file: str) -> None:
+    path = toy().folder / file
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 1  # in the last but one of the widest numbers: sizes and ends stay as they are
+    path.write_bytes(content)
+    with pytest.raises(
+        InputError, match=f"toy: the store is damaged, '{file}' is not what was written; build it again"
+    ):
+        opened("toy").verify()

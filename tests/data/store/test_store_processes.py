@@ -1,0 +1,132 @@
+"""Stores that several processes build and read at once, and builders that are killed."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from stores import MADE, blocks_of, left_behind, toy
+
+from fedtailor.data.blocks import Block
+from fedtailor.data.store import (
+    build,
+    opened,
+)
+from fedtailor.errors import InputError
+
+
+def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) -> None:
+    def nested() -> Iterator[Block]:
+        yield from blocks_of([3])
+        with pytest.raises(InputError, match=r"toy: another process is at work on .*toy'; wait until it has finished"):
+            toy()
+        with pytest.raises(InputError, match="there is no such data set"):
+            opened("toy")
+        toy(name="other")
+        assert left_behind(place) == [".toy.building", ".toy.lock", "other"]
+
+    assert build("toy", nested(), {}, MADE).rows == 3
+    assert left_behind(place) == ["other", "toy"]
+
+
+HEAD = """
+import os, random, signal, sys, time
+import numpy as np
+from collections.abc import Iterator
+from pathlib import Path
+from fedtailor.data.blocks import Block
+from fedtailor.data.store import *
+from fedtailor.data.store import columns, files
+from fedtailor.errors import InputError
+MADE = MadeFrom("1")
+"""
+
+
+def run_script(script: str) -> str:
+    """What a script prints that has stores, `toy`, `blocks_of` and `left_behind`, in a process without torch."""
+    given = "\n".join(inspect.getsource(function) for function in (blocks_of, toy, left_behind))
+    whole = "\n".join([HEAD, given, script])
+    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+KILLED = """
+found = {"whole": 0, "none": 0, "begun": 0}
+random.seed(0)
+place = files.stores().parent
+columns._BUFFER = 1 << 12
+for attempt in range(40):
+    if attempt % 4 == 0:
+        remove("toy")
+    child = os.fork()
+    if child == 0:
+        for value in range(10_000):
+            build("toy", blocks_of([200] * 30, value), {"value": value}, MADE)
+    time.sleep(random.uniform(0, 0.15))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    found["begun"] += ".toy.building" in left_behind(place)
+    try:
+        stored = opened("toy")
+    except InputError as problem:
+        assert "there is no such data set" in str(problem), problem
+        found["none"] += 1
+    else:
+        stored.verify()
+        assert stored.rows == 6000 and stored.columns["x"][0, 0] == stored.attributes["value"]
+        found["whole"] += 1
+    if attempt % 3 == 0:
+        toy(name="another")
+        assert set(left_behind(place)) <= {"another", "toy"}, left_behind(place)
+print(*found.values())
+"""
+
+
+def test_a_killed_build_leaves_a_whole_store_or_none() -> None:
+    whole, none, begun = map(int, run_script(KILLED).split())
+    assert whole + none == 40
+    assert whole > 0
+    assert begun > 0
+
+
+BESIDE = """
+toy([1000, 2000], "read")
+ready, go = os.pipe(), os.pipe()
+def waits():
+    yield from blocks_of([5])
+    os.write(ready[1], b"!")
+    os.read(go[0], 1)
+    yield Block("last", next(blocks_of([5])).columns)
+builder = os.fork()
+if builder == 0:
+    build("toy", waits(), {}, MADE)
+    os._exit(0)
+os.read(ready[0], 1)
+try:
+    toy()
+    sys.exit("the second builder was let in")
+except InputError as problem:
+    assert "another process is at work" in str(problem), problem
+readers = []
+for _ in range(2):
+    readers.append(os.fork())
+    if not readers[-1]:
+        for _ in range(20):
+            stored = opened("read")
+            stored.verify()
+            np.testing.assert_array_equal(stored.columns["x"][:, 0], np.arange(3000))
+        os._exit(0)
+for reader in readers:
+    assert os.waitpid(reader, 0)[1] == 0
+os.write(go[1], b"!")
+assert os.waitpid(builder, 0)[1] == 0
+assert opened("toy").rows == 10
+print(*left_behind(files.stores().parent))
+"""
+
+
+def test_one_process_builds_another_is_refused_and_two_read() -> None:
+    assert run_script(BESIDE).split() == ["read", "toy"]
