@@ -2,12 +2,12 @@
 
 import numpy as np
 import torch
-from scenarios import Net
 from torch import nn
 
 from fedtailor import keyed
 from fedtailor.engines.base import Setting, batches_alone
 from fedtailor.types import Params, Plan
+from scenarios import Net
 
 
 def module_of(params: Params) -> nn.Module:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scenarios import split, toy_setting, train
 from torch import nn
 
 from fedtailor import engines, keyed
@@ -25,6 +24,7 @@ from fedtailor.engines.base import batches_alone
 from fedtailor.purity import drawn_from
 from fedtailor.task import Task, regression
 from fedtailor.types import Method, Params
+from scenarios import split, toy_setting, train
 
 SIZES = (6, 3, 10, 4, 8, 5)
 """Train examples of the six clients, all of whom may take part."""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from agreement import clone, distance
 from contract import ROWS, named
-from scenarios import toy_data, toy_setting, train
-
 from fedtailor import engines, methods, trees
 from fedtailor.engines import Memory, Setting
 from fedtailor.run.checkpoint import Checkpoints
 from fedtailor.types import Tree
+from scenarios import toy_data, toy_setting, train
 
 EACH = pytest.mark.parametrize(("name", "hyper"), named(ROWS))
 SIZES = (1, 2, 3, 5, 9, 12, 8)

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import distance
-from scenarios import toy_setting, train
 from sklearn.datasets import load_digits
 
+from agreement import distance
 from fedtailor import engines, methods
+from scenarios import toy_setting, train
 
 ROOT = Path(__file__).parent.parent
 

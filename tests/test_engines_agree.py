@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from scenarios import toy_data, toy_setting, toy_task, train
 
+from agreement import distance
 from fedtailor import engines
 from fedtailor.engines import Setting
 from fedtailor.engines.vectorised import _stack_size
+from scenarios import toy_data, toy_setting, toy_task, train
 
 
 def outcome(setting: Setting, rounds: int = 5, **options: Any) -> tuple[Any, ...]:

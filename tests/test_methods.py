@@ -4,13 +4,13 @@ import inspect
 from dataclasses import FrozenInstanceError, fields
 
 import pytest
-from agreement import distance
-from scenarios import toy_setting, toy_task, train
 from torch import Tensor
 
+from agreement import distance
 from fedtailor import engines, methods, trees
 from fedtailor.errors import InputError
 from fedtailor.types import Tree
+from scenarios import toy_setting, toy_task, train
 
 
 @pytest.mark.parametrize("name", methods.NAMES)

@@ -9,11 +9,11 @@ from typing import Literal
 
 import pytest
 import torch
-from agreement import distance
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as nnf
 
+from agreement import distance
 from fedtailor import Task, classification, models, sequences, trees
 from fedtailor.calculus import difference_product, hessian_product
 from fedtailor.models.resnet import Residual

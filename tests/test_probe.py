@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pure import Net, refused_in_one_sentence
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from fedtailor.errors import InputError
 from fedtailor.purity import _draws
 from fedtailor.task import Task, classification, multilabel, probe, regression, sequences
+from pure import Net, refused_in_one_sentence
 
 
 class Says(nn.Module):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pure import Net, refused_in_one_sentence
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
@@ -16,6 +15,7 @@ from fedtailor.errors import InputError
 from fedtailor.purity import KeyedDropout, drawn_from, with_keyed_dropout
 from fedtailor.task import Task, classification, multilabel, regression, sequences
 from fedtailor.types import Batch
+from pure import Net, refused_in_one_sentence
 
 
 class Dropped(nn.Module):

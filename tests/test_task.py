@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import clone, distance
-from scenarios import toy_setting, train
 from sklearn import metrics
 from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn import functional as nnf
 
+from agreement import clone, distance
 from fedtailor.purity import drawn_from
 from fedtailor.task import Task, classification, multilabel, regression, sequences
 from fedtailor.types import Batch, Params
+from scenarios import toy_setting, train
 
 EXAMPLES, PLACES, VOCABULARY, PADDING, UNCOUNTED = 40, 6, 7, (0, 5), (1, 2)
 Figures = dict[str, float]

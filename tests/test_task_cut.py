@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from agreement import distance
-from scenarios import Net, toy_data
 from torch import Tensor, nn
 
+from agreement import distance
 from examples import batch_of, draw
 from fedtailor import fit, keyed
 from fedtailor.errors import InputError
@@ -16,6 +15,7 @@ from fedtailor.models import mlp
 from fedtailor.purity import drawn_from
 from fedtailor.task import Task, classification, regression, sequences
 from fedtailor.types import Batch, State
+from scenarios import Net, toy_data
 
 HEAD = ("head.weight", "head.bias")
 

@@ -11,9 +11,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from parallel import run_all
-
 from fedtailor.run.spec import Spec, read_comparison
+from parallel import run_all
 
 FILE = Path(__file__).parent / "setting.toml"
 RATES: dict[str, list[Any]] = {"lr": [0.02, 0.05, 0.1, 0.3]}

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from agreement import distance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from agreement import distance
 from fedtailor import keyed
 from fedtailor.data import Holders, Split, batching
 from fedtailor.data.batching import Place, places, step_counts

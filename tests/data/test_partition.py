@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from partitioning import CHANGES, EVENLY, RULES, draws, some_labels, table
 
 from fedtailor.data import partitions
 from fedtailor.data.partitions import NOBODY, PARTITIONS
 from fedtailor.data.raw import folder, raw
 from fedtailor.errors import InputError
+from partitioning import CHANGES, EVENLY, RULES, draws, some_labels, table
 
 
 @pytest.mark.parametrize("name", RULES)

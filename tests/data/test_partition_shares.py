@@ -9,12 +9,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from partitioning import EVENLY, by_coarse, draws, some_labels, table
 
 from fedtailor.data import partitions
 from fedtailor.data.partitions import NOBODY, Whose
 from fedtailor.data.partitions.dirichlet import _capped, _levelled
 from fedtailor.errors import InputError
+from partitioning import EVENLY, by_coarse, draws, some_labels, table
 
 
 @settings(max_examples=40, deadline=None)

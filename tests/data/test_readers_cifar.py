@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import DAMAGE, archived, damaged, good_or_refused, joined
 
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import cifar, pickled
 from fedtailor.errors import InputError
+from reading import DAMAGE, archived, damaged, good_or_refused, joined
 
 RNG = np.random.default_rng(5)
 

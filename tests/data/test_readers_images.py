@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from reading import DAMAGE, archived, damaged, joined
 
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import idx, stl10
 from fedtailor.errors import InputError
+from reading import DAMAGE, archived, damaged, joined
 
 RNG = np.random.default_rng(5)
 

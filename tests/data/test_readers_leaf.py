@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from reading import DAMAGE, by_client, damaged
 
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import leaf, text
 from fedtailor.errors import InputError
+from reading import DAMAGE, by_client, damaged
 
 RNG = np.random.default_rng(6)
 

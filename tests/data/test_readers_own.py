@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reading import by_client
 
 from fedtailor.data.holders import Array
 from fedtailor.data.readers.folders import array_folders, image_folders
 from fedtailor.data.readers.parquet import parquet
 from fedtailor.data.readers.rows import rows
 from fedtailor.errors import InputError
+from reading import by_client
 
 RNG = np.random.default_rng(7)
 SCATTERED = ["b", "a", "b", "c", "a", "b"]

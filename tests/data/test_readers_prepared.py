@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reading import by_client
 
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import prepared, text
 from fedtailor.errors import InputError
+from reading import by_client
 
 RNG = np.random.default_rng(6)
 SHARED = os.environ.get("FEDTAILOR_SHARED", "")

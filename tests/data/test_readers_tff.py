@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from reading import DAMAGE, by_client, damaged
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import example, text, tff
 from fedtailor.errors import InputError
+from reading import DAMAGE, by_client, damaged
 
 RNG = np.random.default_rng(6)
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scenarios import split, toy_data
 
 from fedtailor.data import FederatedDataset, Holders, from_arrays
 from fedtailor.errors import InputError
+from scenarios import split, toy_data
 
 EMPTY = np.array([], dtype=np.int64)
 SIZES = (1, 2, 8, 20, 41)

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended, module_of
-from scenarios import toy_data, toy_setting, toy_task, train
 from torch import Tensor, nn
 
 import fedtailor as ft
+from agreement import distance
 from fedtailor import engines, methods, trees
 from fedtailor.engines import Setting
 from fedtailor.run import build
@@ -22,6 +20,8 @@ from fedtailor.run.session import start
 from fedtailor.run.spec import read_spec
 from fedtailor.run.tailor import export, personalise
 from fedtailor.types import Params, State
+from oracles import descended, module_of
+from scenarios import toy_data, toy_setting, toy_task, train
 
 DATA = toy_data(sizes=(9, 6, 17, 4, 6, 12, 8, 11, 7), test=4, seed=3)
 """Six clients that train, one that validates and two new ones."""

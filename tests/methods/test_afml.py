@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from scenarios import toy_data, toy_setting, toy_task, train
 from scipy import stats
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn import functional as nnf
 
+from agreement import distance
 from examples import batch_of, draw
 from fedtailor import digits, engines, fit, keyed, trees
 from fedtailor.data import FederatedDataset
@@ -25,6 +24,7 @@ from fedtailor.models import mlp
 from fedtailor.purity import drawn_from
 from fedtailor.task import Task, classification
 from fedtailor.types import Batch, Params, State
+from scenarios import toy_data, toy_setting, toy_task, train
 
 BODY, HEAD, LATENT = ("body.weight", "body.bias"), ("head.weight", "head.bias"), afml.LATENT
 

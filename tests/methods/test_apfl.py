@@ -4,12 +4,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import module_of
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from agreement import distance
 from fedtailor import engines, keyed, methods, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone, batches_alone
@@ -17,6 +15,8 @@ from fedtailor.errors import InputError
 from fedtailor.methods import apfl
 from fedtailor.run.loop import round_loop
 from fedtailor.types import Method, Params, Plan
+from oracles import module_of
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 FEW = toy_data(sizes=(8, 1, 3, 17, 9, 5, 3, 2))
 """Five clients that train, one that validates and two new ones."""

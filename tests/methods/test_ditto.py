@@ -4,11 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import module_of
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import Tensor, nn
 
+from agreement import distance
 from fedtailor import engines, keyed, methods, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone, batches_alone
@@ -17,6 +15,8 @@ from fedtailor.methods import ditto
 from fedtailor.run.loop import round_loop
 from fedtailor.task import regression
 from fedtailor.types import Batch, Method, Params, Plan
+from oracles import module_of
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 FEW = toy_data(sizes=(8, 1, 3, 5, 9, 2, 3, 2))
 """Five clients that train, one that validates and two new ones."""

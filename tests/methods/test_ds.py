@@ -4,13 +4,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import distance
-from scenarios import split, toy_data, toy_setting, toy_task, train
 
 import fedtailor as ft
+from agreement import distance
 from fedtailor import engines, methods, trees
 from fedtailor.data import FederatedDataset, Holders
 from fedtailor.errors import InputError
+from scenarios import split, toy_data, toy_setting, toy_task, train
 
 DATA = toy_data(sizes=(9, 1, 17, 4, 6, 3, 2, 5), test=3)
 """Five clients that train, one that validates and two new ones."""

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended, module_of
-from quadratics import LARGEST, after_round, quadratic_problem
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import nn
 
+from agreement import distance
 from fedtailor import trees
 from fedtailor.engines.base import alone
 from fedtailor.methods import fedavg
+from oracles import descended, module_of
+from quadratics import LARGEST, after_round, quadratic_problem
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 
 def test_a_round_is_the_mean_of_what_torch_trains() -> None:

@@ -3,7 +3,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from agreement import distance
+from fedtailor import engines, trees
+from fedtailor.engines import Setting
+from fedtailor.engines.base import alone
+from fedtailor.errors import InputError
+from fedtailor.methods import feddyn
+from fedtailor.run.loop import round_loop
+from fedtailor.types import Params
 from oracles import descended
 from quadratics import (
     LARGEST,
@@ -17,14 +25,6 @@ from quadratics import (
     vector,
 )
 from scenarios import toy_setting, toy_task, train
-
-from fedtailor import engines, trees
-from fedtailor.engines import Setting
-from fedtailor.engines.base import alone
-from fedtailor.errors import InputError
-from fedtailor.methods import feddyn
-from fedtailor.run.loop import round_loop
-from fedtailor.types import Params
 
 
 def on_toy(data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> Setting:

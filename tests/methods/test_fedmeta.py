@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import Tensor
 
+from agreement import distance
 from fedtailor import engines, keyed, trees
 from fedtailor.data import FederatedDataset
 from fedtailor.engines import Setting
@@ -17,6 +15,8 @@ from fedtailor.engines.base import alone, batches_alone
 from fedtailor.errors import InputError
 from fedtailor.methods import fedavg, fedmeta, per_fedavg
 from fedtailor.types import Batch, Draw, Method, Params, Plan
+from oracles import descended
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 START = toy_task().params
 UNEVEN = toy_data(sizes=(40, 1, 23, 12, 5, 2, 2, 2))

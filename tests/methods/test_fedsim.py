@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import Tensor
 
+from agreement import distance
 from fedtailor import keyed, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone, batches_alone
 from fedtailor.methods import build, fedsim
 from fedtailor.types import Batch, Params, Work
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 
 def flat(params: Params) -> Tensor:

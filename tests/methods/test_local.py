@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended
-from scenarios import toy_setting, train
 
+from agreement import distance
 from fedtailor import engines, trees
 from fedtailor.run.loop import round_loop
+from oracles import descended
+from scenarios import toy_setting, train
 
 
 def test_a_sampled_client_goes_on_training_its_own_model() -> None:

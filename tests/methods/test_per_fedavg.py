@@ -6,11 +6,9 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended
-from scenarios import toy_data, toy_setting, toy_task, trained
 from torch import Tensor
 
+from agreement import distance
 from fedtailor import engines, keyed, trees
 from fedtailor.data.batching import places
 from fedtailor.engines import Setting
@@ -18,6 +16,8 @@ from fedtailor.engines.base import alone, batches_alone
 from fedtailor.errors import InputError
 from fedtailor.methods import per_fedavg
 from fedtailor.types import Batch, Method, Params
+from oracles import descended
+from scenarios import toy_data, toy_setting, toy_task, trained
 
 VARIANTS: tuple[Literal["exact", "fo", "hf"], ...] = ("exact", "fo", "hf")
 

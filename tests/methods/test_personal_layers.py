@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended, module_of
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import nn
 
+from agreement import distance
 from fedtailor import engines, keyed, methods, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone, batches_alone
@@ -17,6 +15,8 @@ from fedtailor.errors import InputError
 from fedtailor.methods import personal_layers
 from fedtailor.run.loop import round_loop
 from fedtailor.types import Draw, Params, Plan
+from oracles import descended, module_of
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 DATA = toy_data(sizes=(9, 1, 17, 4, 6, 3, 2, 5, 8), test=3)
 """Six clients that train, one that validates and two new ones."""

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import module_of
-from scenarios import toy_setting, toy_task, train, trained
 from torch import Tensor, nn
 
+from agreement import distance
 from fedtailor import engines, keyed, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone, batches_alone
@@ -18,6 +16,8 @@ from fedtailor.errors import InputError
 from fedtailor.methods import pfedme
 from fedtailor.task import regression
 from fedtailor.types import Batch, Method, Params, Plan
+from oracles import module_of
+from scenarios import toy_setting, toy_task, train, trained
 
 
 def built(**hyper: Any) -> Method:

@@ -3,16 +3,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended
-from scenarios import toy_setting, toy_task, train
 
+from agreement import distance
 from fedtailor import engines, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import alone
 from fedtailor.errors import InputError
 from fedtailor.methods import reptile
 from fedtailor.methods.pieces import Facts
+from oracles import descended
+from scenarios import toy_setting, toy_task, train
 
 
 def on_toy(**hyper: Any) -> Setting:

@@ -6,11 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from oracles import descended, module_of
-from scenarios import toy_data, toy_setting, toy_task, train, trained
 from torch import nn
 
+from agreement import distance
 from fedtailor import engines, keyed, methods, trees
 from fedtailor.engines import Setting
 from fedtailor.engines.base import batches_alone
@@ -18,6 +16,8 @@ from fedtailor.errors import InputError
 from fedtailor.methods import fsl, fsl_p
 from fedtailor.methods.pieces import Facts
 from fedtailor.types import Draw, Params, Plan
+from oracles import descended, module_of
+from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 SERVER: dict[str, Any] = {"gamma": 0.7, "learn_lr": 0.2, "learn_epochs": 2, "learn_batch": 5}
 RATE = 0.7 * 0.2

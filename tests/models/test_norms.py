@@ -2,10 +2,10 @@ from typing import Any
 
 import pytest
 import torch
-from agreement import clone, distance
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from agreement import clone, distance
 from fedtailor import classification, with_group_norm
 from fedtailor.purity import drawn_from
 from fedtailor.task import probe

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
-from scenarios import Net, toy_data, toy_task
 from torch import Tensor, nn
 
 import fedtailor as ft
+from agreement import distance
 from fedtailor import methods
 from fedtailor.errors import DivergedError, InputError, WorkError
 from fedtailor.run.loop import Round
+from scenarios import Net, toy_data, toy_task
 
 DATA = toy_data()
 

@@ -6,13 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from agreement import distance
 from interruptions import left, small
-from oracles import module_of
-from scenarios import toy_data, toy_setting, toy_task
 from torch import nn
 
 import fedtailor as ft
+from agreement import distance
 from fedtailor import keyed
 from fedtailor.engines.base import Setting, batches_alone
 from fedtailor.errors import DivergedError, InputError
@@ -22,6 +20,8 @@ from fedtailor.run.pretraining import Pretraining, pretrained
 from fedtailor.run.session import resume, start
 from fedtailor.run.spec import read_comparison
 from fedtailor.types import Draw, Params, Plan
+from oracles import module_of
+from scenarios import toy_data, toy_setting, toy_task
 
 DATA = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
 WORDS = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "tune_epochs=1", "threads=1", "pretrain=2"]

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stores import MADE, blocks_of, full, left_behind, toy
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
@@ -27,6 +26,7 @@ from fedtailor.data.store import (
     remove,
 )
 from fedtailor.errors import InputError
+from stores import MADE, blocks_of, full, left_behind, toy
 
 KINDS = ["f2", "f4", "f8", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "?"]
 

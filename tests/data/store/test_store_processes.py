@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from stores import MADE, blocks_of, left_behind, toy
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.store import (
@@ -15,6 +14,7 @@ from fedtailor.data.store import (
     opened,
 )
 from fedtailor.errors import InputError
+from stores import MADE, blocks_of, left_behind, toy
 
 
 def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) -> None:

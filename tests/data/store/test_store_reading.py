@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import MADE, full, toy
 
 from fedtailor import keyed
 from fedtailor.data import FederatedDataset, Holders, Split
@@ -27,6 +26,7 @@ from fedtailor.data.store import (
 from fedtailor.data.store.runs import compact
 from fedtailor.errors import InputError
 from fedtailor.types import Draw, Plan
+from stores import MADE, full, toy
 
 
 def test_another_process_is_sent_no_copy() -> None:
