@@ -23,7 +23,9 @@ from fedtailor import keyed
 from fedtailor.data import Holders
 from fedtailor.data.batching import places, step_counts
 from fedtailor.data.blocks import Block
+from fedtailor.data.dataset import Units
 from fedtailor.data.store import MadeFrom, Stored, build, opened, remove, runs, smallest
+from fedtailor.engines.base import Site
 from fedtailor.types import Draw, Plan
 
 NAME = "benchmark-population"
@@ -101,42 +103,49 @@ def next_words(stored: Stored) -> Holders:
     return Holders(x[:, :-1], x[:, 1:], {"train": everything, "some": some})
 
 
-def cohort(holders: Holders, number: int, split: str, gather: bool) -> int:
-    """Draws a cohort and lays out one epoch of batches for everybody in it; reads the examples too if wanted."""
-    who = keyed.choice(keyed.key(0, "cohort", number), holders.count, COHORT)
-    plan = Plan((Draw(split, BATCH),), epochs=1)
-    steps, keys = step_counts(plan, holders, who.numpy()), keyed.key(0, "client", number, who)
-    for step, (place,) in enumerate(places(plan, holders, who.numpy(), keys, int(steps.max()))):
+def cohort(site: Site, number: int, split: str, gather: bool) -> int:
+    """Draws a cohort and lays out one epoch of batches for everybody in it; makes the batches too if wanted.
+
+    As the vectorised engine does it: whoever has the most steps comes first, and leaves last.
+    """
+    holders, plan = site.holders, Plan((Draw(split, BATCH),), epochs=1)
+    who = keyed.choice(keyed.key(0, "cohort", number), holders.count, COHORT).numpy()
+    steps = step_counts(plan, holders, who)
+    who, steps = who[np.argsort(-steps, kind="stable")], -np.sort(-steps)
+    keys = keyed.key(0, "client", number, torch.from_numpy(who))
+    for step, (place,) in enumerate(places(plan, holders, who, keys, int(steps[0]))):
         if gather:
-            real = place.mask & torch.from_numpy(step < steps)[:, None]  # whoever has finished is laid out all the same
-            rows = place.rows[real].numpy()
-            _ = holders.x[rows], holders.y[rows]
-    return int(holders.splits[split].sizes()[who.numpy()].sum())
+            site.batch(place.of(slice(0, int((steps > step).sum()))))
+    return int((holders.splits[split].offsets[who + 1] - holders.splits[split].offsets[who]).sum())
 
 
-def resident(what: str) -> float:
-    """MB that this process has in RAM (VmRSS), or has had at most (VmHWM), mapped pages of files included."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(what)).split()[1]) / 1024
+def resident() -> dict[str, float]:
+    """MB that this process has in RAM: its own, those that are pages of files, and the most of both together."""
+    lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
+    return {what[:-1]: int(rest[0]) / 1024 for what, *rest in lines if what in ("RssAnon:", "RssFile:", "VmHWM:")}
 
 
 def read() -> dict[str, str]:
     """What a process that has just begun needs for opening the store and for its cohorts."""
     torch.ones(8).sort()
-    before = {what: resident(what) for what in ("RssAnon", "RssFile")}
+    before = resident()
     opening = took(opened, NAME)
-    holders = next_words(opened(NAME))
-    cohorts = {}
+    holders, said, own = next_words(opened(NAME)), {}, 0.0
+    site = Site(holders, Units((TOKENS - 1,), (TOKENS - 1,), VOCABULARY, 1.0, True), torch.float32, torch.device("cpu"))
     for split, which in (("some", f"at most {MOST} sentences each"), ("train", "all sentences")):
-        examples = statistics.median(cohort(holders, number, split, True) for number in range(COHORTS))
-        for gather, what in ((False, "places"), (True, "places and examples")):
-            times = [took(cohort, holders, number, split, gather) for number in range(COHORTS)]
-            cohorts[f"{what} of a cohort, {which}, {examples:.0f} in all"] = middle(times)
-    mapped, most = resident("RssFile") - before["RssFile"], resident("VmHWM") - sum(before.values())
+        examples = [cohort(site, number, split, True) for number in range(COHORTS)]
+        for gather, what in ((False, "places"), (True, "places and batches")):
+            times = [took(cohort, site, number, split, gather) for number in range(COHORTS)]
+            said[f"{what} of a cohort, {which}, {statistics.median(examples):.0f} in all"] = middle(times)
+            own = max(own, resident()["RssAnon"])
+    after = resident()
+    mapped = after["RssFile"] - before["RssFile"]
     return {
         "opening": f"{opening.clock:.1f} ms",
-        **cohorts,
-        "RAM above torch's": f"{most:.0f} MB at most, {mapped:.0f} MB of it pages of the store",
+        **said,
+        "RAM of its own": f"{own:.0f} MB, of which {before['RssAnon']:.0f} MB the interpreter with torch",
+        "pages of the store": f"{mapped:.0f} MB, shared with the system's cache",
+        "RAM at most": f"{after['VmHWM']:.0f} MB, pages of the store and of torch's files included",
     }
 
 

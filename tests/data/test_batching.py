@@ -14,6 +14,7 @@ from agreement import distance
 from fedtailor import keyed
 from fedtailor.data import Holders, Split, batching
 from fedtailor.data.batching import Place, places, step_counts
+from fedtailor.data.shuffling import Permutations, permuted
 from fedtailor.errors import InputError
 from fedtailor.types import Draw, Plan
 
@@ -132,7 +133,70 @@ def test_plans_of_steps_run_on_over_epochs() -> None:
     by_steps, by_epochs = Plan((Draw("train", 2),), steps=7), Plan((Draw("train", 2),), epochs=3)
     assert step_counts(by_steps, holders, np.array([0, 1])).tolist() == [7, 7]
     assert step_counts(by_epochs, holders, np.array([1, 0])).tolist() == [3, 9]
-    assert seen(by_steps, holders, [0, 1], 7) == [own[:7] for own in seen(by_epochs, holders, [0, 1], 9)]
+    first, second = seen(by_steps, holders, [0, 1], 7)
+    assert [first, second[:3]] == [
+        own[:most] for own, most in zip(seen(by_epochs, holders, [0, 1], 9), (7, 3), strict=True)
+    ]
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 15), min_size=2, max_size=4),
+    epochs=st.integers(1, 2),
+    windows=st.tuples(st.sampled_from([1, 30, 1 << 21]), st.sampled_from([1, 40, 1 << 16])),
+    beyond=st.integers(0, 3),
+)
+def test_who_has_finished_sees_padding_alone_and_others_what_they_would_alone(
+    sizes: list[int], epochs: int, windows: tuple[int, int], beyond: int
+) -> None:
+    holders, plan = holders_of(sizes), Plan((Draw("query", 2), Draw("train", 4)), epochs=epochs)
+    who, keys = np.arange(len(sizes))[::-1].copy(), keys_of(len(sizes)).flip(0)
+    counts = step_counts(plan, holders, who).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batching, "_PLACES", windows[0])
+        patch.setattr(batching, "_SPREAD", windows[1])
+        laid_out = list(places(plan, holders, who, keys, max(counts) + beyond))
+    assert len(laid_out) == max(counts) + beyond
+    for at, own in enumerate(who.tolist()):
+        got = [real(placed, at) for placed in laid_out]
+        assert got[: counts[at]] == [wanted(plan, holders, own, keys[at], step) for step in range(counts[at])]
+        assert all(not rows for step in got[counts[at] :] for rows, _ in step)
+        for placed in laid_out[counts[at] :]:
+            padding = [set(place.rows[at].tolist()) for place in placed]
+            assert padding[0] <= set(holders.splits["query"].of(own).tolist())
+            assert padding[1] <= set(holders.splits["train"].of(own).tolist())
+
+
+def test_nothing_is_shuffled_for_who_has_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+
+    def counted(key: Tensor, counters: Tensor) -> Tensor:
+        drawn.append(len(counters))
+        return words(key, counters)
+
+    words = keyed.words
+    monkeypatch.setattr(keyed, "words", counted)
+    sizes = [3, 2000, 1, 50]
+    holders, plan = holders_of(sizes), Plan((Draw("train", 4),), epochs=2)
+    assert len(list(places(plan, holders, np.arange(4), keys_of(4), 1000))) == 1000
+    assert sum(drawn) == 2 * sum(sizes)
+
+
+def test_an_epoch_is_shuffled_once_however_many_windows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(sizes: Tensor, *given: Tensor) -> Permutations:
+        made.append(len(sizes))
+        return permuted(sizes, *given)
+
+    monkeypatch.setattr(batching, "permuted", counted)
+    monkeypatch.setattr(batching, "_PLACES", 40)
+    holders, plan = holders_of([2000]), Plan((Draw("train", 4),), epochs=3)
+    whole = seen(plan, holders, [0], 1500)
+    assert len(made) == 3
+    monkeypatch.setattr(batching, "_PLACES", 1 << 21)
+    assert seen(plan, holders, [0], 1500) == whole
+    assert len(made) == 4
 
 
 def test_the_last_stream_is_the_same_whatever_is_drawn_beside_it() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedtailor import keyed, trees
 from fedtailor.data.batching import Place, places, step_counts
 from fedtailor.data.dataset import FederatedDataset, Holders, Units
+from fedtailor.data.store.maps import read_at_random
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import FedtailorError, InputError, WorkError, require
 from fedtailor.task import Task
@@ -25,6 +26,8 @@ from fedtailor.types import Batch, Draw, Gathered, Method, Params, Phase, Plan, 
 
 SCORE_BATCH = 256
 """Examples scored at a time."""
+
+_SENT = 1 << 26  # bytes of a column that are sent to a device at a time
 
 
 class Trained(NamedTuple):
@@ -70,10 +73,24 @@ def decoded(x: Tensor, units: Units, dtype: torch.dtype) -> Tensor:
 
 
 def _tensor(column: np.ndarray, device: torch.device) -> Tensor:
-    """A column on the device; where it lies already if it can, even if it may not be written to: it never is."""
+    """A column on the device; where it lies already if it can, even if it may not be written to: it never is.
+
+    There may be gaps between rows, as in a view of a memory map. What is sent to another device is sent piece by piece,
+    since torch would first copy a column with gaps whole.
+    """
+    step, whole_rows = column.strides[0], column[:1].flags.c_contiguous
+    if not whole_rows or step < 0 or step % column.itemsize:  # torch knows no steps backwards or of parts of numbers
+        column = np.ascontiguousarray(column)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        return torch.from_numpy(np.ascontiguousarray(column)).to(device)
+        here = torch.from_numpy(column)
+    if device.type == "cpu":
+        read_at_random(column)
+        return here
+    there, rows = torch.empty(here.shape, dtype=here.dtype, device=device), max(1, _SENT // max(1, here[:1].nbytes))
+    for start in range(0, len(here), rows):
+        there[start : start + rows] = here[start : start + rows]
+    return there
 
 
 class Site:

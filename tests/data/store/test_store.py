@@ -226,6 +226,34 @@ def test_a_write_that_fails_midway_is_one_sentence(place: Path, monkeypatch: pyt
     assert left_behind(place) == []
 
 
+def test_the_disk_begins_early_and_all_the_same_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: reached.append(os.fstat(handle).st_size))
+    monkeypatch.setattr(files, "_AHEAD", 100)
+    monkeypatch.setattr(columns, "_BUFFER", 64)
+    stored = toy([200, 100])
+    stored.verify()
+    assert stored.rows == 300
+    assert any(100 <= size < 2400 for size in reached)  # of the 2400 bytes of x
+    assert 2400 in reached
+
+
+def test_a_disk_that_says_only_once_that_it_is_full_is_heard(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[int] = []
+
+    def full_once(handle: int) -> None:
+        said.append(handle)
+        if len(said) == 1:
+            full(handle)
+
+    monkeypatch.setattr(os, "fsync", full_once)
+    monkeypatch.setattr(files, "_AHEAD", 100)
+    monkeypatch.setattr(columns, "_BUFFER", 64)
+    with pytest.raises(InputError, match="could not be written: No space left on device"):
+        toy([50, 50])
+    assert left_behind(place) == []
+
+
 def test_everything_is_on_the_disk_before_the_store_is_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before: dict[int, bool] = {}
     monkeypatch.setattr(os, "fsync", lambda handle: before.setdefault(os.fstat(handle).st_ino, "toy" not in names()))

@@ -5,15 +5,18 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from fedtailor.data.holders import Array
+from fedtailor.data.place import folder
 from fedtailor.disk import sync_folder
 from fedtailor.errors import InputError, require
 
 _LOCK, _BUILDING, _OLD = "lock", "building", "old"
+_AHEAD = 1 << 27  # bytes that gather before the disk is told to begin with them
 
 
 class File(NamedTuple):
@@ -33,8 +36,6 @@ class MadeFrom(NamedTuple):
 
 def stores() -> Path:
     """The folder of all stores."""
-    from fedtailor.data.raw import folder  # here, since raw data is read from stores
-
     return folder() / "stores"
 
 
@@ -45,20 +46,30 @@ def fingerprint(path: Path) -> File:
 
 
 class Writer:
-    """Writes one file from its beginning to its end, and its checksum with it."""
+    """Writes one file from its beginning to its end, and its checksum with it.
+
+    The checksum is made beside the writing, and the disk begins early, so that there is little to wait for at the end.
+    """
 
     def __init__(self, path: Path) -> None:
-        self._path, self._bytes, self._hash = path, 0, hashlib.sha256()
+        self._path, self._bytes, self._reached, self._hash = path, 0, 0, hashlib.sha256()
         self._file: IO[bytes] = path.open("wb")
+        self._beside = ThreadPoolExecutor(2)
+        self._reaching: Future[None] | None = None
 
     def add(self, rows: Array | bytes) -> None:
         """Writes contiguous rows behind what has been written."""
         view = rows if isinstance(rows, bytes) else rows.data
-        self._hash.update(view)
+        hashed = self._beside.submit(self._hash.update, view)
         self._bytes += self._file.write(view)
+        hashed.result()
+        if self._bytes - self._reached >= _AHEAD and (self._reaching is None or self._reaching.done()):
+            self._require_reached()
+            self._reached, self._reaching = self._bytes, self._beside.submit(os.fsync, self._file.fileno())
 
     def done(self) -> File:
         """Returns when all of the file is on the disk."""
+        self._require_reached()
         self._file.flush()
         os.fsync(self._file.fileno())
         self.close()
@@ -66,8 +77,14 @@ class Writer:
 
     def close(self) -> None:
         """Lets go of the file, whole or not; what could not be written is not tried again."""
+        self._beside.shutdown()
         with suppress(OSError):
             self._file.close()
+
+    def _require_reached(self) -> None:
+        """Waits for what was sent to the disk ahead; a disk says only once that it could not take it."""
+        if self._reaching is not None:
+            self._reaching.result()
 
 
 def write(path: Path, content: bytes | Array) -> File:
@@ -104,6 +121,18 @@ def new_folder(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
     Only one process at a time may fill it; another waits, or is refused with a sentence. What processes that died left
     behind beside it is cleared away.
     """
+    with scratch(name, path, wait) as fresh:
+        yield fresh
+        with disk_trouble(name, path.parent):
+            sync_folder(fresh)
+            discard(path)
+            fresh.replace(path)
+            sync_folder(path.parent)
+
+
+@contextmanager
+def scratch(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
+    """A folder to fill that is removed afterwards; what processes that died left behind beside it is, too."""
     with disk_trouble(name, path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         _clear(path)
@@ -113,11 +142,6 @@ def new_folder(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
             with disk_trouble(name, path.parent):
                 fresh.mkdir()
             yield fresh
-            with disk_trouble(name, path.parent):
-                sync_folder(fresh)
-                discard(path)
-                fresh.replace(path)
-                sync_folder(path.parent)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 

@@ -1,0 +1,151 @@
+"""Columns as tensors: where they lie already, gathered as NumPy does, and read as the system is told."""
+
+import mmap
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedtailor.data import Holders, Split
+from fedtailor.data.batching import Place
+from fedtailor.data.dataset import Units
+from fedtailor.data.holders import Array
+from fedtailor.data.store import maps
+from fedtailor.engines import base
+from fedtailor.engines.base import Site
+
+CPU = torch.device("cpu")
+KINDS = ["u1", "i1", "u2", "i2", "u4", "i4", "i8", "f4", "f8", "?"]
+
+
+def mapped(folder: Path, kind: str = "u2", shape: tuple[int, ...] = (200, 6)) -> Array:
+    """A column on disk, as a store has it."""
+    column = np.random.default_rng(0).integers(0, 100, shape).astype(kind)
+    column.tofile(folder / "column.bin")
+    return np.memmap(folder / "column.bin", column.dtype, "r", shape=shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_of_a_map_of_any_kind_are_its_rows(kind: str, tmp_path: Path) -> None:
+    column = mapped(tmp_path, kind)
+    holders = Holders(column[:, :-1], column[:, 1:], {"train": Split(np.arange(200), np.array([0, 200]))})
+    whole = kind[0] not in "f"
+    site = Site(holders, Units((5,), (5,), 100, 1.0, whole), torch.float64, CPU)
+    rows = torch.tensor([[3, 199, 0], [7, 7, 100]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        batch = site.batch(Place(rows, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.int64)))
+    assert (batch.x.dtype, batch.y.dtype) == 2 * (torch.int64 if whole else torch.float64,)
+    np.testing.assert_array_equal(batch.x.numpy(), column[rows.numpy()][..., :-1])
+    np.testing.assert_array_equal(batch.y.numpy(), column[rows.numpy()][..., 1:])
+
+
+def test_nothing_is_copied_if_rows_are_whole(tmp_path: Path) -> None:
+    column = mapped(tmp_path)
+    for view in (column, column[:, :-1], column[:, 1:], column[::3], column[50:], np.asarray(column)):
+        tensor = base._tensor(view, CPU)
+        assert tensor.data_ptr() == view.ctypes.data
+        np.testing.assert_array_equal(tensor.numpy(), view)
+
+
+def test_what_torch_cannot_take_or_rows_with_gaps_are_copied(tmp_path: Path) -> None:
+    column = mapped(tmp_path)
+    packed = np.frombuffer(bytes(range(250)) * 3, np.dtype([("a", "u1"), ("b", "<u2")]))["b"]
+    for view in (column[::-1], column[:, ::-1], column[:, ::2], np.asfortranarray(column), column.T, packed):
+        tensor = base._tensor(view, CPU)
+        assert tensor.is_contiguous()
+        np.testing.assert_array_equal(tensor.numpy(), view)
+
+
+@pytest.mark.parametrize("at_once", [1, 100, 1 << 26])
+def test_another_device_gets_all_pieces(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_SENT", at_once)
+    view = mapped(tmp_path)[:, 1:]
+    device = torch.device("cuda" if torch.cuda.is_available() else "meta")
+    sent = base._tensor(view, device)
+    assert (sent.device.type, sent.shape, sent.dtype) == (device.type, view.shape, torch.uint16)
+    if device.type == "cuda":
+        np.testing.assert_array_equal(sent.cpu().numpy(), view)
+    empty = base._tensor(view[:0], device)
+    assert empty.shape == (0, 5)
+
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc, which Linux has")
+
+
+def told_at_random(file: Path) -> bool:
+    """Whether the system knows that this process reads a map at random."""
+    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    (flags,) = (re.findall(r"^VmFlags:(.*)$", each, re.MULTILINE)[0] for each in regions if str(file) in each)
+    return " rr" in flags
+
+
+@LINUX
+@pytest.mark.parametrize(("memory", "told"), [(3 * 2400, False), (2 * 2400, False), (2 * 2400 - 2, True)])
+def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
+    memory: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "_memory", lambda: memory)
+    column = mapped(tmp_path)
+    assert not told_at_random(tmp_path / "column.bin")
+    base._tensor(column[:, :-1], CPU)
+    assert told_at_random(tmp_path / "column.bin") == told
+
+
+def test_systems_without_advice_and_columns_in_memory_go_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps, "_memory", lambda: 0)
+    maps.read_at_random(np.zeros(5))
+    monkeypatch.delattr(mmap, "MADV_RANDOM", raising=False)
+    maps.read_at_random(mapped(tmp_path))
+
+
+BOUNDED = """
+import sys
+from pathlib import Path
+import numpy as np
+import torch
+from fedtailor import keyed
+from fedtailor.data import Holders
+from fedtailor.data.batching import places, step_counts
+from fedtailor.data.dataset import Units
+from fedtailor.data.store import runs
+from fedtailor.engines.base import Site
+from fedtailor.types import Draw, Plan
+
+def own():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssAnon")).split()[1]) / 1024
+
+clients, each, tokens = 10_000, 500, 20
+with open(sys.argv[1], "wb") as file:
+    file.truncate(clients * each * tokens * 2)
+column = np.memmap(sys.argv[1], np.uint16, "r", shape=(clients * each, tokens))
+sizes = np.full(clients, each)
+split = runs(np.arange(clients) * each, sizes)
+holders = Holders(column[:, :-1], column[:, 1:], {"train": split})
+torch.ones(8).sort()
+before = own()
+site = Site(holders, Units((19,), (19,), 100, 1.0, True), torch.float32, torch.device("cpu"))
+plan, who = Plan((Draw("train", 16),), epochs=1), np.arange(0, clients, 100)
+keys, most = keyed.key(0, "client", torch.from_numpy(who)), 0
+for (place,) in places(plan, holders, who, keys, int(step_counts(plan, holders, who).max())):
+    site.batch(place)
+    most = max(most, own())
+print(most - before)
+"""
+
+
+@LINUX
+def test_batches_of_a_large_map_take_little_memory(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED, str(tmp_path / "column")], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) < 100  # MB, of a column of 200
