@@ -1,4 +1,4 @@
-"""Commands that show: methods, data, report."""
+"""Commands that show: methods, report."""
 
 import json
 import textwrap
@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+from fedtailor.cli.tables import Json, table
 
 
 def methods(
@@ -36,34 +35,9 @@ def methods(
     elif name:
         entry = method_entry(name)
         print("\n".join([entry["description"], "", *_costs(entry), ""]))
-        Console(width=WIDTH).print(_table(entry["hyper"], "hyper-parameter", "default", "meaning"), highlight=False)
+        Console(width=WIDTH).print(table(entry["hyper"], "hyper-parameter", "default", "meaning"), highlight=False)
     else:
         print("\n".join([*_listing(method_list()), "", *_around(wrapper_list())]))
-
-
-def data(
-    name: Annotated[str | None, typer.Argument(help="A data set, to see its options.")] = None, as_json: Json = False
-) -> None:
-    """Lists the data sets, or shows one: what it is, and its options with their defaults.
-
-    Examples:
-
-        fedtailor data
-
-        fedtailor data digits
-
-        fedtailor data --json
-    """
-    from fedtailor.run.catalogue import data_entry, data_list
-
-    if as_json:
-        print(json.dumps([data_entry(name)] if name else data_list(), indent=1))
-    elif name:
-        entry = data_entry(name)
-        print(entry["description"])
-        Console().print(_table(entry["options"], "option", "default"))
-    else:
-        Console().print(_table(data_list(), "data", "summary"))
 
 
 def report(
@@ -90,7 +64,7 @@ def report(
     print(f"Report: {place}")
 
 
-COMMANDS = (methods, data, report)
+COMMANDS = (methods, report)
 NEED_WORDS = (report,)
 
 
@@ -142,15 +116,3 @@ def _costs(entry: dict[str, Any]) -> Iterator[str]:
 
 def _secure(entry: dict[str, Any]) -> str:
     return "no" if entry["not_averaged"] else "yes"
-
-
-def _table(rows: list[dict[str, Any]], *columns: str) -> Table:
-    made = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in rows:
-        made.add_row(*(_typed(row[column]) for column in columns))
-    return made
-
-
-def _typed(value: Any) -> str:
-    """A value as it is written on the command line."""
-    return json.dumps(value) if isinstance(value, bool) else "none" if value is None else str(value)

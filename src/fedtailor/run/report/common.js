@@ -6,6 +6,7 @@ const report = JSON.parse(document.getElementById('report').textContent);
 const DASHES = ['solid', '7px,3px', '2px,3px', '9px,3px,2px,3px', '12px,4px'];
 const MARKS = ['circle', 'square', 'diamond', 'triangle-up', 'triangle-down', 'cross'];
 const COLOURS = 8;
+const charts = {};  // by the name of their place; every script adds its own
 
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 

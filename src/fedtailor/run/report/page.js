@@ -2,7 +2,6 @@
 'use strict';
 const PRINT_WIDTH = 680;
 const NOTHING = 'Nothing to show for this choice.';
-const charts = {curves, spread, pairs, cost, data: picture};
 
 function draw(place, width) {
   const figure = charts[place.dataset.chart](place.dataset.group);

@@ -1,22 +1,19 @@
-"""The page: header, table, charts and how to repeat it, with styles and scripts inlined and the network forbidden."""
+"""The page: header, table, charts and how to repeat it."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
-from functools import cache
-from importlib import resources
 from string import Template
 from typing import Any
 
 from fedtailor.run.report import wording
-from fedtailor.run.report.charts import CURVE_GROUPS, MOST_CLIENTS, as_json, figure_names, payload
+from fedtailor.run.report.charts import CURVE_GROUPS, MOST_CLIENTS, figure_names, payload
 from fedtailor.run.report.figures import groups_of, leader
+from fedtailor.run.report.frame import framed, own
 from fedtailor.run.report.grouping import Line, Metric, metric_of
-from fedtailor.run.report.pieces import chart, chooser, section, swatch, switch, text
+from fedtailor.run.report.pieces import chart, chooser, notes, section, swatch, switch, text
 from fedtailor.run.report.runs import made_with, repeat
 from fedtailor.run.report.table import table, tiles
 
-SCRIPTS = ("theme", "common", "scores", "costs", "page")
+SCRIPTS = ("scores.js", "costs.js", "data.js")
 AFTER_AND_BEFORE = (("after", "after"), ("before", "before"))
 PAIRS = "What personalising does"
 NO_SCORES = '<p class="empty">Final scores appear here when a run has finished.</p>'
@@ -27,14 +24,12 @@ def page(lines: Sequence[Line]) -> str:
     metric = metric_of(lines)
     drawn = payload(lines)
     kind, sentence = wording.status(lines)
-    scripts = {"plotly": _plotly()} | {f"{name}_js": _own(f"{name}.js") for name in SCRIPTS}
-    return Template(_own("page.html")).substitute(
-        policy=_policy(scripts.values()),
+    body = Template(own("page.html")).substitute(
         title=text(wording.title(lines)),
         summary=text(wording.summary(lines)),
         kind=kind,
         status=text(sentence),
-        notes=_notes(wording.notes(lines)),
+        notes=notes(wording.notes(lines)),
         tiles=tiles(lines, metric),
         table=table(lines, metric),
         methods=_methods(lines),
@@ -45,15 +40,8 @@ def page(lines: Sequence[Line]) -> str:
         data=_data(drawn["data"]),
         repeat=repeat(lines),
         made_with=text(made_with(lines)),
-        style=_own("page.css"),
-        json=as_json(drawn),
-        **scripts,
     )
-
-
-def _notes(sentences: Sequence[str]) -> str:
-    items = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences)
-    return f'<ul class="notes" aria-label="Notes">{items}</ul>' if items else ""
+    return framed(wording.title(lines), body, drawn, [own(name) for name in SCRIPTS])
 
 
 def _methods(lines: Sequence[Line]) -> str:
@@ -128,22 +116,3 @@ def _data(picture: dict[str, Any]) -> str:
     if len(picture["ids"]) < picture["of"]:
         lead += f" {len(picture['ids']):,} of {picture['of']:,} clients are drawn, evenly spaced."
     return section("data", "The data", lead, "", chart("data", height))
-
-
-def _policy(scripts: Any) -> str:
-    """Nothing may be fetched, and no script may run but those of the page, which are known by their hashes."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
-    return (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _own(name: str) -> str:
-    return resources.files("fedtailor.run.report").joinpath(name).read_text("utf-8")
-
-
-@cache
-def _plotly() -> str:
-    return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")

@@ -63,6 +63,12 @@ def chart(kind: str, height: int, group: str = "", heading: str = "") -> str:
     )
 
 
+def notes(sentences: Iterable[str]) -> str:
+    """What to know before looking further; nothing where there is nothing to know."""
+    items = "".join(f"<li>{text(sentence)}</li>" for sentence in sentences)
+    return f'<ul class="notes" aria-label="Notes">{items}</ul>' if items else ""
+
+
 def section(name: str, heading: str, lead: str, controls: str, body: str) -> str:
     """A part of the page with a heading, a sentence, controls and what they control."""
     bar = f'<div class="controls">{controls}</div>' if controls else ""

@@ -158,3 +158,5 @@ function sortedGains(found, figure) {
   const xaxis = axis('share of clients', {range: [0, 1.02], tickformat: '.0%'});
   return {data, layout: {xaxis, yaxis: axis(`change of ${unit(figure)}`, zero)}};
 }
+
+Object.assign(charts, {curves, spread, pairs});
