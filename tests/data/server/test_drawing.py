@@ -1,0 +1,245 @@
+"""What the server draws from the data: how many, of whom, and that no client has an equal example."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divided import (
+    add_people,
+    contents,
+    data_folder,
+    group,
+    held,
+    images_of,
+    labels_of,
+    rows_of,
+    saved,
+    served,
+    writers,
+)
+from fedtailor.data import FederatedDataset, add, load
+from fedtailor.data.federated import OVERLAP
+from fedtailor.data.server import drawing
+from fedtailor.data.server.damage import damaged
+from fedtailor.data.sets import stored
+from fedtailor.errors import InputError
+
+pytest_plugins = ["places"]
+
+RULED = {"partition": "iid", "clients": 30}
+DRAWN: dict[str, dict[str, Any]] = {
+    "examples": {"server": 63},
+    "classes": {"server": 63},
+    "people": {"server": 3},
+    "clients": {"server": 4, "server_each": 6},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[Path]:
+    """A folder with small data sets, where data is looked for."""
+    with data_folder() as path:
+        add("mnist", saved(path / "mnist.npz", images_of("mnist", 1000, 200)))
+        add("femnist", saved(path / "femnist.npz", writers()))
+        yield path
+
+
+def options_of(name: str, source: str, **more: Any) -> dict[str, Any]:
+    drawn = {"server": 0} if more.get("server") == 0 else DRAWN[source]
+    return {**(RULED if name == "mnist" else {"least": 1}), "server_from": source, **drawn, **more}
+
+
+def rows_served(dataset: FederatedDataset) -> list[int]:
+    """Which rows of its data set the server has; no two of these sets' images are alike."""
+    places = {image: row for row, image in enumerate(contents(dataset.clients.x))}
+    return [places[image] for image in contents(served(dataset)[0])]
+
+
+def whose_rows(dataset: FederatedDataset) -> dict[int, str]:
+    index, whose = held(dataset)
+    return dict(zip(index.tolist(), dataset.ids[whose].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["mnist", "femnist"])
+@pytest.mark.parametrize("source", DRAWN)
+def test_the_server_has_what_it_asked_for_and_clients_have_the_rest(name: str, source: str) -> None:
+    made, alone = load(name, **options_of(name, source)), load(name, **options_of(name, source, server=0))
+    rows, left, before = rows_served(made), whose_rows(made), whose_rows(alone)
+    assert set(rows).isdisjoint(left)
+    assert set(rows) | set(left) == set(before) == set(range(stored(name).rows))
+    assert served(made)[1].tolist() == stored(name).columns["y"][rows].tolist()
+    assert made.overlap == ""
+    gave = [before[row] for row in rows]
+    if source in ("people", "clients") or name == "femnist":  # everybody else is as if there were no server
+        assert left == {row: who for row, who in before.items() if row not in set(rows)}
+    if source == "people":
+        assert len(set(gave)) == 3
+        assert set(gave).isdisjoint(made.ids.tolist())
+    elif source == "clients":
+        assert sorted(gave.count(who) for who in set(gave)) == [6] * 4
+    else:
+        assert len(rows) == 63
+
+
+def test_equally_many_of_each_class_give_or_take_one() -> None:
+    counts = np.bincount(served(load("mnist", **options_of("mnist", "classes")))[1])
+    assert sorted(counts.tolist()) == [6] * 7 + [7] * 3
+    plain = np.bincount(served(load("mnist", **options_of("mnist", "examples")))[1], minlength=10)
+    assert plain.max() - plain.min() > 1
+
+
+def test_a_share_is_of_examples_or_of_people() -> None:
+    for source in ("examples", "classes", "people"):  # 3 of 30 people have 40 examples each
+        assert len(rows_served(load("mnist", **RULED, server=0.1, server_from=source))) == 120
+    each = load("mnist", **RULED, server=0.1, server_from="clients", server_each=7)
+    assert len(rows_served(each)) == 21
+
+
+@pytest.mark.parametrize("name", ["mnist", "femnist"])
+@pytest.mark.parametrize("source", DRAWN)
+def test_with_overlap_clients_keep_what_the_server_draws(name: str, source: str) -> None:
+    made = load(name, **options_of(name, source, overlap=True))
+    alone = load(name, **options_of(name, source, overlap=True, server=0))
+    assert whose_rows(made) == whose_rows(alone)
+    assert set(rows_served(made)) <= set(whose_rows(made))
+    assert made.overlap == OVERLAP
+    assert made.overlap in str(made.describe())
+    assert len(rows_served(made)) == len(rows_served(load(name, **options_of(name, source))))
+    assert alone.overlap == ""
+
+
+@pytest.mark.parametrize("source", [*DRAWN, "rendered", "set"])
+def test_no_server_is_no_server_wherever_it_would_be_from(source: str) -> None:
+    made = load("mnist", **RULED, server=0, server_from=source)
+    assert made.server is None
+    assert made.describe().examples == 1200
+
+
+def test_the_servers_examples_do_not_change_with_the_partition() -> None:
+    one, other = load("mnist", clients=30), load("mnist", partition="iid", clients=10, server=0.05)
+    np.testing.assert_array_equal(served(one)[0], served(other)[0])
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("source", DRAWN)
+def test_no_client_has_an_image_that_equals_one_of_the_servers(source: str, place: Path) -> None:
+    arrays = images_of("mnist", 400, 100)
+    arrays["x_train"][200:] = arrays["x_train"][:200]
+    arrays["x_test"][50:] = arrays["x_train"][:50]
+    add("mnist", saved(place / "mnist.npz", arrays))
+    made = load("mnist", **{"partition": "iid", "clients": 10, "server_from": source} | DRAWN[source])
+    index, own = held(made)[0], contents(served(made)[0])
+    kept = contents(made.clients.x[index])
+    assert set(kept).isdisjoint(own)
+    if source in ("examples", "classes"):
+        assert len(own) == 63
+        everything = contents(stored("mnist").columns["x"])
+        assert sorted(kept) == sorted(image for image in everything if image not in set(own))
+    else:
+        assert len(index) == 500 - (150 if source == "people" else 24)
+        assert 0 < len(own) < 500 - len(index)  # it gave up what others have too
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("source", ["examples", "people", "clients"])
+def test_of_texts_the_server_gives_up_what_clients_say_too(source: str) -> None:
+    draws = np.random.default_rng(0)
+    sentences = np.minimum(draws.geometric(0.05, 200), 60)[:, None].astype(np.int32)  # a few are said by many
+    add_people([[False] * 10] * 20, x=np.repeat(sentences, 4, axis=1), tokens=True)
+    drawn = {"examples": {"server": 40}, "people": {"server": 4}, "clients": {"server": 8, "server_each": 5}}[source]
+    made = load("people", server_from=source, **drawn)
+    index, own = held(made)[0], contents(served(made)[0])
+    said = set(contents(made.clients.x[index]))
+    assert len(index) == 160
+    assert said.isdisjoint(own)
+    taken = np.delete(np.arange(200), index)
+    assert own == [text for text in contents(made.clients.x[taken]) if text not in said]
+    assert 0 < len(own) < 40
+
+
+@pytest.mark.usefixtures("place")
+def test_what_all_examples_are_alike_leaves_nobody_anything() -> None:
+    add_people([[False] * 4] * 5, x=np.zeros((20, 1), np.float32))
+    with pytest.raises(InputError, match=r"^people: the server leaves nothing to clients; ask for less than 3"):
+        load("people", server=3)
+
+
+@pytest.mark.parametrize(("damage", "amount"), [("invert", 1.0), ("noise", 0.2), ("wrong-labels", 0.5)])
+def test_only_the_server_is_damaged(damage: str, amount: float) -> None:
+    plain, truth = load("mnist", **RULED, server=50), labels_of("mnist")
+    for _ in range(2):
+        made = load("mnist", **RULED, server=50, server_damage=damage, server_amount=amount)
+        assert whose_rows(made) == whose_rows(plain)
+        np.testing.assert_array_equal(made.clients.x, plain.clients.x)
+        np.testing.assert_array_equal(made.clients.y, plain.clients.y)
+        (x, y), (was_x, was_y) = served(made), served(plain)
+        if damage == "invert":
+            np.testing.assert_array_equal(x, 255 - was_x)
+            np.testing.assert_array_equal(y, was_y)
+        elif damage == "noise":
+            assert (x != was_x).mean() > 0.9
+        else:
+            np.testing.assert_array_equal(x, was_x)
+            assert (y != was_y).sum() == 25
+    assert [truth[image] for image in contents(was_x)] == was_y.tolist()
+    nothing = damaged(was_x, was_y, 10, damage=damage, amount=0, draws=np.random.default_rng(0))
+    np.testing.assert_array_equal(nothing[0], was_x)
+
+
+def test_people_who_gave_to_the_server_keep_their_name_and_their_group() -> None:
+    made = load("femnist", server_from="clients", server=2, server_each=10)
+    alone = load("femnist", server_from="clients", server=0)
+    assert made.ids.tolist() == alone.ids.tolist()
+    assert [group(made, name) for name in made.groups] == [group(alone, name) for name in alone.groups]
+    sizes = [{name: len(rows) for name, rows in rows_of(each, "train").items()} for each in (made, alone)]
+    assert sum(sizes[0][name] < sizes[1][name] for name in sizes[0]) == 2
+
+
+def test_what_cannot_be_drawn_is_refused() -> None:
+    draws, labels, whose = np.random.default_rng(0), np.array([0] * 9 + [1]), np.array([0, 0, 0, -1, 1])
+    with pytest.raises(InputError, match=r"^d: server must not ask for more of a class than there are, got 2; 1 of"):
+        drawing.classes("d", labels, 4, draws)
+    with pytest.raises(InputError, match=r"^d: server_from=classes needs one label for each example"):
+        drawing.classes("d", np.zeros((3, 2), np.int64), 2, draws)
+    with pytest.raises(InputError, match=r"^d: server must be at most 1 clients, got 2: only 1 of 2 clients have more"):
+        drawing.clients("d", whose, 2, draws, each=1)
+    with pytest.raises(InputError, match=r"^d: server_each must be a whole number of at least 1, got 0"):
+        drawing.clients("d", whose, 1, draws, each=0)
+    with pytest.raises(InputError, match=r"^d: server must leave some of the 10 examples, got 10"):
+        drawing.examples("d", labels, 10, draws)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    whose=st.lists(st.integers(-1, 6), min_size=1, max_size=60).filter(lambda them: max(them) >= 0),
+    server=st.integers(1, 3),
+    each=st.integers(1, 5),
+    seed=st.integers(0, 9),
+)
+def test_so_many_of_each_of_so_many_clients(whose: list[int], server: int, each: int, seed: int) -> None:
+    column = np.array(whose)
+    large = [who for who in set(whose) - {-1} if whose.count(who) > each]
+    try:
+        rows = drawing.clients("d", column, server, np.random.default_rng(seed), each=each)
+    except InputError:
+        assert len(large) < server
+        return
+    kinds, counts = np.unique(column[rows], return_counts=True)
+    assert len(set(rows.tolist())) == len(rows)
+    assert (len(kinds), set(counts.tolist())) == (server, {each})
+    assert set(kinds.tolist()) <= set(large)
+
+
+@pytest.mark.usefixtures("place")
+def test_a_server_that_would_give_up_everything_is_told() -> None:
+    add_people([[False] * 4] * 5, x=np.tile(np.arange(4), 5)[:, None], tokens=True)
+    with pytest.raises(
+        InputError, match=r"^people: clients have an equal of each of the 4 examples drawn for the server"
+    ):
+        load("people", server=1, server_from="people")
+    assert len(served(load("people", server=1, server_from="people", overlap=True))[0]) == 4
