@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedtailor import methods
+from fedtailor.data import KNOWN
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -99,8 +100,12 @@ def test_lists_for_programs() -> None:
     listed = json.loads(run("methods", "--json").stdout)
     assert [entry["method"] for entry in listed] == list(methods.NAMES)
     assert {entry["method"]: entry["needs"] for entry in listed}["fedsim"] == "server data, individual uploads"
-    names = [entry["data"] for entry in json.loads(run("data", "--json").stdout)]
-    assert names == ["digits", "synthetic", "mnist", "cifar10", "FILE.npz"]
+    listed = json.loads(run("data", "--json").stdout)
+    names = [entry["data"] for entry in listed]
+    assert names[:4] == ["digits", "synthetic", "mnist", "fashion-mnist"]
+    assert names[-1] == "FILE.npz"
+    assert set(KNOWN) < set(names)
+    assert listed[0]["here"] == "built in"
     (entry,) = json.loads(run("methods", "fedsim", "--json").stdout)
     assert "algorithm 2" in entry["description"]
     meanings = {row["hyper-parameter"]: row["meaning"] for row in entry["hyper"]}

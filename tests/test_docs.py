@@ -33,6 +33,14 @@ def test_the_readme_example_runs_in_at_most_15_lines(capsys: pytest.CaptureFixtu
     assert mine > 0.8
 
 
+def test_own_data_of_the_document_on_data_is_added_and_divided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path))
+    exec(code_in("docs/data.md"), {})
+    assert capsys.readouterr().out.splitlines()[-1] == "  server: 12 examples"
+
+
 @pytest.fixture
 def fedavgm(monkeypatch: pytest.MonkeyPatch) -> None:
     """The method of the document, as if it were saved in its file and its name added to the list."""

@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedtailor.data import filled
+from fedtailor.data.options import RULES
+from fedtailor.data.server.drawing import SERVERS
+
 STUDY = Path(__file__).parents[1] / "studies" / "methods"
 DOCUMENTS = (STUDY / "README.md", STUDY.parents[1] / "docs" / "methods.md")
 
@@ -37,6 +41,31 @@ def test_the_figures_of_fedmeta_per_are_those_of_its_records(monkeypatch: pytest
     figures, study = __import__("figures"), STUDY.parent / "fedmeta_per"
     shown = (study / "README.md").read_text()
     assert figures.table(json.loads((study / "mnist.json").read_text())) in shown
+
+
+def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STUDY.parent / "data"))
+    scenarios = __import__("scenarios_of_data")
+    shown = (STUDY.parents[1] / "docs" / "data.md").read_text()
+    chosen = set()
+    for scenario in scenarios.SCENARIOS:
+        name, *words = scenario.words.split()
+        options = filled(name, scenarios.options(words))
+        chosen |= {options["partition"], options["server_from"]}
+        assert f"| {scenario.of} | `{scenario.words}` |" in shown
+    assert chosen >= {*RULES, *SERVERS}
+
+
+def test_the_runs_of_the_document_on_data_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STUDY.parent / "data"))
+    monkeypatch.syspath_prepend(str(STUDY))
+    runs = __import__("runs_of_data")
+    records = json.loads((STUDY.parent / "data" / "records.json").read_text())
+    assert tuple(records) == runs.NAMES
+    assert runs.table(records) in (STUDY.parents[1] / "docs" / "data.md").read_text()
+    for run in records.values():
+        for group in runs.GROUPS:
+            assert run[f"{group} before"]["micro"] > 1.5 * run["trivial"][group]
 
 
 def cells(table: Any, records: dict[str, Any]) -> dict[str, list[str]]:

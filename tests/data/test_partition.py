@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from divided import real
 from fedtailor.data import partitions
 from fedtailor.data.partitions import NOBODY, PARTITIONS
-from fedtailor.data.raw import folder, raw
 from fedtailor.errors import InputError
 from partitioning import CHANGES, EVENLY, RULES, draws, some_labels, table
 
@@ -290,9 +290,7 @@ CHOSEN = {"mnist": (50.0, 1.0), "cifar10": (2.5, 0.875)}  # ratio, used
 
 @pytest.mark.parametrize("name", PAPER)
 def test_two_labels_come_near_the_papers_sizes(name: str) -> None:
-    if not (folder() / f"{name}.npz").exists():
-        pytest.skip(f"{name} is not on this machine")
-    y, (ratio, used), found = raw(name).y, CHOSEN[name], []
+    y, (ratio, used), found = real(name).columns["y"], CHOSEN[name], []
     for seed in range(15):
         sizes = np.bincount(partitions.two_labels(y, 50, draws(seed), ratio=ratio, used=used) + 1)[1:]
         found.append((sizes.sum(), sizes.min(), sizes.mean(), sizes.std(), sizes.max()))
@@ -303,9 +301,7 @@ def test_two_labels_come_near_the_papers_sizes(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "images"), [("mnist", 196), ("cifar10", 68)])
 def test_half_and_half_fits_the_real_train_parts(name: str, images: int) -> None:
-    if not (folder() / f"{name}.npz").exists():
-        pytest.skip(f"{name} is not on this machine")
-    data = raw(name)
-    y = data.y[~data.testing]
+    columns = real(name).columns
+    y = columns["y"][~columns["testing"]]
     sizes = np.bincount(partitions.half_and_half(y, 50, draws(), images=images) + 1)[1:]
     assert sizes.tolist() == [5 * images, images // 2 + 2 * images] * 25

@@ -1,6 +1,7 @@
 """Federated sets prepared as .npz files: small ones written here, and the real ones where they are at hand."""
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from divided import images_of, saved
 from fedtailor.data.holders import Array
 from fedtailor.data.readers import prepared, text
 from fedtailor.errors import InputError
-from reading import by_client
+from reading import by_client, joined
 
 RNG = np.random.default_rng(6)
 SHARED = os.environ.get("FEDTAILOR_SHARED", "")
@@ -58,6 +60,67 @@ def test_bad_prepared_femnist(tmp_path: Path, changes: dict[str, Any], sentence:
     with pytest.raises(InputError, match=sentence) as caught:
         by_client(prepared.femnist(tmp_path / "f.npz"))
     assert "f.npz" in str(caught.value)
+
+
+def change(arrays: dict[str, Array], key: str, made: Callable[[Array], Any]) -> dict[str, Array]:
+    return arrays | {key: np.asarray(made(arrays[key]))}
+
+
+@pytest.mark.parametrize(("name", "shape"), [("mnist", (28, 28)), ("cifar10", (32, 32, 3))])
+def test_prepared_images_get_their_channels_first(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+    arrays = images_of(name, 30, 10)
+    blocks = list(prepared.images(saved(tmp_path / "some.npz", arrays), shape, 10))
+    assert all(block.columns["x"].flags.c_contiguous for block in blocks)
+    found, images = joined(blocks), np.concatenate([arrays["x_train"], arrays["x_test"]])
+    assert found["x"].shape == (40, 3 if name == "cifar10" else 1, *shape[:2])
+    for channel in range(found["x"].shape[1]):
+        np.testing.assert_array_equal(found["x"][:, channel], images if name == "mnist" else images[..., channel])
+    np.testing.assert_array_equal(found["y"], [*arrays["y_train"], *arrays["y_test"]])
+    np.testing.assert_array_equal(found["testing"], [False] * 30 + [True] * 10)
+    assert [str(found[column].dtype) for column in ("x", "y", "testing")] == ["uint8", "uint8", "bool"]
+
+
+BAD_IMAGES: list[tuple[str, Callable[[Array], Any], str]] = [
+    (
+        "x_train",
+        lambda x: x[:, 1:],
+        r"x_train and y_train must be images \[n, 28, 28\] .*, got \[30, 27, 28\] of uint8",
+    ),
+    ("x_test", lambda x: x / 255, r"x_test and y_test must be images .*, got \[10, 28, 28\] of float64"),
+    ("x_test", lambda x: x[0, 0, 0], r"x_test and y_test must be images .*, got \[\] of uint8"),
+    ("x_test", lambda x: x[:0], r"x_test and y_test must be images .*, got \[0, 28, 28\] of uint8"),
+    ("y_train", lambda y: y[:-1], r"x_train and y_train must be images .* and \[29\] of uint8"),
+    ("y_train", lambda y: y[:, None], r"x_train and y_train must be images .* and \[30, 1\] of uint8"),
+    ("y_test", lambda y: y / 1, "x_test and y_test must be images .* of float64"),
+    ("y_test", lambda y: y + 1, "labels from 0 to 9, got 1 to 10"),
+    ("y_test", lambda y: y.astype(int) - 1, "labels from 0 to 9, got -1 to 8"),
+    ("y_test", lambda y: [{}] * len(y), r"cannot be read as an \.npz file of plain arrays"),
+]
+
+
+@pytest.mark.parametrize(("key", "made", "sentence"), BAD_IMAGES, ids=[f"{i}" for i in range(len(BAD_IMAGES))])
+def test_bad_prepared_images(tmp_path: Path, key: str, made: Callable[[Array], Any], sentence: str) -> None:
+    path = saved(tmp_path / "some.npz", change(images_of("mnist"), key, made))
+    with pytest.raises(InputError, match=sentence) as caught:
+        joined(prepared.images(path, (28, 28), 10))
+    assert f"'{path}'" in str(caught.value)
+
+
+def test_missing_and_damaged_prepared_images(tmp_path: Path) -> None:
+    path, arrays = tmp_path / "some.npz", images_of("mnist")
+    with pytest.raises(InputError, match="There is no file"):
+        joined(prepared.images(path, (28, 28), 10))
+    empty = arrays | {"x_test": arrays["x_test"][:0], "y_test": arrays["y_test"][:0]}
+    with pytest.raises(InputError, match="x_test and y_test must be images"):
+        joined(prepared.images(saved(path, empty), (28, 28), 10))
+    arrays.pop("y_test")
+    with pytest.raises(InputError, match="must hold arrays x_train, y_train, x_test, y_test, but has only x_train, y"):
+        joined(prepared.images(saved(path, arrays), (28, 28), 10))
+    whole = saved(path, images_of("mnist")).read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"no archive at all", whole[:2000] + b"?" + whole[2001:]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"some.npz' cannot be read as an \.npz file of plain arrays"):
+            joined(prepared.images(path, (28, 28), 10))
 
 
 def bytes_of(raw: str, encoding: str = "utf-8") -> Array:

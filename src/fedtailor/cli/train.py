@@ -26,7 +26,7 @@ def run(words: Words = None, show: Show = False) -> None:
 
     Methods are those that `fedtailor methods` lists, with words before them: fsl+fedsim. Data sets are those that
     `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist, fsl-cifar, fedsim-femnist, resnet18,
-    FILE.py:NAME.
+    shakespeare, stackoverflow, lstm, FILE.py:NAME.
 
     Examples:
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.dataset import FederatedDataset
+from fedtailor.data.dividing import Shares, at_random, splits
 from fedtailor.data.holders import Array, Holders, Split, sole_holder
 from fedtailor.errors import InputError, is_number, require
 
@@ -55,14 +56,8 @@ def from_arrays(
     the train examples on which meta-learning adapts while training. "auto" counts the classes: the highest label plus
     1 for integers, None (real-valued targets) for floats.
     """
-    shares = {"test_share": test_share, "validation_clients": validation_clients, "new_clients": new_clients}
-    shares |= {"support": support} if isinstance(adapt, str) else {"support": support, "adapt": adapt}
-    known = adapt in ("train", "test") or not isinstance(adapt, str)
-    require(known, f"{name}: adapt must be train, test or a share of the test part, got {adapt!r}.")
-    for what, share in shares.items():
-        require(
-            is_number(share) and 0 <= share < 1, f"{name}: {what} must be a share from 0 to less than 1, got {share}."
-        )
+    shares = Shares(test_share, adapt, validation_clients, new_clients, support)
+    shares.check(name)
     require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
     whole = classes is None or classes == "auto" or (is_number(classes, whole=True) and classes >= 1)
     require(whole, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
@@ -72,11 +67,15 @@ def from_arrays(
     require(len(set(lengths)) == 1, f"{name}: x, y and client must be equally long, got lengths {lengths}.")
     require(lengths[0] > 0, f"{name}: x, y and client must hold examples, got none.")
     own, left = _server(name, x, y, whose, server, generator(seed, SERVER))
+    parts = splits(whose[left], len(ids), shares, generator(seed, SPLITS))
+    parts = {what: Split(left[split.index], split.offsets) for what, split in parts.items()}
+    if isinstance(adapt, str):
+        parts["adapt"] = parts[adapt]
     return FederatedDataset(
         name=name,
-        clients=Holders(x, y, _splits(whose, left, len(ids), test_share, adapt, generator(seed, SPLITS))),
+        clients=Holders(x, y, parts),
         ids=ids,
-        groups=_groups(name, len(ids), validation_clients, new_clients, generator(seed, PEOPLE)),
+        groups=at_random(np.zeros(len(ids), bool), shares, generator(seed, PEOPLE)),
         server=own,
         classes=_count_classes(name, y, own) if classes == "auto" else classes,
         scale=scale,
@@ -145,60 +144,6 @@ def _like(name: str, what: str, values: Any, other: Array) -> Array:
         return column.astype(other.dtype) if other.dtype.kind == "f" else column
     cast = column.astype(other.dtype)
     return cast if np.array_equal(cast, column) else column
-
-
-def _splits(
-    whose: NDArray[np.int64],
-    left: NDArray[np.int64],
-    count: int,
-    test_share: float,
-    adapt: str | float,
-    draws: np.random.Generator,
-) -> dict[str, Split]:
-    """Every client's examples in random order, floor(test_share * n) of them for test, or for adapting and test."""
-    shuffled = draws.permutation(left)
-    order = shuffled[np.argsort(whose[shuffled], kind="stable")]
-    sizes = np.bincount(whose[left], minlength=count)
-    tests = np.minimum(_share(test_share, sizes), sizes - 1)
-    adapts = np.zeros_like(tests) if isinstance(adapt, str) else _share(adapt, tests)
-    place = np.arange(len(order)) - np.repeat(_offsets(sizes)[:-1], sizes)
-    adapting, testing = place < np.repeat(adapts, sizes), place < np.repeat(tests, sizes)
-    train, test = (
-        Split(order[~testing], _offsets(sizes - tests)),
-        Split(order[testing & ~adapting], _offsets(tests - adapts)),
-    )
-    if isinstance(adapt, str):
-        return {"train": train, "test": test, "adapt": test if adapt == "test" else train}
-    return {"train": train, "test": test, "adapt": Split(order[adapting], _offsets(adapts))}
-
-
-def _share(share: float, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    counts: NDArray[np.int64] = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 * 100 is just under 29
-    return counts
-
-
-def _offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-
-
-def _groups(
-    name: str, count: int, validation: float, new: float, draws: np.random.Generator
-) -> dict[str, NDArray[np.int64]]:
-    """The clients by person: validation and new ones at random, the rest train and are scored as local."""
-    require(
-        validation + new < 1,
-        f"{name}: validation_clients and new_clients must leave clients for training, got {validation} and {new}.",
-    )
-    news = min(round(new * count), count - 1)
-    validations = min(round(validation * count), count - 1 - news)
-    order = draws.permutation(count)
-    train = np.sort(order[news + validations :])
-    return {
-        "train": train,
-        "local": train,
-        "validation": np.sort(order[news : news + validations]),
-        "new": np.sort(order[:news]),
-    }
 
 
 def _count_classes(name: str, y: Array, server: Holders | None) -> int | None:

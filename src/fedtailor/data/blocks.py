@@ -1,7 +1,11 @@
 """What readers of files hand to the store: pieces of columns, client by client, so that no data set need fit in RAM."""
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import numpy as np
+
+from fedtailor.data.checks import row_hashes
 from fedtailor.data.holders import Array
 
 
@@ -14,3 +18,17 @@ class Block(NamedTuple):
 
     client: str  # "": the set has no clients of its own
     columns: dict[str, Array]  # equally long
+
+
+def without_doubles(blocks: Iterable[Block]) -> Iterator[Block]:
+    """The same blocks, but of examples that one client has several times only the first."""
+    client, seen = None, np.zeros(0, np.uint64)
+    for block in blocks:
+        seen = seen if block.client == client else seen[:0]
+        client, hashes = block.client, row_hashes(block.columns["x"])
+        fresh = np.isin(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1]) & ~np.isin(hashes, seen)
+        seen = np.concatenate([seen, hashes[fresh]])
+        if fresh.all():
+            yield block
+        elif fresh.any():
+            yield Block(block.client, {name: column[fresh] for name, column in block.columns.items()})

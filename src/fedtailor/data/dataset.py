@@ -53,6 +53,8 @@ class Units(NamedTuple):
     classes: int | None
     scale: float
     tokens: bool
+    padding: tuple[int, ...] = ()
+    uncounted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,10 @@ class FederatedDataset:
     classes: int | None  # None: the targets are real-valued
     scale: float = 1.0  # x is multiplied by it once it is floating; for integers that are amounts
     tokens: bool = False  # x stays integer
+    padding: tuple[int, ...] = ()  # tokens of y that count neither for the loss nor the accuracy
+    uncounted: tuple[int, ...] = ()  # tokens of y that are learned, but left out of the accuracy
     support: float = 0.2  # the part of a client's train examples that meta-learning adapts on, if it has no own splits
+    identity: str = ""  # the same for the same columns x and y of clients; "": not known, they would have to be read
     overlap: str = ""  # why server data may overlap clients'; "": it does not, and this has been checked
     trust: InitVar[bool] = field(default=False, kw_only=True)  # the promises were checked before: do not check again
 
@@ -88,7 +93,8 @@ class FederatedDataset:
     def units(self) -> Units:
         """What an example looks like."""
         x, y = self.clients.x, self.clients.y
-        return Units(tuple(x.shape[1:]), tuple(y.shape[1:]), self.classes, self.scale, self.tokens)
+        shapes = tuple(x.shape[1:]), tuple(y.shape[1:])
+        return Units(*shapes, self.classes, self.scale, self.tokens, self.padding, self.uncounted)
 
     def pooled(self) -> "FederatedDataset":
         """The same with one more holder, "pooled": the train group's train examples together, now that group alone."""
@@ -116,6 +122,7 @@ class FederatedDataset:
         return replace(
             self,
             clients=Holders(np.concatenate([x, own.x]), np.concatenate([y, own.y]), {**splits, "train": more}),
+            identity="",
             overlap="the server's examples are shared with every training client",
             trust=True,  # the same examples, in more hands on purpose
         )

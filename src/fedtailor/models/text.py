@@ -1,4 +1,4 @@
-"""Models for text: from [B, T] tokens to [B, T, vocabulary], what comes next at each place.
+"""Models for text: from [B, T] tokens to [B, T, vocabulary], what comes next at each place; or after the last alone.
 
 The LSTM is written out, because torch's own hands over to fused kernels that `vmap` runs client by client.
 """
@@ -12,26 +12,39 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 
-def shakespeare(vocabulary: int = 90) -> nn.Sequential:
+def shakespeare(vocabulary: int = 90, last: bool = False) -> nn.Sequential:
     """FedSIM's network for Shakespeare (table 7): characters in 8 dimensions, two LSTM layers of 256."""
-    return language_model(vocabulary, embedding=8, hidden=256, layers=2)
+    return language_model(vocabulary, embedding=8, hidden=256, layers=2, last=last)
 
 
-def stackoverflow(vocabulary: int = 10_000) -> nn.Sequential:
+def stackoverflow(vocabulary: int = 10_000, last: bool = False) -> nn.Sequential:
     """FedSIM's network for StackOverflow (table 8): words in 96 dimensions, an LSTM of 670, a dense layer of 96."""
-    return language_model(vocabulary, embedding=96, hidden=670, dense=96)
+    return language_model(vocabulary, embedding=96, hidden=670, dense=96, last=last)
 
 
 def language_model(
-    vocabulary: int, embedding: int, hidden: int, layers: int = 1, dense: int | None = None
+    vocabulary: int, embedding: int, hidden: int, layers: int = 1, dense: int | None = None, last: bool = False
 ) -> nn.Sequential:
-    """Embedding, LSTM, a dense layer without activation if `dense` is its width, and the head, the last layer."""
+    """Embedding, LSTM, a dense layer without activation if `dense` is its width, and the head, the last layer.
+
+    With `last` it says only what follows the last place: [B, vocabulary].
+    """
     encoder: OrderedDict[str, nn.Module] = OrderedDict(
         embedding=nn.Embedding(vocabulary, embedding), lstm=LSTM(embedding, hidden, layers)
     )
+    if last:
+        encoder["last"] = LastPlace()
     if dense is not None:
         encoder["dense"] = nn.Linear(hidden, dense)
     return nn.Sequential(OrderedDict(encoder, head=nn.Linear(dense or hidden, vocabulary)))
+
+
+class LastPlace(nn.Module):
+    """What is at the last place: [B, T, width] to [B, width]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last of all places."""
+        return x[:, -1]
 
 
 class LSTM(nn.Module):

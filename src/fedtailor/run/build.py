@@ -33,7 +33,9 @@ IMAGE_MODELS = {
     "resnet18": models.resnet18,
 }
 """Models that are made for images of a shape and a number of classes."""
-MODELS = ("mlp", "linear", *IMAGE_MODELS, "FILE.py:NAME")
+TEXT_MODELS = {"shakespeare": models.shakespeare, "stackoverflow": models.stackoverflow}
+"""Models that are made for texts of a vocabulary."""
+MODELS = ("mlp", "linear", *IMAGE_MODELS, *TEXT_MODELS, "lstm", "FILE.py:NAME")
 ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
 
 
@@ -50,7 +52,7 @@ def task(spec: Spec, units: Units, home: Path | None = None) -> Task:
     make = maker(spec, units, home)
     with drawn_from(spec.seed):
         made = _own(make, spec.model) if ":" in spec.model else _known(make)
-    return task_for(made, units.classes, spec.seed).to(dtype=getattr(torch, spec.precision))
+    return task_for(made, units, spec.seed).to(dtype=getattr(torch, spec.precision))
 
 
 def filled(spec: Spec, data: FederatedDataset) -> dict[str, Any]:
@@ -67,6 +69,12 @@ def maker(spec: Spec, units: Units, home: Path | None = None) -> Callable[[], An
         return _own_maker(home / OWN_MODEL if home and copied else Path(file), name)
     require(spec.model in MODELS[:-1], f"There is no model '{spec.model}'; {nearest(spec.model, MODELS)}")
     classes = units.classes or 1
+    if spec.model in (*TEXT_MODELS, "lstm"):
+        require(units.tokens, f"model: {spec.model} is for texts, but data set '{spec.data}' has none.")
+        width = spec.hidden[0]
+        own = partial(models.language_model, embedding=width, hidden=width, layers=len(spec.hidden))
+        return partial(TEXT_MODELS.get(spec.model, own), classes, last=not units.label_shape)
+    require(not units.tokens, f"model: {spec.model} is not for texts, as data set '{spec.data}' has; take shakespeare.")
     if spec.model in IMAGE_MODELS:
         return partial(IMAGE_MODELS[spec.model], units.shape, classes)
     hidden, other = spec.hidden if spec.model == "mlp" else (), spec.activation != "relu"

@@ -186,17 +186,26 @@ def _needs(method: Method) -> list[str]:
 
 
 def data_list() -> list[dict[str, Any]]:
-    """Every data set in a line."""
-    return [{key: data_entry(name)[key] for key in ("data", "summary")} for name in (*sources.SOURCES, "FILE.npz")]
+    """Every data set in a line, and whether it is on this machine."""
+    names = (*sources.SOURCES, *(name for name in sources.installed() if name not in sources.SOURCES), "FILE.npz")
+    return [{key: data_entry(name)[key] for key in ("data", "summary", "here")} for name in names]
 
 
 def data_entry(name: str) -> dict[str, Any]:
     """One data set: what it is, and its options."""
     source = sources.source_of(name)
     description = inspect.getdoc(getattr(source, "func", source)) or ""
+    here = "built in" if name in sources.OWN else ""
+    if name in sources.KNOWN or name in sources.installed():
+        known = sources.KNOWN.get(name)
+        about = known.about if known else "your own"
+        absent = "to be added" if known and known.remotes else "to be added --from PATH"
+        here = "added" if name in sources.installed() else absent
+        description = f"{about}\n\n{description}"
     return {
         "data": name,
         "summary": description.splitlines()[0],
+        "here": here,
         "description": description,
         "options": [{"option": key, "default": value} for key, value in sources.options_of(name).items()],
     }

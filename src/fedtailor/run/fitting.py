@@ -12,7 +12,7 @@ from torch import nn
 
 from fedtailor import engines, methods
 from fedtailor.data.batching import Place
-from fedtailor.data.dataset import FederatedDataset, Holders
+from fedtailor.data.dataset import FederatedDataset, Holders, Units
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import is_number, require
@@ -23,7 +23,7 @@ from fedtailor.run.loop import Cost, Round, refuse_cohort, refuse_divergence, ro
 from fedtailor.run.metrics import Scores
 from fedtailor.run.personal import Personal, class_axis, tailored
 from fedtailor.run.pretraining import Pretraining, pretrained, refuse_pretraining
-from fedtailor.task import Task, classification, probe, regression
+from fedtailor.task import Task, classification, probe, regression, sequences
 from fedtailor.types import Method, Params, State
 
 Model = nn.Module | Task | Callable[[], nn.Module | Task]
@@ -137,7 +137,7 @@ def prepare(
     rounds, cohort, seed = int(rounds), int(cohort), int(seed)
     require(isinstance(data, FederatedDataset), f"fit: data must be a FederatedDataset, got {type(data).__name__}.")
     place = engines.device_named(str(device))
-    task = task_for(model, data.classes, seed).to(place)
+    task = task_for(model, data.units, seed).to(place)
     if isinstance(method, Method):
         require(not hyper, f"fit: a built method takes no more hyper-parameters, got {', '.join(hyper)}.")
         require(isinstance(model, Task), "fit: a built method needs the Task that it was built on as the model.")
@@ -168,8 +168,11 @@ def view_of(method: Method, data: FederatedDataset) -> FederatedDataset:
     return view.with_support() if drawn & {"support", "query"} else view
 
 
-def task_for(model: Model, classes: int | None, seed: int) -> Task:
-    """The task that a model and the number of classes imply (None: numbers to predict), unless a task is given."""
+def task_for(model: Model, units: Units, seed: int) -> Task:
+    """The task that a model and the data imply, unless a task is given.
+
+    Without classes there are numbers to predict; with tokens and a target at each place, sequences.
+    """
     if isinstance(model, Task):
         return model
     if not isinstance(model, nn.Module):
@@ -178,8 +181,10 @@ def task_for(model: Model, classes: int | None, seed: int) -> Task:
         )
         with drawn_from(seed):
             made: nn.Module | Task = model()
-        return task_for(made, classes, seed)
-    return regression(model) if classes is None else classification(model)
+        return task_for(made, units, seed)
+    if units.tokens and units.label_shape and units.classes is not None:
+        return sequences(model, units.padding, units.uncounted)
+    return regression(model) if units.classes is None else classification(model)
 
 
 def _try_out(setting: Setting) -> None:

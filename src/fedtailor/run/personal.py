@@ -106,4 +106,6 @@ def _person(units: Units, x: Any, y: Any) -> FederatedDataset:
         classes=units.classes,
         scale=units.scale,
         tokens=units.tokens,
+        padding=units.padding,
+        uncounted=units.uncounted,
     )

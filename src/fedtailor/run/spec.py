@@ -32,7 +32,7 @@ class Common(BaseModel):
     model: str = (
         "mlp"  # a name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task
     )
-    hidden: tuple[Whole, ...] = (64,)  # layers of the mlp
+    hidden: tuple[Whole, ...] = (64,)  # layers of the mlp or the lstm
     activation: Literal["relu", "elu", "tanh"] = "relu"  # of the mlp
     pretrain: Annotated[int, Field(strict=True, ge=0)] = 0  # epochs on the server's data before the first round
     pretrain_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
@@ -63,16 +63,14 @@ class Spec(Common):
     def resolved(self) -> Self:
         """The same with every default filled in, and everything checked that can be checked without reading data."""
         hyper = asdict(methods.hyper_of(self.method, **self.hyper))
-        options = sources.options_of(self.data)
-        for key in self.data_options:
-            require(key in options, f"{self.data}: there is no option '{key}'; {nearest(key, options)}")
+        options = sources.filled(self.data, self.data_options)
         every = self.evaluate_every or max(1, self.rounds // 10)
         place = str(Path(self.data).resolve()) if self.data.endswith(".npz") else self.data
         file, colon, name = self.model.rpartition(":")
         there = not colon or (file.endswith(".py") and Path(file).is_file())
         require(there, f"model: there is no Python file '{file}'.")
         model = f"{Path(file).resolve()}:{name}" if colon else self.model
-        filled = {"data": place, "model": model, "hyper": hyper, "data_options": options | self.data_options}
+        filled = {"data": place, "model": model, "hyper": hyper, "data_options": options}
         return self.model_copy(update=filled | {"evaluate_every": every})
 
 

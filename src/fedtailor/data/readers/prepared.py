@@ -10,9 +10,26 @@ import numpy as np
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
 from fedtailor.data.npz import read_npz
-from fedtailor.data.readers.files import checked_labels, in_pieces, reading
+from fedtailor.data.readers.files import checked_labels, in_pieces, part, reading
 from fedtailor.data.readers.text import Encoder, encode_characters, sentences
 from fedtailor.errors import is_number, require
+
+PARTS = ("train", "test")
+
+
+def images(path: str | Path, shape: tuple[int, ...], classes: int) -> Iterator[Block]:
+    """Images that nobody holds, from `x_train`, `y_train`, `x_test` and `y_test`: uint8 [n, *shape], channels last."""
+    arrays = _arrays(path, *(f"{column}_{part}" for part in PARTS for column in "xy"))
+    for testing, part_name in enumerate(PARTS):
+        x, y = arrays[f"x_{part_name}"], arrays[f"y_{part_name}"]
+        came = f"got {list(x.shape)} of {x.dtype} and {list(y.shape)} of {y.dtype}"
+        good = x.shape[1:] == shape and x.dtype == np.uint8 and y.dtype.kind in "iu" and y.shape == x.shape[:1] != (0,)
+        wanted = f"x_{part_name} and y_{part_name} must be images [n, {', '.join(map(str, shape))}] of uint8 and labels"
+        require(good, f"In '{path}' {wanted}, {came}.")
+        labels = checked_labels(path, y, classes)
+        first = x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1)
+        for block in in_pieces("", part({"x": first, "y": labels}, bool(testing))):
+            yield Block("", block.columns | {"x": np.ascontiguousarray(block.columns["x"])})
 
 
 def femnist(path: str | Path) -> Iterator[Block]:

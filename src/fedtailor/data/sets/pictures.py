@@ -1,0 +1,178 @@
+"""The image sets: MNIST and its relatives, CIFAR, STL-10, and FEMNIST with its writers."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from fedtailor.data.blocks import Block, without_doubles
+from fedtailor.data.readers import cifar, idx, leaf, prepared, stl10, tff
+from fedtailor.data.sets.known import Known, Remote, images
+
+DIGITS, CAPITALS, SMALL = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
+FORTY_SEVEN = DIGITS + CAPITALS + "abdefghnqrt"  # small letters that look like capitals are merged with these
+CLOTHES = ["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"]
+TEN = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+STL = ["airplane", "bird", "automobile", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+HUNDRED_NAMES = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
+    "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
+    "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster "
+    "man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck "
+    "pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk "
+    "skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger "
+    "tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+HUNDRED = HUNDRED_NAMES.split()
+EMNIST = {
+    "byclass": DIGITS + CAPITALS + SMALL,
+    "bymerge": FORTY_SEVEN,
+    "balanced": FORTY_SEVEN,
+    "letters": CAPITALS,  # and small ones
+    "digits": DIGITS,
+    "mnist": DIGITS,
+}
+IDX = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+FOUR_FILES = f"a folder with {', '.join(IDX)} (or unpacked)"
+ARRAYS = "or an .npz file with x_train, y_train, x_test, y_test"
+MNIST_MD5 = (
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+FASHION_MD5 = (
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
+EMNIST_ZIP = Remote("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e")
+TORONTO, TFF = "https://www.cs.toronto.edu/~kriz", "https://storage.googleapis.com/tff-datasets-public"
+
+
+def _mnist(path: Path) -> Iterator[Block]:
+    return prepared.images(path, (28, 28), 10) if path.suffix == ".npz" else idx.mnist(path)
+
+
+def _emnist(variant: str, path: Path) -> Iterator[Block]:
+    if path.suffix == ".npz":
+        return prepared.images(path, (28, 28), idx.VARIANTS[variant].classes)
+    return idx.emnist(path, variant)
+
+
+def _cifar10(path: Path) -> Iterator[Block]:
+    return prepared.images(path, (32, 32, 3), 10) if path.suffix == ".npz" else cifar.cifar10(path)
+
+
+def _femnist(path: Path) -> Iterator[Block]:
+    """FEMNIST from any of its files, without the images that a writer has twice."""
+    return without_doubles(_writers(path))
+
+
+def _writers(path: Path) -> Iterator[Block]:
+    if path.suffix == ".npz":
+        yield from prepared.femnist(path)
+    elif path.is_file() or (path / "fed_emnist_train.h5").exists():
+        yield from tff.fed_emnist(path)
+    elif not (path / "train").is_dir() and (files := sorted(path.glob("femnist*.npz"))):
+        for file in files:
+            yield from prepared.femnist(file)
+    else:
+        yield from leaf.femnist(path)
+
+
+def _four(base: str, checksums: tuple[str, ...]) -> tuple[Remote, ...]:
+    return tuple(Remote(f"{base}/{name}", f"md5:{md5}") for name, md5 in zip(IDX, checksums, strict=True))
+
+
+def _emnist_entry(variant: str, labels: str) -> Known:
+    coarse = [0 if label in DIGITS else 1 if label in CAPITALS else 2 for label in labels]
+    return Known(
+        about=f"EMNIST {variant}: handwritten {'digits' if labels == DIGITS else 'characters'}, 28 x 28",
+        wanted=f"gzip.zip, the folder in it, {ARRAYS}",
+        read=partial(_emnist, variant),
+        attributes=images(len(labels), labels, coarse=coarse),
+        remotes=(EMNIST_ZIP,),
+        defaults={"partition": "dirichlet", "clients": 100},
+    )
+
+
+PICTURES: dict[str, Known] = {
+    "mnist": Known(
+        about="MNIST: 70,000 handwritten digits, 28 x 28",
+        wanted=f"{FOUR_FILES}, {ARRAYS}",
+        read=_mnist,
+        attributes=images(10, DIGITS),
+        remotes=_four("https://ossci-datasets.s3.amazonaws.com/mnist", MNIST_MD5),
+        defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
+    ),
+    "fashion-mnist": Known(
+        about="Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
+        wanted=f"{FOUR_FILES}, {ARRAYS}",
+        read=_mnist,
+        attributes=images(10, CLOTHES),
+        remotes=_four("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FASHION_MD5),
+        defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
+    ),
+    **{f"emnist-{variant}": _emnist_entry(variant, labels) for variant, labels in EMNIST.items()},
+    "cifar10": Known(
+        about="CIFAR-10: 60,000 colour photographs of 10 kinds, 32 x 32",
+        wanted=f"cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it, {ARRAYS}",
+        read=_cifar10,
+        attributes=images(
+            10, TEN, coarse=[int(name not in ("airplane", "automobile", "ship", "truck")) for name in TEN]
+        ),
+        remotes=(Remote(f"{TORONTO}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),),
+        defaults={"partition": "two-labels", "ratio": 2.5, "used": 0.875, "images": 68},
+    ),
+    "cifar100": Known(
+        about="CIFAR-100: 60,000 colour photographs of 100 kinds in 20 groups, 32 x 32",
+        wanted="cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder in it",
+        read=cifar.cifar100,
+        attributes=images(100, HUNDRED),
+        remotes=(Remote(f"{TORONTO}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),),
+        defaults={"partition": "pachinko", "clients": 500},
+    ),
+    "fed-cifar100": Known(
+        about="CIFAR-100 as TensorFlow Federated divides it: 500 clients who train and 100 new ones",
+        wanted="fed_cifar100.tar.bz2, or the folder with fed_cifar100_train.h5 and fed_cifar100_test.h5",
+        read=tff.fed_cifar100,
+        attributes=images(100, HUNDRED),
+        remotes=(
+            Remote(
+                f"{TFF}/fed_cifar100.tar.bz2", "sha256:e8575e22c038ecef1ce6c7d492d7abee7da13b1e1ba9b70a7fc18531ba7590de"
+            ),
+        ),
+        defaults={"partition": "natural", "split": "own"},
+    ),
+    "stl10": Known(
+        about="STL-10: 13,000 colour photographs of 10 kinds, 96 x 96",
+        wanted="stl10_binary.tar.gz, or the folder in it",
+        read=stl10.stl10,
+        attributes=images(10, STL),
+        remotes=(
+            Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "md5:91f7769df0f17e558f3565bffb0c7dfb"),
+        ),
+        defaults={"partition": "two-labels", "ratio": 2.5, "least": 10},
+    ),
+    "femnist": Known(
+        about="FEMNIST: handwritten characters by writer, 28 x 28, dark on white",
+        wanted=(
+            "LEAF's folder with train/ and test/, fed_emnist.tar.bz2 or its folder, emnist_all.sqlite, "
+            "or femnist*.npz files (or their folder)"
+        ),
+        read=_femnist,
+        attributes=images(62, DIGITS + CAPITALS + SMALL, dark=True, coarse=[0] * 10 + [1] * 26 + [2] * 26),
+        remotes=(
+            Remote(
+                f"{TFF}/fed_emnist.tar.bz2", "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0"
+            ),
+        ),
+        defaults={"partition": "natural", "split": "own", "least": 2, "server_from": "people"},
+    ),
+}
