@@ -180,3 +180,15 @@ def test_equal_runs_have_equal_records(out: Path, tmp_path: Path) -> None:
     start(small(*WORDS), tmp_path / "again")
     again = json.loads((tmp_path / "again" / "record.json").read_text())
     assert without_times(again) == without_times(json.loads((out / "record.json").read_text()))
+
+
+def test_no_more_clients_are_scored_in_the_end_than_asked_for(tmp_path: Path) -> None:
+    words = ["data=digits", "data.clients=20", "method=fedavg", "rounds=1", "cohort=2", "tune_epochs=1"]
+    some, everybody = (start(read_spec([*words, *more]), tmp_path / str(len(more))) for more in (["score=3"], []))
+    few, all_ = (json.loads((tmp_path / name / "record.json").read_text())["scores"] for name in "10")
+    assert some.finished
+    assert everybody.finished
+    for group in ("local", "new"):
+        assert len(few[group]["ids"]) == 3 < len(all_[group]["ids"])
+        place = [all_[group]["ids"].index(who) for who in few[group]["ids"]]
+        assert few[group]["after"]["accuracy"] == [all_[group]["after"]["accuracy"][at] for at in place]

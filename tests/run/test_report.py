@@ -207,6 +207,8 @@ def test_scores_of_some_clients_in_rounds_are_said() -> None:
     assert "clients of a larger group are scored" not in report.render([run])
     run["spec"]["watch"] = 14
     assert "In rounds, 14 clients of a larger group are scored; in the end, all of them." in report.render([run])
+    run["spec"]["score"] = 13
+    assert "In rounds, 14 clients of a larger group are scored; in the end, 13." in report.render([run])
 
 
 def test_notes_name_the_methods_they_are_about() -> None:

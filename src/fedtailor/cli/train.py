@@ -20,7 +20,7 @@ def run(words: Words = None, show: Show = False) -> None:
     """Trains one method and records everything.
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds, cohort, seed, engine,
-    device, precision, chunk, compile, threads, memory, evaluate_every, watch, checkpoint_every, log, label, out;
+    device, precision, chunk, compile, threads, memory, evaluate_every, watch, score, checkpoint_every, log, label, out;
     `data.KEY` is for the data set; any other key is a hyper-parameter of the method. `--show` lists them all with their
     values.
 

@@ -142,7 +142,7 @@ def _on(
         record = record | {"status": "interrupted", "rounds": folder.rounds(), "cost": cost(folder)}
         folder.write(record)
         return Outcome(record, False)
-    record = _finish(setting, engine, folder, record, state)
+    record = _finish(spec, setting, engine, folder, record, state)
     for listener in listeners:
         listener.finished(record)
     return Outcome(record, True)
@@ -184,9 +184,12 @@ def _entry(spec: Spec, setting: Setting, engine: Engine, done: Round) -> dict[st
     return {"round": done.number, **done.cost._asdict(), "scores": scores}
 
 
-def _finish(setting: Setting, engine: Engine, folder: Folder, record: dict[str, Any], state: State) -> dict[str, Any]:
+def _finish(
+    spec: Spec, setting: Setting, engine: Engine, folder: Folder, record: dict[str, Any], state: State
+) -> dict[str, Any]:
     began = time.perf_counter()
-    scores = {group: figures(found) for group, found in evaluate(setting, engine, state).items()}
+    scored = evaluate(setting, engine, state, most=spec.score)
+    scores = {group: figures(found) for group, found in scored.items()}
     module = setting.task.module(state.params)
     write_tensors(folder.path / "model.safetensors", dict(module.state_dict()))
     total = cost(folder) | {"scoring_seconds": time.perf_counter() - began}

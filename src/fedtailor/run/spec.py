@@ -48,6 +48,7 @@ class Common(BaseModel):
     memory: Literal["ram", "files"] = "ram"  # where clients' memory is while training
     evaluate_every: Whole | None = None  # rounds between two looks at the scores; none: 10 looks
     watch: Whole = 100  # how many clients of a group are looked at then
+    score: Whole | None = None  # how many clients of a group are scored in the end; none: everybody
     checkpoint_every: Whole = 10  # rounds between two checkpoints
     log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
 

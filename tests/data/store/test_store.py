@@ -3,6 +3,10 @@
 import errno
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +116,24 @@ def test_millions_of_rows() -> None:
     for number, block in enumerate(drawn()):
         start, end = stored.offsets[number : number + 2]
         np.testing.assert_array_equal(stored.columns["x"][start:end], block.columns["x"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.disk_usage(Path.home()).free < 20e9, reason="11 GB of disk are needed")
+def test_a_population_of_the_size_of_stackoverflow() -> None:
+    """342,477 clients with 135 million sentences: built, read against its checksums, drawn from, and deleted."""
+    command = [sys.executable, str(Path(__file__).parents[3] / "benchmarks" / "store.py"), "sentences=135000000"]
+    place = Path.home() / ".cache" / "fedtailor-test-population"
+    environment = os.environ | {"FEDTAILOR_DATA": str(place), "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert not [path for path in place.rglob("*") if path.is_file() and path.stat().st_size]
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    assert done.stdout.startswith("342477 clients, 134")
+    own, interpreter = map(int, re.findall(r"RAM of its own: (\d+) MB, of which (\d+) MB", done.stdout)[0])
+    assert own - interpreter < 300
 
 
 def test_progress_is_told_and_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,9 +72,11 @@ def notes(lines: Sequence[Line]) -> list[str]:
 def watched(lines: Sequence[Line]) -> str:
     """Says so where scores in rounds are of fewer clients than the final ones."""
     for _, run in runs_of(lines):
-        most, groups = run["spec"].get("watch"), run["data"]["groups"].values()
-        if most is not None and any(len(group) > most for group in groups):
-            return f" In rounds, {most:,} clients of a larger group are scored; in the end, all of them."
+        sizes = [len(group) for group in run["data"]["groups"].values()]
+        watched, scored = (run["spec"].get(key) or max(sizes) for key in ("watch", "score"))
+        end = f"{scored:,}" if scored < max(sizes) else "all of them"
+        if min(watched, scored) < max(sizes):
+            return f" In rounds, {watched:,} clients of a larger group are scored; in the end, {end}."
     return ""
 
 
