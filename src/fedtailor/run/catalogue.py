@@ -19,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedtailor import data as sources
 from fedtailor import methods, trees
+from fedtailor.data.sets import attributes_of
 from fedtailor.models import mlp
 from fedtailor.purity import drawn_from
 from fedtailor.task import Task, classification
@@ -198,7 +199,7 @@ def data_entry(name: str) -> dict[str, Any]:
     here = "built in" if name in sources.OWN else ""
     if name in sources.KNOWN or name in sources.installed():
         known = sources.KNOWN.get(name)
-        about = known.about if known else "your own"
+        about = known.about if known else attributes_of(name)["about"]
         absent = "to be added" if known and known.remotes else "to be added --from PATH"
         here = "added" if name in sources.installed() else absent
         description = f"{about}\n\n{description}"

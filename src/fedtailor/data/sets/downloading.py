@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from fedtailor.data.sets.known import Remote
 
@@ -34,7 +35,11 @@ class _Resumed:
 
         have = self._part.stat().st_size if self._part.exists() else 0
         asked = {"Range": f"bytes={have}-"} if have else {}
-        with requests.get(url, headers=asked, stream=True, timeout=PATIENCE) as answer:
+        try:
+            answered = requests.get(url, headers=asked, stream=True, timeout=PATIENCE)
+        except requests.ConnectionError:
+            raise OSError(f"there is no connection to {urlsplit(url).hostname}") from None
+        with answered as answer:
             beyond = answer.status_code == requests.codes.requested_range_not_satisfiable
             if not beyond:
                 answer.raise_for_status()
