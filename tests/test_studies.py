@@ -36,11 +36,11 @@ def test_a_document_shows_the_table_of_the_records(document: Path, table: Any, r
     assert table.shown_in(document.read_text()) == table.table(records)
 
 
-def test_the_figures_of_fedmeta_per_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("records", ["fedmeta_per/mnist.json", "per_fedavg/mnist-4.json"])
+def test_the_figures_of_a_study_are_those_of_its_records(records: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(STUDY.parent))
-    figures, study = __import__("figures"), STUDY.parent / "fedmeta_per"
-    shown = (study / "README.md").read_text()
-    assert figures.table(json.loads((study / "mnist.json").read_text())) in shown
+    figures, path = __import__("figures"), STUDY.parent / records
+    assert figures.table(json.loads(path.read_text())) in (path.parent / "README.md").read_text()
 
 
 def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
