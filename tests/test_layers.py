@@ -23,7 +23,9 @@ BELOW = {
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
     "data": {"disk", "errors", "keyed", "types"},
     "engines": {"data", "errors", "keyed", "task", "trees", "types"},
+    "analysis": {"calculus", "data", "errors", "keyed", "task", "trees", "types"},
     "run": {
+        "analysis",
         "data",
         "disk",
         "engines",

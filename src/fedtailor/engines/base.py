@@ -18,6 +18,7 @@ from torch import Tensor
 from fedtailor import keyed, trees
 from fedtailor.data.batching import Place, places, step_counts
 from fedtailor.data.dataset import FederatedDataset, Holders, Units
+from fedtailor.data.decoding import decoded, targets
 from fedtailor.data.store.maps import read_at_random
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import FedtailorError, InputError, WorkError, require
@@ -67,11 +68,6 @@ class Engine(Protocol):
         ...
 
 
-def decoded(x: Tensor, units: Units, dtype: torch.dtype) -> Tensor:
-    """Inputs as the model takes them: tokens as integers, everything else floating and scaled."""
-    return x.long() if units.tokens else x.to(dtype) * units.scale
-
-
 def _tensor(column: np.ndarray, device: torch.device) -> Tensor:
     """A column on the device; where it lies already if it can, even if it may not be written to: it never is.
 
@@ -104,8 +100,7 @@ class Site:
     def batch(self, place: Place) -> Batch:
         """The examples at a place."""
         index = place.rows.to(self._device)
-        x, y = decoded(self._x[index], self._units, self._dtype), self._y[index]
-        y = y.to(self._dtype) if y.is_floating_point() else y.long()
+        x, y = decoded(self._x[index], self._units, self._dtype), targets(self._y[index], self._dtype)
         return Batch(x, y, place.mask.to(self._device, self._dtype), place.key.to(self._device))
 
 

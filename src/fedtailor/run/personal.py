@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fedtailor import keyed, trees
 from fedtailor.data.arrays import numbers
 from fedtailor.data.dataset import FederatedDataset, Split, Units, sole_holder
-from fedtailor.engines.base import Site, alone, best_memory, decoded, telling
+from fedtailor.data.decoding import decoded
+from fedtailor.engines.base import Site, alone, best_memory, telling
 from fedtailor.errors import DivergedError, require
 from fedtailor.task import Task
 from fedtailor.types import Method, Params, State, Tree
