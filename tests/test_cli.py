@@ -156,3 +156,15 @@ def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
     assert read_spec([str(tmp_path / "my.toml")]) == spec
     assert read_spec([str(tmp_path / "my.toml"), "lam=0.4"]).hyper["lam"] == 0.4
     assert "tune_epochs = 5" in shown(spec)
+
+
+def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
+    small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "tune_epochs=1"]
+    done = run("tune", "fedavg", "local", *small, "tune.lr=0.1,0.5", "trials=2", f"out={tmp_path / 'tuned'}")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines if line.endswith("chosen")] == ["fedavg", "local"]
+    assert lines[-1].startswith("Run it with: fedtailor compare ")
+    done = run("compare", str(tmp_path / "tuned" / "chosen.toml"), f"out={tmp_path / 'compared'}")
+    assert done.returncode == 0, done.stderr
+    assert run("tune", "fedavg").returncode == 2

@@ -4,6 +4,7 @@ FedtailorError
 +-- InputError       the caller's data, model or options cannot be used (also a ValueError)
 +-- WorkError        a function of a method failed at a stage, in a round, for a client (also a RuntimeError)
 +-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
++-- LostRankError    one of the processes of a run is gone (also a RuntimeError)
 """
 
 import math
@@ -27,6 +28,10 @@ class WorkError(FedtailorError, RuntimeError):
 
 class DivergedError(FedtailorError, ArithmeticError):
     """The model's parameters are no longer finite numbers."""
+
+
+class LostRankError(FedtailorError, RuntimeError):
+    """One of the processes that work on a run together is gone."""
 
 
 def require(condition: bool, sentence: str) -> None:

@@ -92,7 +92,11 @@ WRONG = [
     ("run", "rounds=0", "rounds: input should be greater than or equal to 1, got 0."),
     ("run", "seed=9223372036854775808", "seed: input should be less than 9223372036854775808, got "),
     ("run", "threads=0", "threads: "),
-    ("run", "engine=vectorized", "engine: input should be 'vectorised' or 'one_by_one', got 'vectorized'."),
+    (
+        "run",
+        "engine=vectorized",
+        "engine: input should be 'vectorised', 'one_by_one' or 'distributed', got 'vectorized'.",
+    ),
     ("run", "method=fedavg epochs=1.5", "fedavg: epochs must be a "),
     ("run", "method=fedavg server_optimiser=sdg", "fedavg: server_optimiser must be "),
     ("run", "fedavg", "'fedavg' is neither FILE.toml nor KEY=VALUE."),

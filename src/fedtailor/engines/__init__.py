@@ -8,13 +8,16 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named
+from fedtailor.engines.distributed import Distributed, for_a_rank
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
+from fedtailor.engines.ranks import joined, started
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
 from fedtailor.types import Method, Work
 
 __all__ = [
+    "Distributed",
     "Engine",
     "Memory",
     "OneByOne",
@@ -25,9 +28,11 @@ __all__ = [
     "choices",
     "device_named",
     "make",
+    "memory_of_all",
 ]
 
 NAMES = ("vectorised", "one_by_one")
+"""Engines of one process; `distributed` has one of these in each of several."""
 
 
 def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, compile: bool = False) -> Engine:
@@ -36,6 +41,8 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     require(isinstance(compile, bool), f"Engine: compile must be True or False, got {compile!r}.")
     if name == "one_by_one":
         return OneByOne(setting)
+    if name == "distributed":
+        return distributed(setting, chunk, compile)
     who, trial = setting.method.name, tried(setting)
     if trial.failure:
         return OneByOne(setting, (f"{who} runs one client at a time, since vmap cannot run it: {trial.failure}",))
@@ -45,19 +52,36 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     return Vectorised(setting, chunk, compile and notes == trial.notes, notes)
 
 
+def distributed(setting: Setting, chunk: int | None = None, compile: bool = False) -> Distributed:
+    """The engine of all ranks that have joined, this one's part of it."""
+    together = joined().world == started()
+    require(
+        together, "Engine: several processes of engine=distributed are started by: torchrun ... -m fedtailor run ..."
+    )
+    return Distributed(setting, make(for_a_rank(setting), "vectorised", chunk, compile), joined())
+
+
 def check(name: str, chunk: int | None) -> None:
     """Refuses a name or a chunk size that no engine has."""
-    if name not in NAMES:
-        raise InputError(f"There is no engine '{name}'; {nearest(name, NAMES)}")
+    known = (*NAMES, "distributed")
+    if name not in known:
+        raise InputError(f"There is no engine '{name}'; {nearest(name, known)}")
     fits = chunk is None or (is_number(chunk, whole=True) and chunk >= 1)
     require(fits, f"Engine: chunk must be a whole number of at least 1 client, got {chunk!r}.")
 
 
 def choices(engine: Engine) -> dict[str, Any]:
     """What an engine runs with, to make the same one again."""
+    if isinstance(engine, Distributed):
+        return {**choices(engine.inner), "engine": "distributed", "ranks": engine.ranks.world}
     if isinstance(engine, Vectorised):
         return {"engine": "vectorised", "chunk": engine.chunk, "compile": engine.compiled}
     return {"engine": "one_by_one", "chunk": None, "compile": False}
+
+
+def memory_of_all(engine: Engine) -> Memory:
+    """Every client's memory in one place, to be written down."""
+    return engine.collected() if isinstance(engine, Distributed) else engine.memory
 
 
 class Trial(NamedTuple):

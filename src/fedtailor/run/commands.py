@@ -1,5 +1,6 @@
 """Commands as a user would type them: to go on with a run, and to make it again."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,16 @@ from fedtailor.run.spec import Spec, value_of
 
 def resume_command(out: Path) -> str:
     """The command that goes on with a run."""
-    return f"fedtailor resume {shlex.quote(str(out))}"
+    return f"{program()} resume {shlex.quote(str(out))}"
+
+
+def program() -> str:
+    """What stands before a command: torchrun, if this process is one of several that it has started."""
+    several, machines = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("GROUP_WORLD_SIZE") or 1)
+    if several == 1:
+        return "fedtailor"
+    options = "..." if machines > 1 else f"--nproc-per-node {several}"
+    return f"torchrun {options} -m fedtailor"
 
 
 def repeat_command(spec: Spec, out: Path) -> str:
@@ -25,7 +35,7 @@ def repeat_command(spec: Spec, out: Path) -> str:
             words += [f"{prefix}{k}={_word(v)}" for k, v in value.items() if v != default[key].get(k)]
         else:
             words.append(f"{key}={_word(value)}")
-    return "fedtailor run " + " ".join(shlex.quote(word) for word in [*words, f"out={out}"])
+    return f"{program()} run " + " ".join(shlex.quote(word) for word in [*words, f"out={out}"])
 
 
 def _word(value: Any) -> str:

@@ -17,7 +17,7 @@ from fedtailor import engines
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.errors import require
-from fedtailor.run import build
+from fedtailor.run import build, together
 from fedtailor.run.checkpoint import Checkpoints
 from fedtailor.run.commands import repeat_command, resume_command
 from fedtailor.run.described import require_same_data
@@ -123,7 +123,7 @@ def _on(
     earlier = folder.record() if folder.begun() else None
     if earlier:
         require_same_data(earlier, setting.data)
-    engine, choices = _engine(spec, setting, earlier["choices"] if earlier else None)
+    engine, choices = _engine(spec, setting, folder.path, earlier["choices"] if earlier else None)
     checkpoints, state = Checkpoints(folder.path), setting.first_state()
     found = checkpoints.latest(state, setting.memory, setting.method.new_memory(state))
     if found is None and spec.seed not in firsts:
@@ -169,7 +169,7 @@ def _rounds(
         for listener in listeners:
             listener.ended_round(entry)
         if saving:
-            checkpoints.save(done.number, state, setting.memory)
+            checkpoints.save(done.number, state, engines.memory_of_all(engine))
         if asked and not last:
             return state, False
     return state, True
@@ -179,16 +179,21 @@ def _entry(spec: Spec, setting: Setting, engine: Engine, done: Round) -> dict[st
     scores = None
     due = setting.method.client.phases and done.number % (spec.evaluate_every or 1) == 0
     if due or done.number == spec.rounds:  # where nobody trains in rounds, nothing changes before the end
-        watched = evaluate(setting, engine, done.state, WATCHED, spec.watch)
+        watched = evaluate(setting, engine, done.state, _groups(spec, WATCHED), spec.watch)
         scores = {group: means(found) for group, found in watched.items()}
     return {"round": done.number, **done.cost._asdict(), "scores": scores}
+
+
+def _groups(spec: Spec, groups: tuple[str, ...]) -> tuple[str, ...]:
+    """Of these groups those that may be scored: where something is being chosen, validation clients alone."""
+    return ("validation",) if spec.scored == "validation" else groups
 
 
 def _finish(
     spec: Spec, setting: Setting, engine: Engine, folder: Folder, record: dict[str, Any], state: State
 ) -> dict[str, Any]:
     began = time.perf_counter()
-    scored = evaluate(setting, engine, state, most=spec.score)
+    scored = evaluate(setting, engine, state, _groups(spec, GROUPS), spec.score)
     scores = {group: figures(found) for group, found in scored.items()}
     module = setting.task.module(state.params)
     write_tensors(folder.path / "model.safetensors", dict(module.state_dict()))
@@ -204,25 +209,31 @@ def cost(folder: Folder) -> dict[str, float]:
     return {name: sum(entry[name] for entry in rounds) for name in ("bytes_down", "bytes_up", "steps", "seconds")}
 
 
-def _engine(spec: Spec, setting: Setting, earlier: Mapping[str, Any] | None) -> tuple[Engine, dict[str, Any]]:
+def _engine(
+    spec: Spec, setting: Setting, home: Path, earlier: Mapping[str, Any] | None
+) -> tuple[Engine, dict[str, Any]]:
     """The engine, with choices made now or, if the run is resumed, made before and only honoured now."""
     threads = earlier["threads"] if earlier else spec.threads
     if threads:
         torch.set_num_threads(threads)
-    if earlier is None:
-        engine = engines.make(setting, spec.engine, spec.chunk, spec.compile)
-        return engine, {
-            **engines.choices(engine),
-            "precision": spec.precision,
-            "threads": torch.get_num_threads(),
-            "notes": list(engine.notes),
-        }
-    engine = engines.make(setting, earlier["engine"], earlier["chunk"], earlier["compile"])
+    asked = earlier or {"engine": spec.engine, "chunk": spec.chunk, "compile": spec.compile}
+    how = (asked["engine"], asked["chunk"], asked["compile"])
+    together.begin(spec, home, how, setting.data)
+    engine = engines.make(setting, *how)
     now = engines.choices(engine)
+    if earlier is None:
+        more = {"precision": spec.precision, "threads": torch.get_num_threads(), "notes": list(engine.notes)}
+        return engine, now | more
     for name, value in now.items():
         require(
-            value == earlier[name],
+            value == earlier[name] or name == "ranks",
             f"The run was begun with {name}={earlier[name]}, which cannot be had here ({'; '.join(engine.notes)}); "
             "resume it on a machine like the first one.",
         )
-    return engine, dict(earlier)
+    return engine, dict(earlier) | {"notes": [*earlier["notes"], *_changed_ranks(now, earlier)]}
+
+
+def _changed_ranks(now: Mapping[str, Any], earlier: Mapping[str, Any]) -> list[str]:
+    """A note if there are more or fewer processes than the run was begun with."""
+    ranks, then = now.get("ranks"), earlier.get("ranks")
+    return [] if ranks == then else [f"resumed with {ranks} ranks for {then}: the last digits may differ"]

@@ -39,7 +39,7 @@ class Common(BaseModel):
     pretrain_batch: Whole = 20
     rounds: Whole = 50
     cohort: Whole = 10  # clients a round
-    engine: Literal["vectorised", "one_by_one"] = "vectorised"
+    engine: Literal["vectorised", "one_by_one", "distributed"] = "vectorised"
     device: str = "cpu"  # cpu, cuda, mps
     precision: Literal["float32", "float64"] = "float32"
     chunk: Whole | None = None  # clients stacked at a time; none: as many as fit
@@ -49,6 +49,7 @@ class Common(BaseModel):
     evaluate_every: Whole | None = None  # rounds between two looks at the scores; none: 10 looks
     watch: Whole = 100  # how many clients of a group are looked at then
     score: Whole | None = None  # how many clients of a group are scored in the end; none: everybody
+    scored: Literal["everybody", "validation"] = "everybody"  # whose scores are worked out at all
     checkpoint_every: Whole = 10  # rounds between two checkpoints
     log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
 
@@ -81,18 +82,25 @@ class Comparison(Common):
     methods: tuple[str, ...] = Field(default=("local", "fedavg", "fedprox", "fedsim"), min_length=1)
     seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
     hyper: dict[str, Any] = {}  # for all methods, or {method: {...}} for one
+    tune: dict[str, Any] = {}  # what `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}
+    trials: Whole = 4  # how many of these for each method
+    tune_seed: Seed = 100  # of these
 
     def specs(self) -> list[Spec]:
         """The runs, resolved."""
-        shared = self.model_dump(exclude={"methods", "seeds", "hyper"})
+        shared = self.shared()
         return [
-            Spec(**shared, method=method, label=label, seed=seed, hyper=self._hyper_of(word)).resolved()
+            Spec(**shared, method=method, label=label, seed=seed, hyper=self.hyper_of(word)).resolved()
             for word in self.methods
             for method, label in [(method_in(word), word if "@" in word else "")]
             for seed in self.seeds
         ]
 
-    def _hyper_of(self, word: str) -> dict[str, Any]:
+    def shared(self) -> dict[str, Any]:
+        """What all runs have in common."""
+        return self.model_dump(include=set(Common.model_fields))
+
+    def hyper_of(self, word: str) -> dict[str, Any]:
         """What is meant for all, for the method, and for this one of its kind, the last said being the strongest."""
         valid, method = hyper_names(word), method_in(word)
         for_all = {key: value for key, value in self.hyper.items() if not isinstance(value, dict) and key in valid}
@@ -177,7 +185,8 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
     for word in words:
         if word.endswith(".toml") and "=" not in word:
             given = _from_file(Path(word))
-    for table in ("data_options", "hyper"):
+    tables = ("data_options", "hyper", *(("tune",) if kind is Comparison else ()))
+    for table in tables:
         given.setdefault(table, {})
         require(isinstance(given[table], dict), f"{table}: must be a table, got {given[table]!r}.")
     for method in methods.NAMES:
@@ -187,10 +196,14 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
         place, dot, inner = key.rpartition(".")
         if place == "data":
             given["data_options"][inner] = value_of(text)
+        elif place.partition(".")[0] == "tune" and kind is Comparison:
+            method = place.partition(".")[2]
+            own = given["tune"].setdefault(method, {}) if method else given["tune"]
+            own[inner] = text if ".." in text else [value_of(part) for part in text.split(",") if part]
         elif dot:
             methods.file_of(method_in(place))
             given["hyper"].setdefault(place, {})[inner] = value_of(text)
-        elif key in kind.model_fields and key not in ("data_options", "hyper"):
+        elif key in kind.model_fields and key not in tables:
             several = key in ("hidden", "methods", "seeds")
             given[key] = [value_of(part) for part in text.split(",") if part] if several else value_of(text, plain=key)
         else:

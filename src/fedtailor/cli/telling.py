@@ -1,0 +1,123 @@
+"""What commands that train share: telling how it goes, folders, and being run by several processes."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+def on_all_ranks(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that is run by the first of the processes that torchrun has started; the others work for it."""
+
+    @wraps(command)
+    def together(*args: Any, **options: Any) -> None:
+        if not _several():
+            return command(*args, **options)
+        from fedtailor.run.together import lead_or_follow
+
+        return lead_or_follow(partial(command, *args, **options))
+
+    return together
+
+
+def _several() -> bool:
+    return int(os.environ.get("WORLD_SIZE") or 1) > 1
+
+
+class Told:
+    """Shows how runs go: a bar on a terminal, two lines per run elsewhere. Ctrl-C asks to stop after the round."""
+
+    def __init__(self, console: Console) -> None:
+        self.console, self._asked, self._described = console, False, False
+        columns = (
+            TextColumn("{task.fields[name]}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[news]}"),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", name="", news="", total=None)
+
+    def __enter__(self) -> "Told":
+        self._before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._bar.stop()
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+        if kind is KeyboardInterrupt:
+            os.write(sys.stderr.fileno(), b"fedtailor: stopped at once; what was saved before is whole.\n")
+            raise typer.Exit(130)
+
+    def _ask(self, kind: int, _: object) -> None:
+        passed_on = kind == signal.SIGTERM and _several()  # torchrun does, also when it has lost a process
+        if self._asked and not passed_on:
+            raise KeyboardInterrupt
+        self._asked = True
+        if passed_on:
+            return
+        # Not by the console: a signal may come while it is printing, and a stream cannot be entered twice.
+        os.write(sys.stderr.fileno(), b"Stopping after this round; once more to stop at once.\n")
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody has."""
+        return self._asked
+
+    def began(self, record: Mapping[str, Any], done: int) -> None:
+        """Says what is beginning, or going on."""
+        if not self._described:
+            self.console.print(_described(record["data"]), highlight=False)
+            self._described = True
+        for line in record["choices"]["notes"]:
+            self.console.print(f"Note: {line}", highlight=False)
+        self._name = f"{record['name']}, seed {record['spec']['seed']}"
+        going_on = f", going on after round {done}" if done else ""
+        self.console.print(f"{self._name}: {record['spec']['rounds']} rounds{going_on}", highlight=False)
+        self._metric, self._cohort, self._news = record["metric"]["name"], record["spec"]["cohort"], ""
+        self._bar.reset(self._task, name=self._name, news="", total=record["spec"]["rounds"], completed=done)
+
+    def ended_round(self, entry: Mapping[str, Any]) -> None:
+        """Moves the bar."""
+        seen = next(iter((entry["scores"] or {}).values()), None)
+        if seen:
+            figures = {name: value for name, value in seen["after"].items() if value is not None}
+            self._news = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
+        speed = f"{self._cohort / max(entry['seconds'], 1e-9):.0f} clients/s"
+        self._bar.update(self._task, completed=entry["round"], news=f"{self._news} {speed}")
+
+    def finished(self, record: Mapping[str, Any]) -> None:
+        """Says so where there is no bar."""
+        if not self.console.is_terminal:
+            self.console.print(f"{self._name}: finished in {record['cost']['seconds']:.1f} s", highlight=False)
+
+
+def _described(data: Mapping[str, Any]) -> str:
+    sizes = [train + test for train, test in zip(data["train_sizes"], data["test_sizes"], strict=True)]
+    people = ", ".join(f"{len(data['groups'][group])} {group}" for group in ("local", "validation", "new"))
+    about = f"{data['name']}: {people} clients with {min(sizes)} to {max(sizes)} examples"
+    overlap = f"\nServer data may overlap clients': {data['overlap']}" if data["overlap"] else ""
+    return f"{about}; server: {data['server_examples']} examples{overlap}"
+
+
+def without_out(words: list[str]) -> tuple[list[str], Path | None]:
+    """The words but for out=DIR, and that folder."""
+    out = [word.removeprefix("out=") for word in words if word.startswith("out=")]
+    return [word for word in words if not word.startswith("out=")], Path(out[-1]) if out else None
+
+
+def next_folder(data: str) -> Path:
+    """The first folder in runs/ that is not there yet."""
+    number = 1
+    while (place := Path("runs") / f"{Path(data).stem}-{number}").exists():
+        number += 1
+    return place

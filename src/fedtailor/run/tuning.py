@@ -1,0 +1,209 @@
+"""Choosing hyper-parameters: as many trials for every method, judged by validation clients alone.
+
+Trials run on a seed of their own and score nobody but validation clients, so no figure of a test client can have a part
+in what is chosen. A trial's figure is the mean, over its looks in the last fifth of the rounds, of what validation
+clients reach after personalising. What was chosen is written as a comparison, ready to be run.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.table import Column, Table
+
+from fedtailor.errors import DivergedError, InputError, nearest, require
+from fedtailor.run import build
+from fedtailor.run.files import read_json, write_bytes, write_json
+from fedtailor.run.record import Folder
+from fedtailor.run.session import FirstModels, Listener, resume, start
+from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, value_of
+
+LAST = 5
+"""The looks in the last one in so many of the rounds count."""
+
+Point = dict[str, Any]
+
+
+class Trial(NamedTuple):
+    """One point that was tried: its figure, NaN if it diverged, None if it has not been run to the end."""
+
+    word: str
+    point: Point
+    spec: Spec
+    place: Path
+    figure: float | None
+
+
+def tune(
+    comparison: Comparison, out: Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool
+) -> list[Trial]:
+    """Runs the trials that have not been run, and writes what they were and, once all are there, what is chosen."""
+    trials = trials_of(comparison, out)
+    data = build.dataset(trials[0].spec)
+    people = len(data.groups["validation"])
+    require(
+        people > 0, f"tune: data set '{data.name}' has no validation clients; give it some (validation_clients=0.1)."
+    )
+    for trial in trials:
+        build.setting(trial.spec, data)
+    firsts: FirstModels = {}
+    done: list[Trial] = []
+    for trial in trials:
+        done.append(trial._replace(figure=_run(trial, listeners, stop, firsts)))
+        if done[-1].figure is None:
+            return [*done, *trials[len(done) :]]
+        write_json(out / "trials.json", [_listed(each) for each in done])
+    write_bytes(out / "chosen.toml", chosen_file(comparison, done).encode())
+    return done
+
+
+def trials_of(comparison: Comparison, out: Path) -> list[Trial]:
+    """Every trial of every method, none of them run."""
+    made = []
+    for word in comparison.methods:
+        for number, point in enumerate(points(comparison, word)):
+            hyper = comparison.hyper_of(word) | point
+            shared = comparison.shared() | {"scored": "validation"}
+            label: dict[str, Any] = {"method": method_in(word), "label": word if "@" in word else ""}
+            spec = Spec(**shared, **label, seed=comparison.tune_seed, hyper=hyper).resolved()
+            made.append(Trial(word, point, spec, out / "trials" / f"{word}-{number}", None))
+    return made
+
+
+def points(comparison: Comparison, word: str) -> list[Point]:
+    """The points that a method is tried at: all of a grid, or as many as there are trials, drawn from it."""
+    space, trials = _space(comparison, word), comparison.trials
+    draws = np.random.default_rng(int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little"))
+    if any(isinstance(values, _Range) for values in space.values()):
+        return [{key: _drawn(values, draws) for key, values in space.items()} for _ in range(trials)]
+    grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+    few = f"{word}: there are {len(grid)} points to try, but {trials} trials"
+    require(len(grid) >= trials, f"{few}; name more values, or take fewer trials (trials={len(grid)}).")
+    return [grid[place] for place in np.sort(draws.permutation(len(grid))[:trials])]
+
+
+def best(trials: Iterable[Trial], higher_is_better: bool = True) -> Trial:
+    """The trial with the best figure; the first of equals."""
+    sign = 1 if higher_is_better else -1
+    found = max(trials, key=lambda trial: -math.inf if _failed(trial) else sign * float(trial.figure or 0))
+    require(not _failed(found), f"{found.word}: every trial diverged; try smaller steps.")
+    return found
+
+
+def chosen_file(comparison: Comparison, trials: list[Trial]) -> str:
+    """The comparison with what was chosen, as a TOML file; what every trial reached stands beside it."""
+    plain = comparison.model_dump(mode="json", exclude={"hyper", "tune", "trials", "tune_seed", "data_options"})
+    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items() if value is not None]
+    lines += ["", "[data_options]", *_lines(comparison.data_options)]
+    lines += ["", "[hyper]", *_lines({k: v for k, v in comparison.hyper.items() if not isinstance(v, dict)})]
+    for word in comparison.methods:
+        own = [trial for trial in trials if trial.word == word]
+        given = {**comparison.hyper.get(method_in(word), {}), **comparison.hyper.get(word, {})}
+        reached = ", ".join(_said(trial) for trial in own)
+        lines += ["", f"# validation clients reached {reached}", f"[hyper.{json.dumps(word)}]"]
+        lines += _lines(given | best(own, _higher(own)).point)
+    return "\n".join(lines) + "\n"
+
+
+def table(trials: list[Trial]) -> Table:
+    """Every trial in a line, with the chosen one of each method marked once all of these are there."""
+    made = Table("method", "tried", Column("validation clients", justify="right"), "", box=None, pad_edge=False)
+    for word in dict.fromkeys(trial.word for trial in trials):
+        own = [trial for trial in trials if trial.word == word]
+        whole = all(trial.figure is not None for trial in own) and not all(_failed(trial) for trial in own)
+        winner = best(own, _higher(own)) if whole else None
+        for trial in own:
+            reached = "" if trial.figure is None else "diverged" if _failed(trial) else f"{trial.figure:.4f}"
+            made.add_row(word, _at(trial), reached, "chosen" if trial is winner else "")
+    return made
+
+
+class _Range(NamedTuple):
+    low: float
+    high: float
+
+
+def _space(comparison: Comparison, word: str) -> dict[str, Any]:
+    """What is tried of a method: what is meant for all that have it, for the method, and for this one of its kind."""
+    valid = hyper_names(word)
+    for_all = {key: values for key, values in comparison.tune.items() if not isinstance(values, dict) and key in valid}
+    own = {**comparison.tune.get(method_in(word), {}), **comparison.tune.get(word, {})}
+    for key in own:
+        require(key in valid, f"tune: {word} has no hyper-parameter '{key}'; {nearest(key, valid)}")
+    space = {key: _values(key, values) for key, values in {**for_all, **own}.items()}
+    require(bool(space), f"tune: nothing to try is named for {word}; say, for example, tune.lr=0.01,0.03,0.1,0.3.")
+    return space
+
+
+def _values(key: str, given: Any) -> list[Any] | _Range:
+    if isinstance(given, str) and ".." in given:
+        low, high = (value_of(part) for part in given.split("..", 1))
+        good = all(isinstance(end, int | float) for end in (low, high)) and 0 < low < high
+        require(good, f"tune: {key} must be like 0.01..0.3, from a positive number to a larger one, got {given!r}.")
+        return _Range(float(low), float(high))
+    values = given if isinstance(given, list) else [given]
+    require(bool(values), f"tune: {key} must have values to try, got none.")
+    return values
+
+
+def _drawn(values: list[Any] | _Range, draws: np.random.Generator) -> Any:
+    """A value of a list, or a number between two, evenly on a logarithmic scale, with three digits."""
+    if isinstance(values, _Range):
+        return float(f"{math.exp(draws.uniform(math.log(values.low), math.log(values.high))):.3g}")
+    return values[draws.integers(len(values))]
+
+
+def _run(trial: Trial, listeners: tuple[Listener, ...], stop: Callable[[], bool], firsts: FirstModels) -> float | None:
+    """A trial's figure, after going on with it if it was begun."""
+    begun = (trial.place / "spec.json").exists()
+    same = not begun or Folder(trial.place).spec() == trial.spec
+    require(same, f"'{trial.place}' holds another trial; choose another folder with out=DIR.")
+    try:
+        again = (trial.place, listeners, stop, firsts)
+        outcome = resume(*again) if begun else start(trial.spec, *again)
+    except DivergedError:
+        return math.nan
+    return validated(outcome.record) if outcome.finished else None
+
+
+def validated(record: Mapping[str, Any]) -> float:
+    """What validation clients reached after personalising, over the looks in the last fifth of the rounds."""
+    metric, total = record["metric"]["name"], record["spec"]["rounds"]
+    looks = [entry for entry in record["rounds"] if entry["scores"] and entry["round"] > total - max(1, total // LAST)]
+    figures = [entry["scores"]["validation"]["after"][metric] for entry in looks]
+    return float(np.mean(figures))
+
+
+def _failed(trial: Trial) -> bool:
+    return trial.figure is None or not math.isfinite(trial.figure)
+
+
+def _higher(trials: list[Trial]) -> bool:
+    for trial in trials:
+        try:
+            return bool(read_json(trial.place / "record.json")["metric"]["higher_is_better"])
+        except (InputError, OSError, KeyError):
+            continue
+    raise InputError(f"tune: no trial of {trials[0].word} has a record.")
+
+
+def _said(trial: Trial) -> str:
+    return f"{'nothing (diverged)' if _failed(trial) else f'{trial.figure:.4f}'} ({_at(trial)})"
+
+
+def _at(trial: Trial) -> str:
+    return " ".join(f"{key}={value}" for key, value in trial.point.items())
+
+
+def _listed(trial: Trial) -> dict[str, Any]:
+    figure = None if _failed(trial) else trial.figure
+    return {"method": trial.word, "point": trial.point, "validation": figure, "run": str(trial.place.name)}
+
+
+def _lines(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]

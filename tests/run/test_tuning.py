@@ -1,0 +1,142 @@
+"""Tuning: as many trials for every method, and no figure of a test client anywhere near a choice."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtailor.errors import InputError
+from fedtailor.run.spec import read_comparison
+from fedtailor.run.tuning import Trial, best, points, trials_of, tune, validated
+
+SMALL = ["data=digits", "data.clients=12", "rounds=5", "cohort=3", "evaluate_every=1", "tune_epochs=1"]
+
+
+def words(*more: str) -> Any:
+    return read_comparison([*SMALL, *more])
+
+
+def test_a_grid_of_as_many_points_as_trials_is_tried_whole() -> None:
+    comparison = words("fedprox", "tune.lr=0.1,0.3", "tune.fedprox.lam=0.5,2")
+    found = points(comparison, "fedprox")
+    assert found == [{"lr": lr, "lam": lam} for lr in (0.1, 0.3) for lam in (0.5, 2)]
+
+
+def test_of_a_larger_grid_some_points_are_drawn_always_the_same_ones() -> None:
+    comparison = words("fedavg", "fedsim", "tune.lr=1,2,3,4,5,6,7,8,9", "trials=5")
+    found = [points(comparison, word) for word in ("fedavg", "fedsim", "fedavg")]
+    assert [len(each) for each in found] == [5, 5, 5]
+    assert found[0] == found[2] != found[1]
+    assert all(len({point["lr"] for point in each}) == 5 for each in found)
+
+
+def test_ranges_are_drawn_from_evenly_by_their_logarithm() -> None:
+    comparison = words("fedsim", "tune.lr=0.001..10", "tune.fedsim.lam=1,2", "trials=400")
+    found = points(comparison, "fedsim")
+    rates = [math.log10(point["lr"]) for point in found]
+    assert -3 <= min(rates) < -2.9 < 0.9 < max(rates) <= 1
+    assert abs(sum(rates) / 400 + 1) < 0.2
+    assert {point["lam"] for point in found} == {1, 2}
+
+
+def test_hyper_parameters_are_tried_of_the_methods_that_have_them() -> None:
+    comparison = words(
+        "fedavg", "fedsim", "fedsim@free", "tune.lr=1,2", "tune.lam=3,4", "tune.fedsim@free.beta=5", "trials=2"
+    )
+    keys = {word: {key for point in points(comparison, word) for key in point} for word in comparison.methods}
+    assert keys == {"fedavg": {"lr"}, "fedsim": {"lr", "lam"}, "fedsim@free": {"lr", "lam", "beta"}}
+
+
+BAD = [
+    (["fedavg"], "tune: nothing to try is named for fedavg; say, for example, tune.lr=0.01"),
+    (["fedavg", "tune.lr=0.1,0.2"], r"fedavg: there are 2 points to try, but 4 trials; .* \(trials=2\)"),
+    (["fedavg", "tune.fedavg.lam=1"], "tune: fedavg has no hyper-parameter 'lam'"),
+    (["fedavg", "tune.lr=0..1"], "tune: lr must be like 0.01..0.3, from a positive number to a larger one, got '0..1'"),
+    (["fedavg", "tune.lr=a..b"], "tune: lr must be like 0.01..0.3"),
+]
+
+
+@pytest.mark.parametrize(("more", "sentence"), BAD, ids=[str(number) for number in range(len(BAD))])
+def test_what_cannot_be_tried_is_told(more: list[str], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=sentence):
+        trials_of(words(*more), tmp_path)
+
+
+def test_without_validation_clients_nothing_is_chosen(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"tune: data set 'digits' has no validation clients; give it some"):
+        tune(words("fedavg", "tune.lr=1", "trials=1", "data.validation_clients=0"), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Trial]]:
+    out = tmp_path_factory.mktemp("tuned")
+    return out, tune(words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1"), out)
+
+
+def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) -> None:
+    """The proof that no test figure had a part in a choice: there is none in anything that a trial wrote."""
+    out, trials = tuned
+    assert len(trials) == 6
+    for trial in trials:
+        record = json.loads((trial.place / "record.json").read_text())
+        assert record["spec"]["scored"] == "validation"
+        assert record["spec"]["seed"] == 100
+        assert list(record["scores"]) == ["validation"]
+        people = {record["data"]["clients"][who] for who in record["data"]["groups"]["validation"]}
+        assert set(record["scores"]["validation"]["ids"]) == people
+        looks = [entry["scores"] for entry in record["rounds"] if entry["scores"]]
+        assert all(list(look) == ["validation"] for look in looks)
+    written = {path.name for path in out.iterdir()}
+    assert written == {"trials", "trials.json", "chosen.toml"}
+
+
+def test_the_chosen_point_is_the_best_on_validation_clients(tuned: tuple[Path, list[Trial]]) -> None:
+    out, trials = tuned
+    chosen = read_comparison([str(out / "chosen.toml")])
+    assert (chosen.seeds, chosen.methods, chosen.rounds) == ((0, 1), ("fedavg", "local"), 5)
+    assert chosen.data_options == {"clients": 12}
+    for word in chosen.methods:
+        own = [trial for trial in trials if trial.word == word]
+        records = [json.loads((trial.place / "record.json").read_text()) for trial in own]
+        last = [record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"] for record in records]
+        assert [trial.figure for trial in own] == last  # one look in the last fifth of five rounds
+        assert chosen.hyper[word]["lr"] == own[last.index(max(last))].point["lr"]
+    assert all(spec.scored == "everybody" for spec in chosen.specs())
+    listed = json.loads((out / "trials.json").read_text())
+    assert [entry["validation"] for entry in listed] == [trial.figure for trial in trials]
+
+
+def test_a_trials_figure_is_the_mean_of_its_last_looks() -> None:
+    looks = [
+        {"round": n, "scores": {"validation": {"after": {"accuracy": n}}} if n % 2 == 0 else None} for n in range(1, 21)
+    ]
+    record = {"metric": {"name": "accuracy"}, "spec": {"rounds": 20}, "rounds": looks}
+    assert validated(record) == (18 + 20) / 2
+
+
+def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path) -> None:
+    comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
+    asked = iter([False] * 7 + [True] * 100)
+    stopped = tune(comparison, tmp_path, stop=lambda: next(asked))
+    assert [trial.figure is None for trial in stopped] == [False, True, True, True, True, True]
+    assert not (tmp_path / "chosen.toml").exists()
+    done = tune(comparison, tmp_path)
+    assert [trial.figure for trial in done] == [trial.figure for trial in tuned[1]]
+    assert (tmp_path / "chosen.toml").read_text() == (tuned[0] / "chosen.toml").read_text()
+
+
+def test_a_trial_that_diverges_is_not_chosen(tmp_path: Path) -> None:
+    trials = tune(words("fedsim", "tune.lr=1e30,0.1", "trials=2"), tmp_path)
+    assert math.isnan(trials[0].figure or 0)
+    assert best(trials).point == {"lr": 0.1}
+    assert json.loads((tmp_path / "trials.json").read_text())[0]["validation"] is None
+    with pytest.raises(InputError, match="fedsim: every trial diverged; try smaller steps"):
+        best(trials[:1])
+
+
+def test_a_folder_with_other_trials_is_refused(tuned: tuple[Path, list[Trial]]) -> None:
+    with pytest.raises(InputError, match="holds another trial; choose another folder with out=DIR"):
+        tune(words("fedavg", "tune.lr=0.02,0.1,0.5", "trials=3"), tuned[0])
