@@ -56,6 +56,18 @@ def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkey
     assert chosen >= {*RULES, *SERVERS}
 
 
+def test_the_runs_of_the_document_on_data_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(STUDY.parent / "data"))
+    monkeypatch.syspath_prepend(str(STUDY))
+    runs = __import__("runs_of_data")
+    records = json.loads((STUDY.parent / "data" / "records.json").read_text())
+    assert tuple(records) == runs.NAMES
+    assert runs.table(records) in (STUDY.parents[1] / "docs" / "data.md").read_text()
+    for run in records.values():
+        for group in runs.GROUPS:
+            assert run[f"{group} before"]["micro"] > 1.5 * run["trivial"][group]
+
+
 def cells(table: Any, records: dict[str, Any]) -> dict[str, list[str]]:
     """The table's rows by the method's name."""
     rows = [line.strip("| ").split(" | ") for line in table.table(records).splitlines()[2:]]

@@ -21,7 +21,7 @@ from fedtailor.data.dataset import FederatedDataset
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "data.md"
 BEGIN, END = "<!-- runs: begin -->", "<!-- runs: end -->"
-NAMES = ("femnist", "cifar10", "emnist", "shakespeare", "stackexchange")
+NAMES = ("femnist", "cifar10", "emnist")
 GROUPS = ("local", "new")
 
 
