@@ -146,3 +146,13 @@ SHAPES = """(async () => {
     place.dataset.chart + ' ' + place.dataset.group,
     place.querySelectorAll('.trace path, .heatmaplayer image, .point path, .fills path').length]);
 })()"""
+
+
+def as_printed(browser: Browser) -> Any:
+    """What a page is when it is printed: how many charts are drawn, how wide they are, and the colour of their text."""
+    browser.run("""addEventListener('beforeprint', () => { window.printed = {
+      charts: [...document.querySelectorAll('.chart')].filter(place => place.querySelector('.main-svg')).length,
+      wide: Math.max(...[...document.querySelectorAll('.main-svg')].map(svg => svg.clientWidth)),
+      ink: getComputedStyle(document.querySelector('.chart text')).fill}; })""")
+    browser.call("Page.printToPDF")
+    return browser.run("printed")

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtailor import engines, methods
+from fedtailor import engines, methods, trees
 from fedtailor.data import FederatedDataset, Holders, Split, sole_holder
 from fedtailor.engines import Engine, Memory, Setting
 from fedtailor.purity import drawn_from
 from fedtailor.run.fitting import view_of
 from fedtailor.run.loop import round_loop
 from fedtailor.task import Task, classification
-from fedtailor.types import Method, State
+from fedtailor.types import Method, Params, State
 
 SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 21, 40)
 """Train examples of twelve clients: alone in a batch, one left over in the last batch, whole batches."""
@@ -92,3 +92,15 @@ def train(
 def trained(method: str | Method, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **hyper: Any) -> State:
     """The state after some rounds of a method on the toy problem."""
     return train(toy_setting(method, **hyper), rounds, cohort, name)[0]
+
+
+def built_on_toy(file: Any, data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> Setting:
+    """A method's file, built with batches of 8 on the toy problem."""
+    task = toy_task(dtype=dtype)
+    return toy_setting(file.build(task, file.Hyper(**{"batch": 8} | hyper)), task=task, data=data)
+
+
+def kept(setting: Setting, engine: Engine) -> Params:
+    """What every training client remembers, stacked, where that has the shape of the model."""
+    found: Params = engine.memory.gather(setting.data.groups["train"], trees.zeros(setting.task.params))
+    return found

@@ -277,10 +277,6 @@ def test_columns_that_do_not_fit_are_refused() -> None:
         InputError, match="pachinko: fine label 0 must belong to one coarse label, but belongs to several"
     ):
         partitions.pachinko(y, y // 4, 2, draws(), size=2)
-    with pytest.raises(InputError, match=r"natural: client must be integers or strings, got \[6\] of float64"):
-        partitions.natural(y / 1)
-    with pytest.raises(InputError, match="natural: nobody has 2 examples, the largest client has 1"):
-        partitions.natural(y, least=2)
 
 
 PAPER = {"mnist": (69_909, 135, 1398, 1424, 5201), "cifar10": (52_497, 506, 1049, 250, 1986)}

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -95,14 +94,6 @@ def test_levelling_takes_one_by_one_from_whoever_has_most(sizes: list[int], leas
     poor = np.flatnonzero(np.array(sizes) <= least)
     assert (levelled[np.isin(whose, poor)] == whose[np.isin(whose, poor)]).all()
     assert ((levelled == whose) | np.isin(levelled, poor)).all()
-
-
-@pytest.mark.parametrize("column", [[30, 10, 10, 20, 30, 30], ["c", "a", "a", "b", "c", "c"]])
-def test_natural_clients_are_those_of_the_column(column: list[Any]) -> None:
-    assert partitions.natural(np.array(column)).tolist() == [2, 0, 0, 1, 2, 2]
-    assert partitions.natural(np.array(column), least=2).tolist() == [1, 0, 0, NOBODY, 1, 1]
-    assert partitions.natural(np.array(column), least=3).tolist() == [0, NOBODY, NOBODY, NOBODY, 0, 0]
-    assert partitions.natural(np.array(column)).dtype == np.int64
 
 
 @pytest.mark.parametrize(("clients", "size"), [(1, 1), (60, 100), (6, 1000), (1000, 6), (13, 40)])

@@ -97,13 +97,20 @@ def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
     assert told_at_random(tmp_path / "column.bin") == told
 
 
-def test_systems_without_advice_and_columns_in_memory_go_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@LINUX
+def test_systems_without_advice_go_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "_memory", lambda: 0)
-    maps.read_at_random(np.zeros(5))
-    monkeypatch.delattr(mmap, "MADV_RANDOM", raising=False)
-    maps.read_at_random(mapped(tmp_path))
+    monkeypatch.delattr(mmap, "MADV_RANDOM")
+    column = mapped(tmp_path)
+    tensor = base._tensor(column, CPU)
+    np.testing.assert_array_equal(tensor.numpy(), column)
+    assert not told_at_random(tmp_path / "column.bin")
+
+
+def test_columns_in_memory_go_without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maps, "_memory", lambda: 0)
+    column = np.arange(5)
+    assert base._tensor(column, CPU).data_ptr() == column.ctypes.data
 
 
 BOUNDED = """

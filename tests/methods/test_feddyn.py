@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -6,12 +7,10 @@ import torch
 
 from agreement import distance
 from fedtailor import engines, trees
-from fedtailor.engines import Setting
 from fedtailor.engines.base import alone
 from fedtailor.errors import InputError
 from fedtailor.methods import feddyn
 from fedtailor.run.loop import round_loop
-from fedtailor.types import Params
 from oracles import descended
 from quadratics import (
     LARGEST,
@@ -24,18 +23,9 @@ from quadratics import (
     slope,
     vector,
 )
-from scenarios import toy_setting, toy_task, train
+from scenarios import built_on_toy, kept, toy_setting, train
 
-
-def on_toy(data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> Setting:
-    task = toy_task(dtype=dtype)
-    return toy_setting(feddyn.build(task, feddyn.Hyper(**{"batch": 8} | hyper)), task=task, data=data)
-
-
-def kept(setting: Setting, engine: Any) -> Params:
-    """Every training client's m_i, stacked."""
-    found: Params = engine.memory.gather(setting.data.groups["train"], trees.zeros(setting.task.params))
-    return found
+on_toy = partial(built_on_toy, feddyn)
 
 
 @pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.5, 0.05)])

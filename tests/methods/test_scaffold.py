@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -6,12 +7,10 @@ import torch
 
 from agreement import distance
 from fedtailor import engines, trees
-from fedtailor.engines import Setting
 from fedtailor.engines.base import alone
 from fedtailor.errors import InputError
 from fedtailor.methods import fedavg, scaffold
 from fedtailor.run.loop import round_loop
-from fedtailor.types import Params
 from oracles import descended
 from quadratics import (
     LARGEST,
@@ -25,18 +24,9 @@ from quadratics import (
     slope,
     vector,
 )
-from scenarios import toy_data, toy_setting, toy_task, train
+from scenarios import built_on_toy, kept, toy_data, toy_setting, train
 
-
-def on_toy(data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> Setting:
-    task = toy_task(dtype=dtype)
-    return toy_setting(scaffold.build(task, scaffold.Hyper(**{"batch": 8} | hyper)), task=task, data=data)
-
-
-def kept(setting: Setting, engine: Any) -> Params:
-    """Every training client's c_i, stacked."""
-    found: Params = engine.memory.gather(setting.data.groups["train"], trees.zeros(setting.task.params))
-    return found
+on_toy = partial(built_on_toy, scaffold)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.05])

@@ -6,17 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from agreement import distance
 from fedtailor import engines, keyed, methods, trees
 from fedtailor.engines import Setting
-from fedtailor.engines.base import batches_alone
 from fedtailor.errors import InputError
 from fedtailor.methods import fsl, fsl_p
 from fedtailor.methods.pieces import Facts
-from fedtailor.types import Draw, Params, Plan
-from oracles import descended, module_of
+from fedtailor.types import Params
+from oracles import descended, server_descended
 from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 SERVER: dict[str, Any] = {"gamma": 0.7, "learn_lr": 0.2, "learn_epochs": 2, "learn_batch": 5}
@@ -26,16 +24,8 @@ FEW = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
 
 def server_sgd(setting: Setting, start: Params, number: int, phase: int, rate: float, epochs: int, size: int) -> Params:
     """SGD on the server's examples with torch.optim, on the batches of a phase of the server's work."""
-    model = module_of(start)
-    optimiser = torch.optim.SGD(model.parameters(), rate)
     key = keyed.fold(setting.keys("server", number, [0])[0], phase)
-    plan = Plan((Draw("train", size),), epochs=epochs)
-    for (batch,) in batches_alone(plan, setting.server(), np.array([0]), key):
-        real = batch.mask > 0
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(batch.x[real]), batch.y[real]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return {name: value.detach() for name, value in model.named_parameters()}
+    return server_descended(setting, key, rate, epochs, size, start)
 
 
 def clients_mean(setting: Setting, start: Params, people: np.ndarray, number: int) -> Params:

@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from fedtailor.cli import main
+from fedtailor.engines import Setting
 from fedtailor.run import build
-from fedtailor.run.checkpoint import Checkpoints
+from fedtailor.run.checkpoint import Checkpoints, Found
 from fedtailor.run.record import Folder
 from fedtailor.run.session import Outcome, resume, start
 from fedtailor.run.spec import Spec, read_spec
@@ -168,15 +169,20 @@ def without_times(content: Any) -> Any:
     return [without_times(each) for each in content] if isinstance(content, list) else content
 
 
-def left(out: Path) -> dict[str, Any]:
-    """What a finished run leaves that must be the same each time: model, memories, state, figures."""
+def at_the_end(out: Path) -> tuple[Setting, Found, np.ndarray]:
+    """A finished run's setting and last checkpoint, and the clients who remember something."""
     spec = Folder(out).spec()
     setting = build.setting(spec, build.dataset(spec), out)
     first = setting.first_state()
     found = Checkpoints(out).latest(first, setting.memory, setting.method.new_memory(first))
     assert found is not None
     assert found.number == spec.rounds
-    known = np.flatnonzero(setting.memory.known.numpy())
+    return setting, found, np.flatnonzero(setting.memory.known.numpy())
+
+
+def left(out: Path) -> dict[str, Any]:
+    """What a finished run leaves that must be the same each time: model, memories, state, figures."""
+    setting, found, known = at_the_end(out)
     record = without_times(json.loads((out / "record.json").read_text()))
     notes = record["choices"].pop("notes")
     assert all("passed over" in note for note in notes)

@@ -16,9 +16,9 @@ from PIL import Image
 from rich.cells import cell_len
 
 from fedtailor import FederatedDataset, digits, from_arrays, synthetic
-from fedtailor.data.picture import label_table, main_label_order
+from fedtailor.data.picture import are_images, label_table, main_label_order
 from fedtailor.run.picture import drawn, page, said, sentences, summary
-from fedtailor.run.picture.images import are_images, png
+from fedtailor.run.picture.images import png
 from fedtailor.run.picture.numbers import differ_much, even_edges, factor_edges
 
 

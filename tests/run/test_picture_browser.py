@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from browsing import NARROW, SHAPES, WIDE, Browser, needs_chromium
+from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
 from fedtailor import digits, from_arrays, synthetic
 from fedtailor.run.picture import write
 
@@ -78,12 +78,7 @@ def test_a_column_tells_of_its_client(browser: Browser, pages: dict[str, Path]) 
 
 def test_what_is_printed_is_light_and_has_every_chart(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["digits"], scheme="dark")
-    browser.run("""addEventListener('beforeprint', () => { window.printed = {
-      charts: [...document.querySelectorAll('.chart')].filter(place => place.querySelector('.main-svg')).length,
-      wide: Math.max(...[...document.querySelectorAll('.main-svg')].map(svg => svg.clientWidth)),
-      ink: getComputedStyle(document.querySelector('.chart text')).fill}; })""")
-    browser.call("Page.printToPDF")
-    printed = browser.run("printed")
+    printed = as_printed(browser)
     assert (printed["charts"], printed["ink"]) == (3, "rgb(28, 33, 38)")
     assert printed["wide"] <= 680
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from interruptions import left, small
@@ -12,15 +11,15 @@ from torch import nn
 import fedtailor as ft
 from agreement import distance
 from fedtailor import keyed
-from fedtailor.engines.base import Setting, batches_alone
+from fedtailor.engines.base import Setting
 from fedtailor.errors import DivergedError, InputError
 from fedtailor.run import session
 from fedtailor.run.compare import compare, folder_of
 from fedtailor.run.pretraining import Pretraining, pretrained
 from fedtailor.run.session import resume, start
 from fedtailor.run.spec import read_comparison
-from fedtailor.types import Draw, Params, Plan
-from oracles import module_of
+from fedtailor.types import Params
+from oracles import module_of, server_descended
 from scenarios import toy_data, toy_setting, toy_task
 
 DATA = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
@@ -29,16 +28,8 @@ WORDS = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "tune_epochs=1"
 
 def by_torch(setting: Setting, how: Pretraining) -> Params:
     """The same epochs with torch.optim, on the same batches."""
-    model = module_of(setting.task.params)
-    optimiser = torch.optim.SGD(model.parameters(), how.lr)
     key = keyed.fold(keyed.key(setting.seed, "pretrain"), 0)
-    plan = Plan((Draw("train", how.batch),), epochs=how.epochs)
-    for (batch,) in batches_alone(plan, setting.server(), np.array([0]), key):
-        real = batch.mask > 0
-        optimiser.zero_grad()
-        nn.functional.cross_entropy(model(batch.x[real]), batch.y[real]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    return {name: value.detach() for name, value in model.named_parameters()}
+    return server_descended(setting, key, how.lr, how.epochs, how.batch, setting.task.params)
 
 
 @pytest.mark.parametrize("how", [Pretraining(3, 0.2, 5), Pretraining(1, 0.05, 100)])

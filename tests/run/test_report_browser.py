@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sample_records import comparison, record, regression, unfinished
 
-from browsing import NARROW, SHAPES, WIDE, Browser, needs_chromium
+from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
 from fedtailor.run import report
 
 pytest_plugins = ["browsers"]
@@ -186,12 +186,7 @@ def test_names_that_look_like_html_show_as_they_are(browser: Browser, pages: dic
 
 def test_what_is_printed_is_light_has_every_chart_and_no_controls(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["comparison"], scheme="dark")
-    browser.run("""addEventListener('beforeprint', () => { window.printed = {
-      charts: [...document.querySelectorAll('.chart')].filter(place => place.querySelector('.main-svg')).length,
-      wide: Math.max(...[...document.querySelectorAll('.main-svg')].map(svg => svg.clientWidth)),
-      ink: getComputedStyle(document.querySelector('.chart text')).fill}; })""")
-    browser.call("Page.printToPDF")
-    printed = browser.run("printed")
+    printed = as_printed(browser)
     assert printed["charts"] == len(CHARTS)
     assert printed["wide"] <= 680
     assert printed["ink"] == "rgb(28, 33, 38)"

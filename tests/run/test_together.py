@@ -11,15 +11,13 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from interruptions import SMALL, litter, small, without_times
+from interruptions import SMALL, at_the_end, litter, small, without_times
 
 import ranks
 from agreement import distance
 from fedtailor.errors import InputError
 from fedtailor.run import build, together
-from fedtailor.run.checkpoint import Checkpoints
 from fedtailor.run.record import Folder
 from fedtailor.run.session import resume, start
 
@@ -44,13 +42,7 @@ def run(out: Path, world: int, *words: str) -> None:
 
 def left(out: Path) -> dict[str, Any]:
     """What a finished run leaves: state, memories by client, what was written of these when, and the record."""
-    spec = Folder(out).spec()
-    setting = build.setting(spec, build.dataset(spec))
-    first = setting.first_state()
-    found = Checkpoints(out).latest(first, setting.memory, setting.method.new_memory(first))
-    assert found is not None
-    assert found.number == spec.rounds
-    known = np.flatnonzero(setting.memory.known.numpy())
+    setting, found, known = at_the_end(out)
     record = without_times(json.loads((out / "record.json").read_text()))
     record["choices"] |= {"notes": [], "ranks": 0}
     rows = setting.memory.rows(known)

@@ -8,10 +8,10 @@ from fedtailor.analysis.heterogeneity import (
     diversity_by_variation,
     example_distances,
     label_distances,
-    total_variation,
 )
 from fedtailor.analysis.similarity import ImageSimilarity, mean_image_ssim, ssim
 from fedtailor.analysis.transport import directions, sliced_wasserstein, wasserstein
+from fedtailor.data.picture import total_variation
 
 __all__ = [
     "Condition",

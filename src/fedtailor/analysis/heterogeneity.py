@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedtailor.analysis.transport import directions, line_distances, wasserstein
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.holders import Holders
+from fedtailor.data.picture import total_variation
 from fedtailor.errors import require
 
 Numbers = NDArray[np.float64]
@@ -34,11 +35,6 @@ class Distances(NamedTuple):
     server: float | None  # from the server's to the clients' mean one
     from_server: Numbers | None  # [clients] from the server's to each client's
     projections: int = 0  # over which sliced distances are a mean; 0: they are exact
-
-
-def total_variation(one: Numbers, other: Numbers) -> Numbers:
-    """|p - q|_TV = 1/2 sum_z |p(z) - q(z)| along the last axis: 0 for equal distributions, 1 for disjoint ones."""
-    return np.asarray(np.abs(np.asarray(one) - np.asarray(other)).sum(axis=-1) / 2)
 
 
 def label_shares(holders: Holders, who: Whole, classes: int) -> Numbers:

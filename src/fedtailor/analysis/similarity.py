@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.holders import Array, Holders
+from fedtailor.data.picture import are_images
 from fedtailor.errors import require
 
 Numbers = NDArray[np.float64]
 
 WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03
 """Wang et al.'s window, its standard deviation, and the two constants that keep quotients away from 0 / 0."""
-CHANNELS = (1, 3)
-SMALLEST_SIDE = 4
 BLOCK_BYTES = 1 << 22
 
 
@@ -82,14 +81,6 @@ def mean_image_ssim(
     window = _fitting(min(server.mean.shape[-2:]))
     each = np.array([ssim(server.mean, client.mean, data_range=width, window=window) for client in clients])
     return ImageSimilarity(each, float(each.mean()), float(each.var()), window, width)
-
-
-def are_images(dataset: FederatedDataset) -> bool:
-    """Whether an example is [1 or 3, height, width], or whole numbers [height, width]."""
-    x, shape = dataset.clients.x, dataset.units.shape
-    if dataset.tokens or len(shape) not in (2, 3) or min(shape[-2:]) < SMALLEST_SIDE:
-        return False
-    return shape[0] in CHANNELS if len(shape) == 3 else x.dtype.kind in "iu"
 
 
 class _Look(NamedTuple):

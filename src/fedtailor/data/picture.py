@@ -16,6 +16,7 @@ MOST = 4000
 """So many clients have their labels counted; of more, so many evenly spaced ones."""
 GROUPS = ("local", "train", "validation", "new")
 """In the order in which they are shown; whoever is local is not called train as well."""
+CHANNELS, SMALLEST_SIDE = (1, 3), 4  # of what is an image
 NO_GROUP = "no group"
 BLOCK = 1 << 16
 
@@ -79,9 +80,9 @@ def figures(table: Labels) -> Figures:
     return Figures(
         *spread,
         labels=float((counts > 0).sum(axis=1).mean()),
-        apart=float(_distance(own, overall).mean()),
-        server_apart=None if server is None else float(_distance(server, overall)),
-        from_server=None if server is None else float(_distance(own, server).mean()),
+        apart=float(total_variation(own, overall).mean()),
+        server_apart=None if server is None else float(total_variation(server, overall)),
+        from_server=None if server is None else float(total_variation(own, server).mean()),
     )
 
 
@@ -118,8 +119,17 @@ def _ranks(groups: NDArray[np.str_]) -> Whole:
     return np.array([_RANK[group] for group in groups.tolist()], np.int64)
 
 
-def _distance(one: Shares, other: Shares) -> Shares:
+def total_variation(one: Shares, other: Shares) -> Shares:
+    """|p - q|_TV = 1/2 sum_z |p(z) - q(z)| along the last axis: 0 for equal distributions, 1 for disjoint ones."""
     return np.asarray(np.abs(one - other).sum(axis=-1) / 2)
+
+
+def are_images(dataset: FederatedDataset) -> bool:
+    """Whether an example is [1 or 3, height, width], or whole numbers [height, width]."""
+    x, shape = dataset.clients.x, dataset.units.shape
+    if dataset.tokens or len(shape) not in (2, 3) or min(shape[-2:]) < SMALLEST_SIDE:
+        return False
+    return shape[0] in CHANNELS if len(shape) == 3 else x.dtype.kind in "iu"
 
 
 def _why(dataset: FederatedDataset) -> str:

@@ -9,7 +9,7 @@ from fedtailor.data.partitions.dealing import NOBODY, Whose
 from fedtailor.data.partitions.dirichlet import dirichlet, pachinko
 from fedtailor.data.partitions.labels import few_labels, half_and_half, shards, two_labels
 from fedtailor.data.partitions.made_of import mixture, relabelled
-from fedtailor.data.partitions.sizes import iid, natural, quantity
+from fedtailor.data.partitions.sizes import iid, quantity
 
 __all__ = [
     "NOBODY",
@@ -20,7 +20,6 @@ __all__ = [
     "half_and_half",
     "iid",
     "mixture",
-    "natural",
     "pachinko",
     "quantity",
     "relabelled",

@@ -90,6 +90,17 @@ def _four(base: str, checksums: tuple[str, ...]) -> tuple[Remote, ...]:
     return tuple(Remote(f"{base}/{name}", f"md5:{md5}") for name, md5 in zip(IDX, checksums, strict=True))
 
 
+def _idx_entry(about: str, labels: str | list[str], remotes: tuple[Remote, ...]) -> Known:
+    return Known(
+        about=about,
+        wanted=f"{FOUR_FILES}, {ARRAYS}",
+        read=_mnist,
+        attributes=images(10, labels),
+        remotes=remotes,
+        defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
+    )
+
+
 def _emnist_entry(variant: str, labels: str) -> Known:
     coarse = [0 if label in DIGITS else 1 if label in CAPITALS else 2 for label in labels]
     return Known(
@@ -103,21 +114,15 @@ def _emnist_entry(variant: str, labels: str) -> Known:
 
 
 PICTURES: dict[str, Known] = {
-    "mnist": Known(
-        about="MNIST: 70,000 handwritten digits, 28 x 28",
-        wanted=f"{FOUR_FILES}, {ARRAYS}",
-        read=_mnist,
-        attributes=images(10, DIGITS),
-        remotes=_four("https://ossci-datasets.s3.amazonaws.com/mnist", MNIST_MD5),
-        defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
+    "mnist": _idx_entry(
+        "MNIST: 70,000 handwritten digits, 28 x 28",
+        DIGITS,
+        _four("https://ossci-datasets.s3.amazonaws.com/mnist", MNIST_MD5),
     ),
-    "fashion-mnist": Known(
-        about="Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
-        wanted=f"{FOUR_FILES}, {ARRAYS}",
-        read=_mnist,
-        attributes=images(10, CLOTHES),
-        remotes=_four("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FASHION_MD5),
-        defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
+    "fashion-mnist": _idx_entry(
+        "Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
+        CLOTHES,
+        _four("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FASHION_MD5),
     ),
     **{f"emnist-{variant}": _emnist_entry(variant, labels) for variant, labels in EMNIST.items()},
     "cifar10": Known(

@@ -1,6 +1,5 @@
 """The text sets: Shakespeare's roles by character, users of StackOverflow and Stack Exchange by word."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -60,17 +59,21 @@ def _words(folder: Path, listed: str, read: Callable[[Encoder], Iterator[Block]]
     """The most frequent words: as a list beside the texts says, or as they are counted in them."""
     if (folder / listed).exists():
         return text.read_vocabulary(folder / listed, WORDS)
-    counts: Counter[str] = Counter()
-    for _ in read(partial(_counted, counts)):
-        pass
-    words = sorted(counts, key=lambda word: (-counts[word], word))[:WORDS]
+    words = text.most_frequent(_sentences(read), WORDS).ids
     return text.vocabulary([*words, *(f"<unused {number}>" for number in range(WORDS - len(words)))])
 
 
-def _counted(counts: Counter[str], sentences: Sequence[str]) -> dict[str, Array]:
-    """An encoder that only counts."""
-    for sentence in sentences:
-        counts.update(sentence.split())
+def _sentences(read: Callable[[Encoder], Iterator[Block]]) -> Iterator[str]:
+    """What a reader would encode, client after client."""
+    held: list[str] = []
+    for _ in read(partial(_kept, held)):
+        yield from held
+        held.clear()
+
+
+def _kept(held: list[str], sentences: Sequence[str]) -> dict[str, Array]:
+    """An encoder that only remembers."""
+    held.extend(sentences)
     return {"x": np.zeros(len(sentences), np.uint8), "y": np.zeros(len(sentences), np.uint8)}
 
 

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.holders import Array, Holders
-from fedtailor.data.picture import Labels, main_label_order, spaced
+from fedtailor.data.picture import Labels, are_images, main_label_order, spaced
 
 PEOPLE, EACH = 6, 12
 LOOKED_AT = 4096
 """Of a holder with more examples, so many are looked at to choose from."""
-SMALLEST_SIDE = 4
 COLOURS = {1: 0, 3: 2}
 """PNG's number for grey and for red, green and blue, by the number of channels."""
 
@@ -45,14 +44,6 @@ def rows(dataset: FederatedDataset, table: Labels) -> list[Row]:
         Row(name, group, [png(_pixels(image, low, high)) for image in images], _labels(dataset, holders, some))
         for (holders, _, name, group), some, images in zip(everybody, chosen, seen, strict=True)
     ]
-
-
-def are_images(dataset: FederatedDataset) -> bool:
-    """Whether an example is [1 or 3, height, width], or whole numbers [height, width]."""
-    x, shape = dataset.clients.x, dataset.units.shape
-    if dataset.tokens or len(shape) not in (2, 3) or min(shape[-2:]) < SMALLEST_SIDE:
-        return False
-    return shape[0] in COLOURS if len(shape) == 3 else x.dtype.kind in "iu"
 
 
 def png(pixels: Pixels) -> str:
