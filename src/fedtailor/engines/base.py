@@ -63,8 +63,11 @@ class Engine(Protocol):
         """Does the server's work on what was gathered."""
         ...
 
-    def score(self, state: State, who: np.ndarray) -> Scored:
-        """Personalises clients, old or new, on their train examples and scores them on their test examples."""
+    def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
+        """Personalises clients, old or new, on their train examples and scores them on their test examples.
+
+        They personalise as the method does, or as another work of the same kind does.
+        """
         ...
 
 

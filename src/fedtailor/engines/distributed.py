@@ -20,7 +20,7 @@ from fedtailor.engines.memory import Memory
 from fedtailor.engines.ranks import Ranks, local_rank
 from fedtailor.engines.shards import Move, Shards
 from fedtailor.errors import FedtailorError, WorkError, require
-from fedtailor.types import Gathered, State, Tree
+from fedtailor.types import Gathered, State, Tree, Work
 
 Shapes = Sequence[tuple[tuple[int, ...], torch.dtype]]
 
@@ -34,6 +34,7 @@ class Command(NamedTuple):
     moves: list[Move]
     known: np.ndarray  # who remembers something
     fresh: bool  # whether a state is sent first
+    work: Work | None = None  # by which clients personalise, if not as the method does
 
 
 class Status(NamedTuple):
@@ -69,7 +70,7 @@ class Distributed:
         """Does the server's work on what was gathered, on rank 0."""
         return self.inner.serve(state, gathered, number)
 
-    def score(self, state: State, who: np.ndarray) -> Scored:
+    def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
         """Personalises and scores clients, every rank its part."""
         if not len(who):
             return Scored({}, {})
@@ -77,7 +78,7 @@ class Distributed:
         moves = self._shards.to_parts(parts, fresh)
         if self.setting.method.tries:
             moves += self._shards.to_all(self.setting.offered(), fresh)
-        scored: Scored = self._together("score", state, parts, moves)[1]
+        scored: Scored = self._together("score", state, parts, moves, work=personalise)[1]
         return scored
 
     def collected(self) -> Memory:
@@ -97,10 +98,16 @@ class Distributed:
         return tuple(who[rank :: self.ranks.world] for rank in range(self.ranks.world))
 
     def _together(
-        self, what: str, state: State, parts: tuple[np.ndarray, ...], moves: list[Move], number: int = 0
+        self,
+        what: str,
+        state: State,
+        parts: tuple[np.ndarray, ...],
+        moves: list[Move],
+        number: int = 0,
+        work: Work | None = None,
     ) -> tuple[list[Status], Any]:
         """Announces something and does it with the others; raises what went wrong on any rank."""
-        command = Command(what, parts, number, moves, self.memory.known.numpy(), state is not self._sent)
+        command = Command(what, parts, number, moves, self.memory.known.numpy(), state is not self._sent, work)
         self._state = self._sent = state
         self.ranks.announce(command)
         statuses, result = self._done(command)
@@ -133,7 +140,7 @@ class Distributed:
         part = command.parts[self.ranks.rank]
         try:
             if command.what == "score":
-                return Status(), tuple(self.inner.score(self._state, part))
+                return Status(), tuple(self.inner.score(self._state, part, command.work))
             if not len(part):
                 return Status(), None
             (change, *_), down, up, steps = self.inner.train(self._state, part, command.number)

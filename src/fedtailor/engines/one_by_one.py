@@ -37,16 +37,17 @@ class OneByOne:
         result: State = self._at_server(self.setting.method.server, state, gathered, number)
         return result
 
-    def score(self, state: State, who: np.ndarray) -> Scored:
+    def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
         """Personalises and scores clients one by one."""
         method = self.setting.method
+        tailor = personalise or method.personalise
         broadcast, fresh = method.broadcast(state), method.new_memory(state)
         before: list[dict[str, Tensor]] = []
         after: list[dict[str, Tensor]] = []
         for client in who:
             with telling(f"{method.name}: personalise work", 0, f"client '{self.setting.data.ids[client]}'"):
                 own = memory_of(self.setting, self._clients, broadcast, fresh, int(client))
-            for work, figures in ((method.personalise._replace(phases=()), before), (method.personalise, after)):
+            for work, figures in ((tailor._replace(phases=()), before), (tailor, after)):
                 params: Params = self._client(work, broadcast, own, client, "personalise", 0)
                 figures.append(self._client(self._scoring, (), params, client, "score", 0))
         return Scored(_stacked(before), _stacked(after))

@@ -78,14 +78,15 @@ class Vectorised:
             result: State = alone(self.setting.method.server, state, gathered, self._server, 0, key)
         return result
 
-    def score(self, state: State, who: np.ndarray) -> Scored:
+    def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
         """Personalises and scores clients chunk by chunk, in the order in which they are asked for."""
         method, parts = self.setting.method, []
+        tailor = personalise or method.personalise
+        works = (tailor._replace(phases=()), tailor)
         broadcast, fresh = method.broadcast(state), method.new_memory(state)
         offered = self.setting.offered() if method.tries else np.array([], dtype=np.int64)
         for chunk in _slices(who, self.chunk):
             own = self._with_best(broadcast, fresh, offered, chunk)
-            works = (method.personalise._replace(phases=()), method.personalise)
             models = [self._work(work, broadcast, own, chunk, "personalise", 0) for work in works]
             parts.append(Scored(*(self._work(self._scoring, (), params, chunk, "score", 0) for params in models)))
         return Scored(*trees.apply(lambda leaf: leaf.cpu(), tuple(trees.concat(parts)))) if parts else Scored({}, {})
