@@ -9,7 +9,7 @@ import torch
 from agreement import distance
 from fedtailor import engines
 from fedtailor.engines import Setting
-from fedtailor.engines.vectorised import _stack_size
+from fedtailor.engines.programs import stack_size
 from scenarios import toy_data, toy_setting, toy_task, train
 
 
@@ -55,9 +55,9 @@ def test_clients_with_nothing_to_test_on_score_nothing() -> None:
 
 
 def test_a_compiled_stack_shrinks_in_few_sizes() -> None:
-    sizes = {_stack_size(active, 10) for active in range(1, 11)}
+    sizes = {stack_size(active, 10) for active in range(1, 11)}
     assert sizes == {10, 5, 3, 2, 1}
-    assert all(_stack_size(active, most) >= active for most in range(1, 40) for active in range(1, most + 1))
+    assert all(stack_size(active, most) >= active for most in range(1, 40) for active in range(1, most + 1))
 
 
 def test_float32_agrees_within_rounding() -> None:

@@ -356,3 +356,11 @@ def test_compiled_is_eager() -> None:
 
 if __name__ == "__main__":
     check_compiled()
+
+
+@pytest.mark.parametrize("name", [0, 7, -1, 2**40 + 3, -(2**63), 2**64 - 1, "word"])
+def test_arrays_of_keys_fold_and_draw_as_tensors_do(name: int | str) -> None:
+    keys, counters = key(2**62 + 5, "arrays", torch.arange(9)), torch.arange(-3, 2**40, 2**33 + 7)
+    assert fold(keys.numpy(), name).tolist() == fold(keys, name).tolist()
+    assert fold(keys.numpy()[:, None], counters.numpy()).tolist() == fold(keys[:, None], counters).tolist()
+    assert words(keys.numpy()[:, None], counters.numpy()).tolist() == words(keys[:, None], counters).tolist()

@@ -12,8 +12,9 @@ import pytest
 import torch
 from sklearn import metrics
 from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch.func import grad, grad_and_value, vmap
 from torch.nn import functional as nnf
+from torch.utils._pytree import tree_leaves
 
 from agreement import clone, distance
 from fedtailor.purity import drawn_from
@@ -342,3 +343,21 @@ def test_the_users_model_is_left_alone_and_leaves_the_task_alone() -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.zero_()
     assert torch.equal(first, task.loss(task.params, batch_of(x, y)._replace(mask=torch.ones(6))))
+
+
+def test_a_model_may_calculate_in_short_floats_while_everything_else_keeps_its_type() -> None:
+    task = classification(nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)))
+    draws = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 5, generator=draws), torch.randint(0, 3, (12,), generator=draws)
+    batch = Batch(x, y, torch.ones(12), torch.tensor(0))
+    short = task.computing(torch.bfloat16)
+    found, exact = (grad_and_value(each.loss)(task.params, batch) for each in (short, task))
+    assert {leaf.dtype for leaf in tree_leaves(found)} == {torch.float32}
+    gap = max(float((a - b).abs().max()) for a, b in zip(tree_leaves(found), tree_leaves(exact), strict=True))
+    assert 0 < gap < 0.05
+    by_hand = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
+    by_hand.load_state_dict(task.params)  # which it rounds
+    expected = nn.functional.cross_entropy(by_hand(batch.x.bfloat16()).float(), batch.y).detach()
+    assert float((found[1] - expected).abs()) < 1e-6
+    assert short.outputs(task.params, batch.x).dtype == torch.float32
+    assert short.features(task.params, batch).dtype == torch.float32

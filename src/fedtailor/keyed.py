@@ -6,23 +6,30 @@ Nothing is remembered between draws, so the values are the same one by one, unde
 any device (normals up to the rounding of `erfinv`). A key serves one draw, and `fold` makes keys for others from it;
 folding and drawing do not meet, so a key that was folded may still be drawn from. To draw for many keys, `vmap`.
 
+Keys may also be NumPy arrays: the same values again, without the cost of a hundred tiny tensors for every fold, for
+which a host that lays out batches while a device works has no time.
+
 The generator is Threefry-2x32 with 20 rounds (Salmon et al., Parallel random numbers: as easy as 1, 2, 3, SC 2011). Its
-words are int32 tensors or plain integers. Only their low 32 bits ever matter, so integers may grow, and a compiler may
-keep an overflowing sum in a wider register.
+words are int32 tensors, uint32 arrays or plain integers. Only their low 32 bits ever matter, so integers may grow, and
+a compiler may keep an overflowing sum in a wider register.
 """
 
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedtailor.errors import InputError, require
 
+Array = NDArray[Any]
 Name = int | str | Tensor
-Int = TypeVar("Int", int, Tensor)  # 32-bit words, or 64 bits that are a pair of them
+Keys = TypeVar("Keys", Tensor, Array)
+Int = TypeVar("Int", int, Tensor, Array)  # 32-bit words, or 64 bits that are a pair of them
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -46,12 +53,14 @@ def key(seed: int, *path: Name) -> Tensor:
     return made if isinstance(made, Tensor) else _tensor(made)
 
 
-def fold(key: Tensor, value: Name) -> Tensor:
+def fold(key: Keys, value: int | str | Keys) -> Keys:
     """The key of a name below `key`. They broadcast: keys [C, 1] and a tensor [S] of names make keys [C, S]."""
-    return _below(key, value if isinstance(value, Tensor) else _tensor(_number(value), key.device))
+    if isinstance(value, int | str):
+        value = _as_key(_number(value), key)
+    return _below(key, value)
 
 
-def words(key: Tensor, counters: Tensor) -> Tensor:
+def words(key: Keys, counters: Keys) -> Keys:
     """63 random bits for each counter, as non-negative int64; keys and counters broadcast."""
     return _join(*_threefry(_split(key), _split(counters))) & (2**63 - 1)
 
@@ -152,6 +161,14 @@ def _tensor(number: int, device: torch.device | None = None) -> Tensor:
     return torch.full((), number if number < 2**63 else number - 2**64, dtype=torch.int64, device=device)
 
 
+def _as_key(number: int, like: Keys) -> Keys:
+    """64 bits, signed or not, as int64 of the same kind as keys are."""
+    signed = number if number < 2**63 else number - 2**64
+    if isinstance(like, Tensor):
+        return _tensor(signed, like.device)
+    return np.array([signed], dtype=np.int64)
+
+
 def _below(key: Int, number: Int) -> Int:
     low, high = _split(key)
     return _join(*_threefry((low ^ _FOLDING, high), _split(number)))
@@ -162,6 +179,8 @@ def _split(pair: Int) -> tuple[Int, Int]:
     if isinstance(pair, Tensor):
         require(not pair.is_floating_point(), f"keyed: keys, names and counters are integers, got {pair.dtype}.")
         return pair.to(torch.int32), (pair.to(torch.int64) >> 32).to(torch.int32)
+    if isinstance(pair, np.ndarray):
+        return pair.astype(np.uint32), (pair >> 32).astype(np.uint32)
     return pair, pair >> 32
 
 
@@ -169,13 +188,16 @@ def _join(low: Int, high: Int) -> Int:
     """64 bits from their low and their high word."""
     if isinstance(low, Tensor):
         return (high.to(torch.int64) << 32) | (low.to(torch.int64) & 0xFFFFFFFF)
+    if isinstance(low, np.ndarray) and isinstance(high, np.ndarray):
+        return (high.astype(np.uint64) << 32 | low).view(np.int64)
     return ((high & 0xFFFFFFFF) << 32) | (low & 0xFFFFFFFF)
 
 
 def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int, Int]:
     k0, k1 = key
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
-    x0, x1 = k0 + counter[0], k1 + counter[1]
+    x0: Int = k0 + counter[0]
+    x1: Int = k1 + counter[1]
     for block in range(5):
         for r in _ROTATIONS[block % 2]:
             x0 = x0 + x1

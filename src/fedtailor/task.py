@@ -9,7 +9,7 @@ examples, and moves neither them nor their dropout.
 import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -34,11 +34,12 @@ class Task:
     constants: dict[str, Tensor]
     losses: PerExample
     metrics: tuple[Metric, ...]
+    compute: torch.dtype | None = None  # what the model calculates in, if not in the type of its parameters
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
         tensors = {**self.constants, **params, **dropout_keys(self.training, batch.key)}
-        return self.mean_loss(functional_call(self.training, tensors, (batch.x,)), batch)
+        return self.mean_loss(self._called(self.training, tensors, batch.x), batch)
 
     def mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
         """The mean loss of outputs over the real examples of a batch."""
@@ -46,8 +47,16 @@ class Task:
 
     def outputs(self, params: Params, x: Tensor) -> Tensor:
         """The model's outputs in evaluation mode."""
-        result: Tensor = functional_call(self.evaluating, {**self.constants, **params}, (x,))
+        result: Tensor = self._called(self.evaluating, {**self.constants, **params}, x)
         return result
+
+    def _called(self, model: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Any:
+        """What a model returns; losses get it in the parameters' own type, whatever it was calculated in."""
+        if self.compute is None:
+            return functional_call(model, tensors, (x,))
+        short = {name: _cast(value, self.compute) for name, value in tensors.items()}
+        result = functional_call(model, short, (_cast(x, self.compute),))
+        return _Given(result.features.to(self.dtype)) if isinstance(result, _Given) else result.to(self.dtype)
 
     def sums(self, params: Params, batch: Batch) -> dict[str, Tensor]:
         """For the loss and each metric, the pair (sum, weight) over the real examples of a batch.
@@ -82,7 +91,7 @@ class Task:
         tensors = {**self.constants, **params, **dropout_keys(encoder, batch.key)}
         refusal = f"Task: to be cut at its last layer '{layer}', the model must return what this gives, as it is."
         try:
-            given = functional_call(encoder, tensors, (batch.x,))
+            given = self._called(encoder, tensors, batch.x)
         except (AttributeError, TypeError) as problem:
             raise InputError(refusal) from problem
         require(isinstance(given, _Given), refusal)
@@ -109,6 +118,10 @@ class Task:
                 for name, value in self.constants.items()
             },
         )
+
+    def computing(self, dtype: torch.dtype | None) -> "Task":
+        """The same task, its model calculating in another type than its parameters and all sums are kept in."""
+        return replace(self, compute=dtype)
 
     def twin(self) -> "Task":
         """The same task with modules of its own: a module serves one thread at a time."""
@@ -182,6 +195,10 @@ class Cut(NamedTuple):
     layer: str  # its name
     width: int  # how many features it is given
     encoder: nn.Module  # the model in training mode, but for that layer, which hands on what it is given
+
+
+def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 class _Given:

@@ -136,7 +136,13 @@ def _like_tuple(tree: tuple[Tree, ...], members: list[Tree]) -> Tree:
 
 def all_finite(tree: Tree) -> bool:
     """Whether no leaf holds a NaN or an infinity."""
-    return all(bool(torch.isfinite(leaf).all()) for leaf in leaves(tree))
+    return bool(finite(tree))
+
+
+def finite(tree: Tree) -> Tensor:
+    """Whether no leaf holds a NaN or an infinity, as a tensor that need not be waited for."""
+    found = [torch.isfinite(leaf).all() for leaf in leaves(tree)]
+    return torch.stack(found).all() if found else torch.ones((), dtype=torch.bool)
 
 
 def to(tree: T, device: torch.device) -> T:

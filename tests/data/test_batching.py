@@ -14,7 +14,7 @@ from agreement import distance
 from fedtailor import keyed
 from fedtailor.data import Holders, Split, batching
 from fedtailor.data.batching import Place, places, step_counts
-from fedtailor.data.shuffling import Permutations, permuted
+from fedtailor.data.shuffling import Ints, Permutations, permuted
 from fedtailor.errors import InputError
 from fedtailor.types import Draw, Plan
 
@@ -185,7 +185,7 @@ def test_nothing_is_shuffled_for_who_has_finished(monkeypatch: pytest.MonkeyPatc
 def test_an_epoch_is_shuffled_once_however_many_windows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def counted(sizes: Tensor, *given: Tensor) -> Permutations:
+    def counted(sizes: Ints, *given: Ints) -> Permutations:
         made.append(len(sizes))
         return permuted(sizes, *given)
 

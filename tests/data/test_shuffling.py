@@ -18,8 +18,8 @@ holders = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5), st.integers(
 
 
 def shuffled(runs: Runs, keys: Tensor) -> Permutations:
-    sizes, first, epochs = (torch.tensor(each) for each in zip(*runs, strict=True))
-    return permuted(sizes, first, first + epochs - 1, keys)
+    sizes, first, epochs = (np.array(each) for each in zip(*runs, strict=True))
+    return permuted(sizes, first, first + epochs - 1, keys.numpy())
 
 
 def check(runs: Runs, made: Permutations, keys: Tensor) -> None:
@@ -27,7 +27,7 @@ def check(runs: Runs, made: Permutations, keys: Tensor) -> None:
     assert len(made.flat) == sum(size * epochs for size, _, epochs in runs) + 1
     for who, (size, first, epochs) in enumerate(runs):
         for epoch in range(first, first + epochs):
-            got = made.at(torch.tensor([who]), torch.tensor([epoch]), torch.arange(size)[None])
+            got = made.at(np.array([who]), np.array([epoch]), np.arange(size)[None])
             assert got[0].tolist() == keyed.permutation(keyed.fold(keys[who], epoch), size).tolist()
 
 
@@ -59,5 +59,5 @@ def test_the_largest_words_and_many_segments_keep_their_order() -> None:
 
 @given(st.lists(st.integers(0, 9), max_size=9))
 def test_counting_within_is_a_loop(lengths: list[int]) -> None:
-    counted = count_within(torch.tensor(lengths, dtype=torch.int64))
+    counted = count_within(np.array(lengths, dtype=np.int64))
     assert counted.tolist() == [number for length in lengths for number in range(length)]

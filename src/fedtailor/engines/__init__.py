@@ -5,10 +5,13 @@ import warnings
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
+from fedtailor.data.batching import sizes_of
 from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named
 from fedtailor.engines.distributed import Distributed, for_a_rank
+from fedtailor.engines.measuring import Peak, chunk_that_fits
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.ranks import joined, started
@@ -49,7 +52,8 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     notes = trial.notes
     if compile and (reason := why_not_compiled(setting.device)):
         notes = (*notes, f"{who} runs uncompiled, since torch.compile does not work here: {reason}")
-    return Vectorised(setting, chunk, compile and notes == trial.notes, notes)
+    fits = chunk or chunk_that_fits(trial.bytes, setting.device)
+    return Vectorised(setting, fits, compile and notes == trial.notes, notes)
 
 
 def distributed(setting: Setting, chunk: int | None = None, compile: bool = False) -> Distributed:
@@ -89,25 +93,30 @@ class Trial(NamedTuple):
 
     failure: str  # "": it worked
     notes: tuple[str, ...]
+    bytes: int  # that a client needs, at most
 
 
 def tried(setting: Setting) -> Trial:
-    """Tries one step of everything on two clients, whatever the caller does with warnings."""
-    who = setting.data.groups["train"][[0, -1]]
+    """Tries one step of everything on the two largest clients, whatever the caller does with warnings."""
+    people = setting.data.groups["train"]
+    who = people[
+        np.argsort(-sizes_of(setting.data.clients.splits["train"], people), kind="stable")[[0, min(1, len(people) - 1)]]
+    ]
     shortened = replace(setting, method=_one_step_each(setting.method), memory=Memory(setting.data.clients.count))
-    engine, state = Vectorised(shortened), setting.first_state()
+    engine, state, peak = Vectorised(shortened, static=False), setting.first_state(), Peak()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         try:
-            engine.train(state, who, 0)
-            engine.score(state, who)
+            with peak:
+                engine.train(state, who, 0)
+                engine.score(state, who)
         except WorkError as problem:
-            return Trial(next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__), ())
+            return Trial(next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__), (), 0)
     slow = sorted(
         {found[1] for each in said if (found := re.search(r"batching rule for (\S+?)\. ", str(each.message)))}
     )
     note = f"{setting.method.name} is slower than it could be: vmap has no rule for {', '.join(slow)}."
-    return Trial("", (note,) if slow else ())
+    return Trial("", (note,) if slow else (), -(-peak.most // 2))
 
 
 def why_not_compiled(device: torch.device) -> str | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedtailor import keyed, trees
-from fedtailor.data.batching import Place, places, step_counts
+from fedtailor.data.batching import Place, places, sizes_of, step_counts
 from fedtailor.data.dataset import FederatedDataset, Holders, Units
 from fedtailor.data.decoding import decoded, targets
 from fedtailor.data.store.maps import read_at_random
@@ -92,19 +92,34 @@ def _tensor(column: np.ndarray, device: torch.device) -> Tensor:
     return there
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on the device, without waiting for what the device still has to do."""
+    return tensor if device.type == "cpu" else pinned(tensor, device).to(device, non_blocking=True)
+
+
+def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host where a CUDA device can fetch it by itself."""
+    return tensor.pin_memory() if device.type == "cuda" else tensor
+
+
 class Site:
     """Somebody's examples as tensors on the device; batches are gathered and decoded there."""
 
     def __init__(self, holders: Holders, units: Units, dtype: torch.dtype, device: torch.device) -> None:
         self.holders = holders
-        self._x, self._y = _tensor(holders.x, device), _tensor(holders.y, device)
-        self._units, self._dtype, self._device = units, dtype, device
+        self.columns = _tensor(holders.x, device), _tensor(holders.y, device)
+        self.decode = partial(gathered, units, dtype)
+        self._device = device
 
     def batch(self, place: Place) -> Batch:
         """The examples at a place."""
-        index = place.rows.to(self._device)
-        x, y = decoded(self._x[index], self._units, self._dtype), targets(self._y[index], self._dtype)
-        return Batch(x, y, place.mask.to(self._device, self._dtype), place.key.to(self._device))
+        return self.decode(self.columns, Place(*(leaf.to(self._device) for leaf in place)))
+
+
+def gathered(units: Units, dtype: torch.dtype, columns: tuple[Tensor, ...], place: Place) -> Batch:
+    """The examples at a place in columns, as a model takes them."""
+    x, y = (column[place.rows] for column in columns)
+    return Batch(decoded(x, units, dtype), targets(y, dtype), place.mask.to(dtype), place.key)
 
 
 @dataclass(frozen=True)
@@ -137,13 +152,14 @@ class Setting:
 
     def keys(self, purpose: str, number: int, who: Sequence[int] | np.ndarray) -> Tensor:
         """A key for each holder, for this purpose in this round."""
-        return keyed.key(self.seed, purpose, number, torch.as_tensor(np.asarray(who, dtype=np.int64)))
+        base = keyed.key(self.seed, purpose, number).numpy()
+        return torch.from_numpy(keyed.fold(base[None], np.asarray(who, dtype=np.int64)))
 
     def weights(self, who: np.ndarray) -> Tensor:
         """How much each client counts in the mean."""
         split = self.method.weigh_by
-        sizes = np.ones(len(who)) if split is None else self.data.clients.splits[split].sizes()[who]
-        return torch.as_tensor(sizes, dtype=self.task.dtype, device=self.device)
+        sizes = np.ones(len(who)) if split is None else sizes_of(self.data.clients.splits[split], who)
+        return sent(torch.as_tensor(sizes, dtype=self.task.dtype), self.device)
 
     def steps(self, who: np.ndarray) -> np.ndarray:
         """How many steps each client takes in a round."""
@@ -156,7 +172,7 @@ class Setting:
 
     def count(self, value: int) -> Tensor:
         """A number as a tensor of the task's kind."""
-        return torch.tensor(float(value), dtype=self.task.dtype, device=self.device)
+        return torch.full((), float(value), dtype=self.task.dtype, device=self.device)
 
 
 class Collector:
@@ -284,6 +300,11 @@ def device_named(name: str) -> torch.device:
     require(kind in available, f"Engine: device must be cpu, cuda or mps, got {name!r}.")
     require(available[kind], f"Engine: device {name!r} was asked for, but PyTorch sees none here; use device=cpu.")
     return torch.device(name)
+
+
+def calculate_in_tf32(allowed: bool) -> None:
+    """Whether a GPU may round the factors of products and convolutions to 10 bits, which is much faster."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
 
 
 def _check_splits(method: Method, data: FederatedDataset) -> None:

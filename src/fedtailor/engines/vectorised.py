@@ -1,10 +1,12 @@
 """The fast engine: the clients of a cohort are stepped together by `torch.func.vmap`, a chunk at a time.
 
 Clients are sorted by their number of steps and leave the stack when they have finished, so unequal clients cost no
-masked steps; masks exist only inside the last batch of an epoch. When steps are compiled, they leave in a few lots, so
-that there are few shapes to compile for.
+masked steps; masks exist only inside the last batch of an epoch. When steps are compiled, or recorded on a GPU, they
+are programs (see `programs`), and clients leave in a few lots, so that there are few shapes to make programs for. On a
+GPU nothing in a round waits for the device: the host lays out the next steps while it works.
 """
 
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,45 +19,56 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor import keyed, trees
-from fedtailor.data.batching import places, step_counts
+from fedtailor.data.batching import Place, places, step_counts, stretches
+from fedtailor.data.holders import Holders
 from fedtailor.engines.base import (
     Collector,
     Scored,
     Setting,
+    Site,
     Trained,
     alone,
     batches_alone,
     mean_loss,
     scoring,
+    sent,
     telling,
 )
-from fedtailor.types import Batch, Gathered, Phase, Result, State, Tree, Work
+from fedtailor.engines.measuring import MOST
+from fedtailor.engines.programs import Program, stepped
+from fedtailor.types import Gathered, Phase, Result, State, Tree, Work
 
-_ROOM = 1 << 30  # bytes that the stacked copies of the parameters may take when no chunk size is given
-_COPIES = 6  # parameters, gradients, optimiser's moments, change, memory
 _MOST_COMPILED = 200  # steps and shapes that one process may compile
-_MOST = 256  # clients at a time; more of them no longer make a step cheaper per client
 
 
 class Vectorised:
-    """Runs whole cohorts as one program; `chunk` bounds how many clients are stacked, `compile` compiles the step."""
+    """Runs whole cohorts as one program; `chunk` bounds how many clients are stacked, `compile` compiles the step.
+
+    Steps are `static`, done by programs, if they are compiled or on a GPU and nothing else is said.
+    """
 
     def __init__(
-        self, setting: Setting, chunk: int | None = None, compile: bool = False, notes: tuple[str, ...] = ()
+        self,
+        setting: Setting,
+        chunk: int = MOST,
+        compile: bool = False,
+        notes: tuple[str, ...] = (),
+        static: bool | None = None,
     ) -> None:
         self.setting, self.notes, self.memory = setting, notes, setting.memory
         self.compiled = compile
         if compile:  # every vmapped step is the same function to the compiler, which gives up after 8 by itself
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_COMPILED)
-        self.chunk = chunk or _chunk_that_fits(trees.nbytes(setting.task.params))
+        self.chunk = chunk
         self._clients, self._server = setting.clients(), setting.server()
         self._scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
         self._compile: Callable[[Any], Any] = partial(torch.compile, dynamic=False) if compile else _unchanged
-        self._steps: dict[tuple[int, bool], Callable[..., Tree]] = {}
+        self._static = static if static is not None else compile or setting.device.type == "cuda"
+        self._programs: dict[Any, tuple[Phase, Program]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the vmapped steps, which do not pickle and are made again when they are needed."""
-        return self.__dict__ | {"_steps": {}}
+        """Without the programs, which do not pickle and are made again when they are needed."""
+        return self.__dict__ | {"_programs": {}}
 
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Trains the cohort chunk by chunk."""
@@ -74,9 +87,16 @@ class Vectorised:
     def serve(self, state: State, gathered: Gathered, number: int) -> State:
         """Does the server's work on what was gathered."""
         key = self.setting.keys("server", number, [0])[0]
-        with telling(f"{self.setting.method.name}: server work", number, "the server"):
-            result: State = alone(self.setting.method.server, state, gathered, self._server, 0, key)
-        return result
+        work = self.setting.method.server
+        with telling(f"{self.setting.method.name}: server work", number, "the server"), _quiet():
+            if not self._static:
+                return alone(work, state, gathered, self._server, 0, key)  # type: ignore[no-any-return]
+            carry = work.start(state, gathered)
+            for place, phase in enumerate(work.phases):
+                keys = torch.from_numpy(keyed.fold(key[None].numpy(), place))
+                one = trees.apply(_as_row, carry)
+                carry = trees.row(self._phase(phase, state, one, np.array([0]), keys, self._server), 0)
+            return work.finish(state, carry)  # type: ignore[no-any-return]
 
     def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
         """Personalises and scores clients chunk by chunk, in the order in which they are asked for."""
@@ -111,52 +131,93 @@ class Vectorised:
         return _slices(cohort[order], self.chunk)
 
     def _work(self, work: Work, given: Tree, own: Tree, who: np.ndarray, purpose: str, number: int) -> Tree:
-        keys = self.setting.keys(purpose, number, who)
-        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)), _slow_rules_known():
+        keys = self.setting.keys(purpose, number, who).numpy()
+        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)), _quiet():
             carry = _each(work.start, len(who))(given, own)
             for place, phase in enumerate(work.phases):
-                carry = self._phase(phase, given, carry, who, keyed.fold(keys, place))
+                folded = torch.from_numpy(keyed.fold(keys, place))
+                carry = self._phase(phase, given, carry, who, folded, self._clients)
             return _each(work.finish, len(who))(given, carry)
 
-    def _phase(self, phase: Phase, given: Tree, carry: Tree, who: np.ndarray, keys: Tensor) -> Tree:
-        site, step = self._clients, self._step(phase, shared=False)
-        counts = step_counts(phase.plan, site.holders, who)
+    def _phase(self, phase: Phase, given: Tree, carry: Tree, who: np.ndarray, keys: Tensor, site: Site | None) -> Tree:
+        """All steps of a phase for a stack of holders."""
+        counts = np.full(len(who), phase.plan.steps) if site is None else step_counts(phase.plan, site.holders, who)
         order = np.argsort(-counts, kind="stable")
-        counts, carry, finished = counts[order], trees.rows(carry, torch.from_numpy(order)), []
-        any_steps, most = order[counts > 0], int(counts.max(initial=0))
-        steps = places(phase.plan, site.holders, who[any_steps], keys[any_steps], most, full_width=self.compiled)
-        for number, placed in enumerate(steps):
-            active = int((counts > number).sum())
-            size = _stack_size(active, len(any_steps)) if self.compiled else active
-            if size < len(trees.leaves(carry)[0]):
-                finished.append(trees.rows(carry, slice(size, None)))
-                carry = trees.rows(carry, slice(0, size))
-            batches = tuple(site.batch(place.of(slice(0, size))) for place in placed)
-            stepped = step(given, carry, batches, torch.arange(size))
-            carry = stepped if active == size else trees.apply(partial(_first_rows, active), stepped, carry)
-        return trees.rows(trees.concat([carry, *finished[::-1]]), torch.from_numpy(np.argsort(order)))
+        if (order == np.arange(len(order))).all():
+            return self._sorted(phase, given, carry, who, keys, site, counts)
+        there, back = (sent(torch.from_numpy(each), self.setting.device) for each in (order, np.argsort(order)))
+        rows = trees.rows(carry, there)
+        return trees.rows(self._sorted(phase, given, rows, who[order], keys[order], site, counts[order]), back)
+
+    def _sorted(
+        self,
+        phase: Phase,
+        given: Tree,
+        carry: Tree,
+        who: np.ndarray,
+        keys: Tensor,
+        site: Site | None,
+        counts: np.ndarray,
+    ) -> Tree:
+        """The same for holders sorted by their number of steps, the first the most."""
+        working = int((counts > 0).sum())
+        if not working:
+            return carry
+        at_work = trees.rows(carry, slice(0, working))
+        laid_out = (phase.plan, _holders(site), who[:working], keys[:working], int(counts[0]), self._static)
+        if self._static and phase.plan.draws:  # a step without batches is done once, and may change the carry's shape
+            worked = self._run(phase, site, given, at_work, stretches(*laid_out), counts[:working])
+        else:
+            worked = _stepped_out(phase, site, given, at_work, places(*laid_out), counts[:working])
+        return worked if working == len(who) else trees.concat([worked, trees.rows(carry, slice(working, None))])
 
     def _corrected(self, state: State, changes: Tree, cohort: int, number: int) -> Tree:
         """The server's correction of every upload, on the same server batches for all."""
         correct = self.setting.method.correct
         if correct is None:
             return changes
-        key = self.setting.keys("server", number, [0])[0]
-        with telling(f"{self.setting.method.name}: server's correction", number, "the server"), _slow_rules_known():
+        key = self.setting.keys("server", number, [0]).numpy()
+        with telling(f"{self.setting.method.name}: server's correction", number, "the server"), _quiet():
             carry = _each(correct.start, cohort)(state, changes)
             for place, phase in enumerate(correct.phases):
-                step = self._step(phase, shared=True)
-                for batches in batches_alone(phase.plan, self._server, np.array([0]), keyed.fold(key, place)):
-                    carry = step(state, carry, batches, torch.arange(cohort))
+                folded = torch.from_numpy(keyed.fold(key, place))
+                carry = self._together(phase, state, carry, folded, cohort)
             return _each(correct.finish, cohort)(state, carry)
 
-    def _step(self, phase: Phase, shared: bool) -> Callable[..., Tree]:
-        """The phase's step for a stack of clients, made once; `shared` batches are the same for all of them."""
-        name = (id(phase.step), shared)
-        if name not in self._steps:
-            in_dims = (None, 0, None if shared else 0, 0)
-            self._steps[name] = self._compile(vmap(partial(_with_index, phase.step), in_dims, randomness="error"))
-        return self._steps[name]
+    def _together(self, phase: Phase, state: State, carry: Tree, key: Tensor, cohort: int) -> Tree:
+        """A phase of the server's work on a stack of uploads, which all see the same batches."""
+        site, server = self._server, np.array([0])
+        if self._static:
+            steps = (phase.plan.steps or 0) if site is None else int(step_counts(phase.plan, site.holders, server)[0])
+            laid_out = stretches(phase.plan, _holders(site), server, key, steps, full_width=True)
+            return (
+                self._run(phase, site, state, carry, laid_out, np.full(cohort, steps), shared=True) if steps else carry
+            )
+        for batches in batches_alone(phase.plan, site, server, key[0]):
+            carry = stepped(phase.step, True, state, carry, batches, torch.arange(cohort))
+        return carry
+
+    def _run(
+        self,
+        phase: Phase,
+        site: Site | None,
+        given: Tree,
+        carry: Tree,
+        laid_out: Iterator[tuple[int, tuple[Place, ...]]],
+        counts: np.ndarray,
+        shared: bool = False,
+    ) -> Tree:
+        """The carry after all steps, by the program for such a phase and such shapes, which is made once."""
+        first = next(laid_out)
+        shapes = [
+            (leaf.shape, leaf.dtype) for leaf in trees.leaves((given, carry, *(place.rows[0] for place in first[1])))
+        ]
+        name = (id(phase.step), shared, *shapes)
+        if name not in self._programs:
+            program = Program(phase.step, site, given, carry, first[1], shared)
+            self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
+        stretches = itertools.chain([first], laid_out)
+        return self._programs[name][1].run(given, carry, stretches, counts, self._compile)
 
     def _named(self, who: np.ndarray) -> str:
         ids = self.setting.data.ids[who]
@@ -164,10 +225,11 @@ class Vectorised:
 
 
 @contextmanager
-def _slow_rules_known() -> Iterator[None]:
-    """Without torch's warnings about operations that vmap has no rule for: they are told once, as a note."""
+def _quiet() -> Iterator[None]:
+    """Without what torch says of its own speed: operations that vmap has no rule for are told once, as a note."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+        for said in ("There is a performance drop", "\\s*Online softmax is disabled", "TensorFloat32 tensor cores"):
+            warnings.filterwarnings("ignore", said, UserWarning)
         yield
 
 
@@ -175,9 +237,24 @@ def _unchanged(function: Any) -> Any:
     return function
 
 
-def _with_index(step: Callable[..., Tree], given: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
-    """A step with one tensor more: `vmap` needs at least one, and a carry and batches may have none."""
-    return step(given, carry, batches)
+def _stepped_out(
+    phase: Phase,
+    site: Site | None,
+    given: Tree,
+    carry: Tree,
+    placed: Iterator[tuple[Place, ...]],
+    counts: np.ndarray,
+) -> Tree:
+    """The carry after all steps; whoever has finished leaves the stack at once."""
+    finished = []
+    for number, draws in enumerate(placed):
+        active = int((counts > number).sum())
+        if active < len(trees.leaves(carry)[0]):
+            finished.append(trees.rows(carry, slice(active, None)))
+            carry = trees.rows(carry, slice(0, active))
+        batches = tuple(site.batch(place.of(slice(0, active))) for place in draws) if site else ()
+        carry = stepped(phase.step, False, given, carry, batches, torch.arange(active))
+    return trees.concat([carry, *finished[::-1]]) if finished else carry
 
 
 def _each(function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree, Tree], Tree]:
@@ -189,22 +266,13 @@ def _each(function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree,
     return stacked
 
 
-def _stack_size(active: int, most: int) -> int:
-    """The smallest of most, most/2, most/4, ... that holds all: few sizes, so that little is compiled."""
-    size = most
-    while active <= -(-size // 2) < size:
-        size = -(-size // 2)
-    return size
+def _holders(site: Site | None) -> Holders | None:
+    return None if site is None else site.holders
 
 
-def _first_rows(count: int, new: Tensor, old: Tensor) -> Tensor:
-    """The first rows of one stack, and the rest of another."""
-    return torch.cat([new[:count], old[count:]])
+def _as_row(leaf: Tensor) -> Tensor:
+    return leaf[None]
 
 
 def _slices(who: np.ndarray, size: int) -> Iterator[np.ndarray]:
     return (who[begin : begin + size] for begin in range(0, len(who), size))
-
-
-def _chunk_that_fits(param_bytes: int) -> int:
-    return max(1, min(_MOST, _ROOM // max(1, _COPIES * param_bytes)))

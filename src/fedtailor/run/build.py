@@ -15,7 +15,7 @@ from torch import nn
 from fedtailor import data as sources
 from fedtailor import methods, models
 from fedtailor.data.dataset import FederatedDataset, Units
-from fedtailor.engines.base import Setting
+from fedtailor.engines.base import Setting, calculate_in_tf32
 from fedtailor.errors import InputError, nearest, require
 from fedtailor.purity import drawn_from
 from fedtailor.run.fitting import facts_of, prepare, task_for
@@ -52,7 +52,8 @@ def task(spec: Spec, units: Units, home: Path | None = None) -> Task:
     make = maker(spec, units, home)
     with drawn_from(spec.seed):
         made = _own(make, spec.model) if ":" in spec.model else _known(make)
-    return task_for(made, units, spec.seed).to(dtype=getattr(torch, spec.precision))
+    task = task_for(made, units, spec.seed).to(dtype=torch.float64 if spec.precision == "float64" else torch.float32)
+    return task.computing(torch.bfloat16) if spec.precision == "bf16" else task
 
 
 def filled(spec: Spec, data: FederatedDataset) -> dict[str, Any]:
@@ -131,6 +132,7 @@ def pretraining(spec: Spec) -> Pretraining:
 def setting(spec: Spec, data: FederatedDataset, home: Path | None = None, scratch: Path | None = None) -> Setting:
     """Method, model and data brought together as the specification says."""
     refuse_pretraining(pretraining(spec), data)
+    calculate_in_tf32(spec.precision == "tf32")
     return prepare(
         spec.method,
         task(spec, data.units, home),

@@ -1,7 +1,7 @@
 """The one round loop, for every method and every engine."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -40,12 +40,17 @@ class Round(NamedTuple):
     cost: Cost
 
 
-def round_loop(setting: Setting, engine: Engine, state: State, cohort: int) -> Iterator[Round]:
+def round_loop(
+    setting: Setting, engine: Engine, state: State, cohort: int, looked_at: Callable[[int], bool] = lambda number: True
+) -> Iterator[Round]:
     """Trains round after round from a state on, for as long as rounds are asked for.
 
-    Cohorts depend on the seed and the round alone, so every method of a comparison meets the same ones.
+    Cohorts depend on the seed and the round alone, so every method of a comparison meets the same ones. A model that
+    has diverged is refused after the round, or, on a GPU, a round later if the state is not `looked_at` before: then
+    the host need not wait for the device in every round.
     """
     people, number = setting.data.groups["train"], int(state.round)
+    before: _Outcome | None = None
     while True:
         began = time.perf_counter()
         chosen = people[keyed.choice(keyed.key(setting.seed, "cohort", number), len(people), cohort).numpy()]
@@ -55,7 +60,12 @@ def round_loop(setting: Setting, engine: Engine, state: State, cohort: int) -> I
             state = engine.serve(state, gathered, number)
         number += 1
         state = state._replace(round=torch.full_like(state.round, number))
-        refuse_divergence(setting.method.name, state)
+        outcome = _Outcome(setting.method.name, number, state)
+        if before is not None:
+            before.refuse_divergence()
+        before = outcome
+        if looked_at(number) or not state.round.is_cuda:
+            outcome.refuse_divergence()
         yield Round(number, state, chosen, Cost(down, up, steps, time.perf_counter() - began))
 
 
@@ -71,8 +81,27 @@ def refuse_cohort(setting: Setting, cohort: int) -> None:
 
 def refuse_divergence(method: str, state: State) -> None:
     """Raises if the model is no longer made of finite numbers."""
-    if not trees.all_finite(state.params):
-        raise DivergedError(
-            f"{method}: the model's parameters were no longer finite after round {int(state.round)}; "
-            "lower the learning rate (lr) or check the data for extreme values."
-        )
+    _Outcome(method, int(state.round), state).refuse_divergence()
+
+
+class _Outcome:
+    """Whether a round ended in finite numbers, known as soon as the device has come that far, whatever it does then."""
+
+    def __init__(self, method: str, number: int, state: State) -> None:
+        self._method, self._number, self._finite = method, number, trees.finite(state.params)
+        self._there = None
+        if self._finite.is_cuda:
+            flag = torch.empty((), dtype=torch.bool, pin_memory=True)
+            self._finite = flag.copy_(self._finite, non_blocking=True)
+            self._there = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._there.record()
+
+    def refuse_divergence(self) -> None:
+        """Waits for the round's end if it must, and raises if the model is no longer made of finite numbers."""
+        if self._there is not None:
+            self._there.synchronize()
+        if not self._finite:
+            raise DivergedError(
+                f"{self._method}: the model's parameters were no longer finite after round {self._number}; "
+                "lower the learning rate (lr) or check the data for extreme values."
+            )

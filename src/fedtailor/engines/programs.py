@@ -1,0 +1,142 @@
+"""A phase's steps for a stack of clients as a program on tensors that stay where they are.
+
+A program owns room for what is given, for the carry of every client and for the places of the examples of many steps.
+One step reads which step it is, gathers its examples, and writes the carry over itself, so that nothing but the room's
+contents changes from step to step: compiled once, or recorded once as a CUDA graph, it is then only told to go on.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedtailor import trees
+from fedtailor.data.batching import Place, at_once
+from fedtailor.engines.base import Site, pinned
+from fedtailor.types import Batch, Tree
+
+Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
+Decode = Callable[[tuple[Tensor, ...], Place], Batch]
+Stretches = Iterator[tuple[int, tuple[Place, ...]]]
+
+
+class Program:
+    """Steps of one kind for a stack of clients, or of uploads that see the same batches (`shared`)."""
+
+    def __init__(
+        self, step: Step, site: Site | None, given: Tree, carry: Tree, draws: tuple[Place, ...], shared: bool
+    ) -> None:
+        count, device = len(trees.leaves(carry)[0]), trees.leaves(carry)[0].device
+        self._given, self._carry = (trees.apply(_room, tree) for tree in (given, carry))
+        self._places = tuple(Place(*(_places_room(leaf, each.rows, device) for leaf in each)) for each in draws)
+        self._at, self._left = (torch.zeros(size, dtype=torch.int64, device=device) for size in (1, count))
+        self._columns = () if site is None else site.columns
+        self._function = partial(_advance, step, shared, None if site is None else site.decode)
+        self._steps: dict[int, Callable[[], None]] = {}
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    def run(
+        self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, compile: Callable[[Any], Any]
+    ) -> Tree:
+        """The carry after all steps, of which each client takes its own number, the first the most."""
+        _load(self._given, given)
+        _load(self._carry, carry)
+        begin = 0
+        for steps, placed in stretches:
+            for own, laid in zip(self._places, placed, strict=True):
+                for room, leaf in zip(own, laid, strict=True):
+                    room[:steps].copy_(pinned(leaf, room.device), non_blocking=True)
+            self._left.copy_(pinned(torch.from_numpy(counts - begin), self._left.device), non_blocking=True)
+            self._at.zero_()
+            for number in range(begin, begin + steps):
+                self._go_on(stack_size(int((counts > number).sum()), len(counts)), compile)
+            begin += steps
+        return trees.apply(torch.clone, self._carry)
+
+    def _go_on(self, size: int, compile: Callable[[Any], Any]) -> None:
+        """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
+        if size not in self._steps:
+            self._steps[size] = partial(compile(self._function), self._columns, *self._first(size))
+        elif self._at.is_cuda:
+            if size not in self._graphs:
+                self._graphs[size] = self._recorded(self._steps[size])
+            self._graphs[size].replay()
+            return
+        self._steps[size]()
+
+    def _first(self, size: int) -> tuple[Tree, ...]:
+        """The room of the first so many clients."""
+        places = tuple(Place(*(leaf[:, :size] for leaf in place)) for place in self._places)
+        return self._given, trees.rows(self._carry, slice(0, size)), places, self._at, self._left[:size]
+
+    def _recorded(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        """What a function does, as a graph; all graphs of a program share their passing memory."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            function()
+        self._pool = graph.pool()
+        return graph
+
+
+def stack_size(active: int, most: int) -> int:
+    """The smallest of most, most/2, most/4, ... that holds all: few sizes, so that little is compiled."""
+    size = most
+    while active <= -(-size // 2) < size:
+        size = -(-size // 2)
+    return size
+
+
+def stepped(step: Step, shared: bool, given: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
+    """One step of a stack. `index` is any tensor of its length: `vmap` needs one, carry and batches may have none."""
+    in_dims = (None, 0, None if shared else 0, 0)
+    result: Tree = vmap(partial(_with_index, step), in_dims, randomness="error")(given, carry, batches, index)
+    return result
+
+
+def _with_index(step: Step, given: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
+    return step(given, carry, batches)
+
+
+def _advance(
+    step: Step,
+    shared: bool,
+    decode: Decode | None,
+    columns: tuple[Tensor, ...],
+    given: Tree,
+    carry: Tree,
+    places: tuple[Place, ...],
+    at: Tensor,
+    left: Tensor,
+) -> None:
+    """One step of everybody, written over the carry; whoever has no steps left stays as it is."""
+    now = (Place(*(leaf.index_select(0, at)[0] for leaf in place)) for place in places)
+    batches = tuple(decode(columns, place.of(0) if shared else place) for place in now) if decode else ()
+    new, going = stepped(step, shared, given, carry, batches, left), at < left
+    values = trees.apply(partial(_where, going), new, carry)
+    for room, value in zip(trees.leaves(carry), trees.leaves(values), strict=True):
+        room.copy_(value)
+    at.add_(1)
+
+
+def _where(going: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(going.reshape(-1, *(1 for _ in old.shape[1:])), new, old)
+
+
+def _room(leaf: Tensor) -> Tensor:
+    return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+
+
+def _places_room(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:
+    """Room for as many steps as are ever laid out at a time."""
+    steps = at_once(rows.shape[1], rows.shape[2])
+    return torch.empty((steps, *leaf.shape[1:]), dtype=leaf.dtype, device=device)
+
+
+def _load(room: Tree, tree: Tree) -> None:
+    for own, leaf in zip(trees.leaves(room), trees.leaves(tree), strict=True):
+        own.copy_(leaf)

@@ -1,0 +1,115 @@
+"""Steps by programs against the reference, without a compiler or a GPU: the same room, the same leaving in lots."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agreement import distance
+from fedtailor import engines, trees
+from fedtailor.engines.measuring import MOST, Peak, chunk_that_fits
+from fedtailor.engines.programs import Program
+from fedtailor.engines.vectorised import Vectorised
+from scenarios import toy_data, toy_setting
+
+SIZES = (24, 17, 9, 8, 3, 2, 1, 1)
+ROWS: list[tuple[str, dict[str, Any]]] = [
+    ("fedavg", {"epochs": 2, "optimiser": "adam"}),
+    ("fedsim", {"epochs": 2}),
+    ("fsl", {"learn_epochs": 2}),
+    ("per-fedavg", {"variant": "exact"}),
+    ("fedrep", {}),
+    ("ditto", {}),
+    ("fedmeta-per", {"inner": "meta-sgd", "offer": 3}),
+    ("afml", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "hyper"), ROWS, ids=[name for name, _ in ROWS])
+@pytest.mark.parametrize("chunk", [3, MOST])
+def test_programs_do_what_the_reference_does(name: str, hyper: dict[str, Any], chunk: int) -> None:
+    found = []
+    for static in (True, False):
+        setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
+        engine = Vectorised(setting, chunk, static=True) if static else engines.make(setting, "one_by_one")
+        state, people = setting.first_state(), setting.data.groups["train"]
+        for number in range(3):
+            state = engine.serve(state, engine.train(state, people[number:], number).gathered, number)
+            state = state._replace(round=state.round + 1)
+        everybody = np.arange(setting.data.clients.count)
+        found.append((tuple(state), tuple(engine.score(state, everybody))))
+    assert distance(*found) < 1e-10
+
+
+def test_programs_are_made_once_for_all_rounds() -> None:
+    setting = toy_setting("fedsim", data=toy_data(sizes=SIZES), epochs=2)
+    engine, state = Vectorised(setting, static=True), setting.first_state()
+    people, made = setting.data.groups["train"], []
+    for number in range(4):
+        engine.train(state, people[[number % 2, 2, 3]], number)
+        made.append(len(engine._programs))
+    assert made[0] > 0
+    assert len(set(made)) == 1
+
+
+def test_a_program_changes_nothing_that_it_is_given() -> None:
+    setting = toy_setting("fedavg", data=toy_data(sizes=SIZES))
+    engine, state = Vectorised(setting, static=True), setting.first_state()
+    before = trees.apply(torch.clone, tuple(state))
+    one = engine.train(state, setting.data.groups["train"], 0).gathered.change
+    kept = trees.apply(torch.clone, one)
+    engine.train(state, setting.data.groups["train"], 1)
+    assert distance(before, tuple(state)) == 0.0
+    assert distance(kept, one) == 0.0
+
+
+def test_room_for_places_holds_a_whole_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedtailor.data import batching
+
+    outcomes = []
+    for places in (1 << 16, 40):
+        monkeypatch.setattr(batching, "_SPREAD", places)
+        setting = toy_setting("fedavg", data=toy_data(sizes=SIZES), epochs=7, batch=2)
+        engine = Vectorised(setting, static=True)
+        outcomes.append(engine.train(setting.first_state(), setting.data.groups["train"], 0).gathered.change)
+    assert distance(*outcomes) < 1e-12
+
+
+def test_peak_counts_what_is_made_and_still_there() -> None:
+    given = torch.ones(1000)
+    with Peak() as peak:
+        first = given * 2
+        view = first[10:]
+        del first
+        second = view + 1  # 3960 bytes beside the 4000 that the view keeps alive
+        del view
+        third = second * 2
+    assert peak.most == 4000 + 3960
+    assert third.sum() == 990 * 6
+
+
+@pytest.mark.parametrize(("each", "least", "most"), [(1, MOST, MOST), (1 << 62, 1, 1), (10 << 20, 2, MOST)])
+def test_chunks_are_powers_of_two_that_fit(each: int, least: int, most: int) -> None:
+    chunk = chunk_that_fits(each, torch.device("cpu"))
+    assert least <= chunk <= most
+    assert chunk & (chunk - 1) == 0
+
+
+def test_the_chunk_follows_from_what_a_client_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = toy_setting("fedavg", data=toy_data(sizes=SIZES))
+    needs = engines.tried(setting).bytes
+    assert needs >= trees.nbytes(setting.task.params)
+    monkeypatch.setattr("fedtailor.engines.measuring._room", lambda device: 5 * needs)
+    assert engines.make(setting).chunk == 4  # type: ignore[attr-defined]
+    assert engines.make(replace(setting), chunk=3).chunk == 3  # type: ignore[attr-defined]
+
+
+def test_programs_of_other_shapes_are_others() -> None:
+    setting = toy_setting("fedavg", data=toy_data(sizes=SIZES))
+    engine, people = Vectorised(setting, static=True), setting.data.groups["train"]
+    engine.train(setting.first_state(), people[:2], 0)
+    engine.train(setting.first_state(), people[:3], 0)
+    assert len(engine._programs) == 2
+    assert all(isinstance(program, Program) for _, program in engine._programs.values())
