@@ -1,11 +1,13 @@
 """Records of runs that never happened, for the report's tests."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 Record = dict[str, Any]
+Scores = Sequence[float | None]
 
 
 def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: int = 10, skill: float = 0.7) -> Record:
@@ -67,6 +69,32 @@ def comparison(skills: dict[str, float], seeds: tuple[int, ...] = (1, 2, 3), **o
     return [record(name, seed, skill=skill, **options) for name, skill in skills.items() for seed in seeds]
 
 
+def counted(made: Record, flops: float = 2e9) -> Record:
+    """The same run with everything that is counted and summed up: work, passes of personalising, windows and pace."""
+    changed = copy.deepcopy(made)
+    work = {"gradients": 100.0, "flops": flops, "server_gradients": 10.0, "server_flops": flops / 10}
+    for entry in changed["rounds"]:
+        entry |= work
+    changed["cost"] |= {key: value * len(changed["rounds"]) for key, value in work.items()}
+    for found in changed["scores"].values():
+        found["after_steps"] = {step: _between(found, share) for step, share in (("1", 0.5), ("5", 0.9))}
+    means = {group: {"after": {"accuracy": 0.61, "loss": 0.8}} for group in changed["scores"]}
+    figures = {"acc_micro": 0.71, "acc_macro": 0.7, "std": 0.1, "worst_tenth": 0.5, "loss": 0.9, "f1_macro": 0.65}
+    return changed | {
+        "window": {"looks": [10], "mean": means},
+        "summary": {group: {"before": figures, "after": figures} for group in changed["scores"]},
+        "pace": {group: {"after": {"T_0.5": 6, "rise_time": 4.0}} for group in changed["scores"]},
+    }
+
+
+def diverged(made: Record) -> Record:
+    """The same run with a model whose loss is not finite for its first local client."""
+    changed = copy.deepcopy(made)
+    for stage in ("before", "after"):
+        changed["scores"]["local"][stage]["loss"][0] = None
+    return changed
+
+
 def unfinished(made: Record, rounds: int, status: str = "running") -> Record:
     """The same run after a few rounds."""
     changed = copy.deepcopy(made)
@@ -85,14 +113,14 @@ def regression(made: Record) -> Record:
     return changed
 
 
-def with_scores(made: Record, group: str, before: list[float | None], after: list[float | None]) -> Record:
+def with_scores(made: Record, group: str, before: Scores, after: Scores) -> Record:
     """The same run with these clients' headline figures in a group."""
     changed = copy.deepcopy(made)
     figure = made["metric"]["name"]
     changed["scores"][group] = {
         "ids": [f"{group}-{number}" for number in range(len(after))],
-        "before": {"loss": before, figure: before},
-        "after": {"loss": after, figure: after},
+        "before": {"loss": list(before), figure: list(before)},
+        "after": {"loss": list(after), figure: list(after)},
         "weights": [0 if value is None else 10 for value in after],
     }
     return changed
@@ -119,6 +147,13 @@ def _scores(ids: list[str], skill: float, draw: np.random.Generator) -> Record:
     after = np.clip(before + draw.normal(0.08, 0.05, len(ids)), 0, 1)
     figures = [{"loss": (1.5 - values).tolist(), "accuracy": values.tolist()} for values in (before, after)]
     return {"ids": ids, "before": figures[0], "after": figures[1], "weights": [20] * len(ids)}
+
+
+def _between(scores: Record, share: float) -> Record:
+    return {
+        name: [(1 - share) * one + share * other for one, other in zip(before, scores["after"][name], strict=True)]
+        for name, before in scores["before"].items()
+    }
 
 
 def _round(number: int, of: int, skill: float, draw: np.random.Generator) -> Record:

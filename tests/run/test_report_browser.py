@@ -1,10 +1,12 @@
 """The report in a real browser: what is drawn, what the controls do, and that nothing is fetched."""
 
+import itertools
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
-from sample_records import comparison, record, regression, unfinished
+from sample_records import Record, comparison, counted, diverged, record, regression, unfinished, with_scores
 
 from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
 from fedtailor.run import report
@@ -20,37 +22,70 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("reports")
     methods = comparison({"local": 0.5, "fedavg": 0.6, "fedsim": 0.7})
     records = {
-        "comparison": [*methods, *comparison({"<script>fail()</script>&lt;b": 0.55})],
+        "comparison": [*methods, *comparison({"<b>fail()</b>&lt;": 0.55})],
         "one": [record()],
         "running": [unfinished(record(), 4)],
         "not scored": [unfinished(record(), 1)],
         "regression": [regression(made) for made in methods],
-        "large": comparison({f"method-{number}": 0.5 + number / 50 for number in range(8)}, clients=300, rounds=60),
+        "large": eight(),
+        "counted": [counted(made, 1e9 * place) for place, made in enumerate(methods, 1)],
+        "one group": [one_group(made) for made in methods],
+        "diverged": [diverged(lost(made)) if made["name"] == "fedsim" else made for made in methods],
     }
     for name, found in records.items():
         report.write(found, folder / f"{name}.html")
     return {name: folder / f"{name}.html" for name in records}
 
 
-CHARTS = ["curves ", "spread local", "spread new", "pairs marks", "pairs gains", "cost mb", "cost steps"]
-CHARTS += ["cost seconds", "data "]
+def eight() -> list[Record]:
+    """Eight methods with three seeds and everything that is counted, one of them with a very long name."""
+    names = ["local", "fedavg", "fedprox", "fedsim@tuned", "fsl+per+fedmeta@with-a-very-long-label-of-its-own"]
+    skills = {name: 0.5 + place / 50 for place, name in enumerate([*names, "pfedme", "lg-fedavg", "per-fedavg"])}
+    return [counted(made) for made in comparison(skills, clients=300, rounds=100)]
+
+
+def one_group(made: Record) -> Record:
+    """The same run without new clients."""
+    scores = {"local": made["scores"]["local"]}
+    return made | {"scores": scores, "data": made["data"] | {"groups": made["data"]["groups"] | {"new": []}}}
+
+
+def lost(made: Record) -> Record:
+    """The same run in which nobody's loss is finite."""
+    scores = made["scores"]["local"]
+    nothing: list[float | None] = [None] * len(scores["ids"])
+    for stage in ("before", "after"):
+        scores[stage]["loss"] = nothing
+    return made
+
+
+PAIRS = ["pairs marks", "pairs gains"]
+COSTS = ["cost mb", "cost steps", "cost seconds"]
+ALONE = ["alone shares local", "alone shares new", "alone marks local", "alone marks new"]
+SCORES = ["glance local", "glance new", "curves ", "spread local", "spread new"]
+CHARTS = [*SCORES, *ALONE, *PAIRS, *COSTS, "data "]
+COUNTED = [*SCORES, *ALONE, *PAIRS, "cost mb", "cost flops", "cost steps", "cost seconds", "data "]
+ONE = [*SCORES, *PAIRS, *COSTS, "data "]
+ONE_GROUP = [name for name in CHARTS if not name.endswith(" new")]
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "scheme"),
+    ("name", "size", "scheme", "expected"),
     [
-        ("comparison", WIDE, "light"),
-        ("comparison", NARROW, "dark"),
-        ("one", NARROW, "light"),
-        ("regression", WIDE, "dark"),
+        ("comparison", WIDE, "light", CHARTS),
+        ("one", NARROW, "light", ONE),
+        ("regression", WIDE, "dark", CHARTS),
+        ("one group", WIDE, "dark", ONE_GROUP),
+        ("diverged", NARROW, "light", CHARTS),
+        ("large", NARROW, "dark", COUNTED),
     ],
 )
 def test_every_chart_is_drawn_and_nothing_is_fetched(
-    browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str
+    browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str, expected: list[str]
 ) -> None:
     browser.open(pages[name], size, scheme)
     drawn = dict(browser.run(SHAPES))
-    assert list(drawn) == CHARTS
+    assert list(drawn) == expected
     assert all(drawn.values()), drawn
     assert browser.requests() == [pages[name].as_uri()]
     assert browser.run("performance.getEntriesByType('resource').length") == 0
@@ -70,8 +105,9 @@ def test_a_run_in_progress_shows_its_curve_its_costs_and_its_data(
     assert browser.complaints() == []
 
 
-def test_every_control_changes_its_charts(browser: Browser, pages: dict[str, Path]) -> None:
-    browser.open(pages["comparison"])
+@pytest.mark.parametrize("name", ["large", "regression"])
+def test_every_control_changes_its_charts(browser: Browser, pages: dict[str, Path], name: str) -> None:
+    browser.open(pages[name])
     browser.run(SHAPES)
     same = browser.run("""(() => {
       const all = kind => [...document.querySelectorAll(`.chart[data-chart="${kind}"]`)];
@@ -84,14 +120,89 @@ def test_every_control_changes_its_charts(browser: Browser, pages: dict[str, Pat
       }).filter(Boolean);
     })()""")
     assert same == []
-    options = "document.querySelector('select[name=pairs-line]').options"
-    read = "document.getElementById('pairs-readout').textContent"
-    choose = """(number => { const list = document.querySelector('select[name=pairs-line]');
-      list.value = String(number); list.dispatchEvent(new Event('change', {bubbles: true})); })"""
-    for number in range(browser.run(f"{options}.length")):
-        browser.run(f"{choose}({number})")
-        assert browser.run(read).startswith(browser.run(f"{options}[{number}].label") + ":")
     assert browser.complaints() == []
+
+
+CHOOSE = """((name, number) => { const list = document.querySelector(`select[name=${name}]`);
+  list.value = String(number); list.dispatchEvent(new Event('change', {bubbles: true})); })"""
+
+
+def test_a_method_can_be_chosen_to_see_its_clients(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["comparison"])
+    browser.run(SHAPES)
+    read = "document.getElementById('pairs-readout').textContent"
+    words = "document.querySelector('.chart[data-group=\"marks new\"]').getAttribute('aria-label')"
+    options = "[...document.querySelector('select[name={}]').options].map(option => [option.value, option.label])"
+    for value, label in browser.run(options.format("pairs-line")):
+        browser.run(f"{CHOOSE}('pairs-line', {value})")
+        assert browser.run(read).startswith(f"{label}:")
+    others = browser.run(options.format("alone-line"))
+    assert [label for _, label in others] == ["fedavg + fine-tuning", "fedsim", "<b>fail()</b>&lt;"]
+    for value, label in others:
+        browser.run(f"{CHOOSE}('alone-line', {value})")
+        assert browser.run(words).startswith(f"{label}, accuracy of new clients: ")
+    assert browser.complaints() == []
+
+
+def test_a_mark_is_a_client_against_itself_alone(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+    alone = with_scores(record("local"), "local", [0.1] * 3, [0.5, 0.5, 0.25])
+    other = with_scores(record("fedsim"), "local", [0.1] * 3, [0.75, 0.75, 0.125])
+    report.write([alone, other], tmp_path / "pair.html")
+    browser.open(tmp_path / "pair.html")
+    browser.run(SHAPES)
+    marks = browser.run(
+        "(({x, y, text}) => [x, y, text])(document.querySelector('[data-group=\"marks local\"]').data[1])"
+    )
+    assert marks[:2] == [[50, 25], [75, 12.5]]
+    assert marks[2][0].startswith("local-0, seed 1<br>local-1, seed 1<br>alone 50")
+    shares = browser.run("document.querySelector('[data-group=\"shares local\"]').data.map(bar => bar.x[0])")
+    assert shares == pytest.approx([200 / 3, 0, 100 / 3])
+
+
+def test_curves_can_be_seen_against_rounds_bytes_and_work(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["counted"])
+    browser.run(SHAPES)
+    titles, ends = [], []
+    for x in ("round", "mb", "flops"):
+        browser.run(f"document.querySelector('input[name=curves-x][value={x}]').click()")
+        chart = "document.querySelector('.chart[data-chart=curves]')"
+        titles.append(browser.run(f"{chart}.layout.xaxis.title.text"))
+        ends.append(browser.run(f"{chart}.data.filter(trace => trace.name).map(trace => trace.x.at(-1))"))
+    assert titles == ["round", "MB sent, down and up together", "GFLOP of clients"]
+    assert ends[0] == [10, 10, 10]
+    assert ends[1] == pytest.approx([3.7] * 3)
+    assert ends[2] == pytest.approx(
+        [20, 50, 80]
+    )  # the mean of seeds that cost 1, 2 and 3, 4, 5 and 6, ... GFLOP a round
+
+
+def test_names_at_the_ends_of_curves_do_not_touch(browser: Browser, pages: dict[str, Path]) -> None:
+    browser.open(pages["large"])
+    browser.run(SHAPES)
+    boxes = browser.run("""[...document.querySelectorAll('.chart[data-chart=curves] .annotation-text')].map(text => {
+      const {top, bottom, right} = text.getBoundingClientRect(); return [top, bottom, right]; })""")
+    assert len(boxes) == 8
+    boxes.sort()
+    assert all(below[0] >= above[1] - 2 for above, below in itertools.pairwise(boxes))
+    edge = browser.run("document.querySelector('.chart[data-chart=curves]').getBoundingClientRect().right")
+    assert max(right for _, _, right in boxes) <= edge
+    names = browser.run("[...document.querySelectorAll('.annotation-text')].map(text => text.textContent).join()")
+    assert "fsl+per+fedmeta@with-a-v\u2026" in names or "fsl+per+fedmeta@with-a-\u2026" in names
+
+
+def test_who_does_not_train_in_rounds_is_a_level_line(browser: Browser, tmp_path: Path) -> None:
+    still = record("local")
+    still["cost"] |= {"bytes_down": 0, "bytes_up": 0, "steps": 0}
+    for entry in still["rounds"]:
+        entry |= {"bytes_down": 0, "bytes_up": 0, "steps": 0, "scores": None}
+    report.write([still, record()], tmp_path / "still.html")
+    browser.open(tmp_path / "still.html")
+    browser.run(SHAPES)
+    for x, end in (("round", 10), ("mb", 3.7)):
+        browser.run(f"document.querySelector('input[name=curves-x][value={x}]').click()")
+        line = browser.run("(({x, y}) => [x, y])(document.querySelector('.chart[data-chart=curves]').data[0])")
+        assert line[0] == pytest.approx([0, end])
+        assert line[1][0] == line[1][1]
 
 
 def test_a_method_can_be_hidden_in_every_chart(browser: Browser, pages: dict[str, Path]) -> None:
@@ -103,7 +214,8 @@ def test_a_method_can_be_hidden_in_every_chart(browser: Browser, pages: dict[str
     assert "local 5" not in browser.run(words)
     for number in (1, 2, 3):
         browser.run(f"document.querySelector('input[name=line][value=\"{number}\"]').click()")
-    assert browser.run("document.querySelector('.chart').textContent") == "Nothing to show for this choice."
+    empty = "[...document.querySelectorAll('.chart:not([data-chart=data], [data-chart=pairs], [data-group^=marks])')]"
+    assert set(browser.run(f"{empty}.map(place => place.textContent)")) == {"Nothing to show for this choice."}
     browser.run("document.querySelector('input[name=line][value=\"2\"]').click()")
     assert browser.run("document.querySelector('.chart').getAttribute('aria-label')").count("fedsim") == 1
     assert browser.complaints() == []
@@ -160,24 +272,50 @@ def test_a_command_is_copied(browser: Browser, pages: dict[str, Path]) -> None:
     assert browser.run("document.querySelector('.copy').textContent") == "Copied"
 
 
-def test_a_chart_can_be_saved_as_a_picture(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
+KINDS = [
+    "glance-local",
+    "curves",
+    "spread-new",
+    "alone-shares-new",
+    "alone-marks-new",
+    "pairs-gains",
+    "cost-mb",
+    "data",
+]
+
+
+def test_every_kind_of_chart_can_be_saved_as_a_picture(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
     browser.open(pages["comparison"])
     browser.run(SHAPES)
     browser.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    browser.run("document.querySelector('.save').click()")
-    saved = tmp_path / "curves.svg"
-    deadline = time.monotonic() + 5
-    while not saved.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "fedavg + fine-tuning" in saved.read_text()
+    names = [name.strip().replace(" ", "-") for name in CHARTS]
+    for name in KINDS:
+        browser.run(f"document.querySelectorAll('.save[value=svg]')[{names.index(name)}].click()")
+        assert "<svg" in saved(tmp_path / f"{name}.svg").decode()
+    assert b"fedavg + fine-tuning" in saved(tmp_path / "curves.svg")
+    browser.run("document.querySelector('.save[value=png]').click()")
+    picture = saved(tmp_path / "glance-local.png")
+    assert picture.startswith(b"\x89PNG")
+    wide = browser.run("document.querySelector('.chart').clientWidth")
+    assert int.from_bytes(picture[16:20]) == 3 * wide
     assert browser.complaints() == []
+
+
+def saved(path: Path) -> bytes:
+    """A file that the browser is about to write."""
+    deadline = time.monotonic() + 5
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return path.read_bytes()
 
 
 def test_names_that_look_like_html_show_as_they_are(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["comparison"])
     browser.run(SHAPES)
-    name = "<script>fail()</script>&lt;b"
-    ticks = "[...document.querySelectorAll('.chart[data-chart=cost] .ytick text')].map(tick => tick.textContent)"
+    name = "<b>fail()</b>&lt;"
+    ticks = "[...document.querySelectorAll('.chart[data-chart=glance] .ytick text')].map(tick => tick.textContent)"
     rows = "[...document.querySelectorAll('#figures tbody th span')].map(cell => cell.textContent)"
     assert name in browser.run(ticks)
     assert name in browser.run(rows)
@@ -186,13 +324,18 @@ def test_names_that_look_like_html_show_as_they_are(browser: Browser, pages: dic
 
 def test_what_is_printed_is_light_has_every_chart_and_no_controls(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["comparison"], scheme="dark")
+    browser.run("""addEventListener('beforeprint', () => {
+      window.folded = document.querySelectorAll('details.repeat:not([open])').length; })""")
     printed = as_printed(browser)
+    assert browser.run("folded") == 0
+    assert browser.run("document.querySelectorAll('details.repeat:not([open])').length") == 4
     assert printed["charts"] == len(CHARTS)
     assert printed["wide"] <= 680
     assert printed["ink"] == "rgb(28, 33, 38)"
     browser.call("Emulation.setEmulatedMedia", media="print")
-    controls = "[...document.querySelectorAll('.controls, .copy, .save, #theme')]"
+    controls = "[...document.querySelectorAll('.controls, .copy, .saving, #theme')]"
     assert browser.run(f"{controls}.every(part => getComputedStyle(part).display === 'none')")
+    assert browser.run("getComputedStyle(document.querySelector('.methods')).position") == "static"
     browser.call("Emulation.setEmulatedMedia", media="")
 
 
@@ -229,8 +372,45 @@ def _luminance(colour: str) -> float:
     return float(sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True)))
 
 
-def test_a_large_comparison_is_small_enough(browser: Browser, pages: dict[str, Path]) -> None:
+def seen(colour: str, matrix: list[list[float]]) -> list[float]:
+    """A colour as somebody sees it, in OKLab."""
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    linear = np.array([part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts])
+    cones = np.array(TO_CONES) @ np.clip(np.array(matrix) @ linear, 0, 1)
+    return list(np.array(TO_LAB) @ np.cbrt(cones))
+
+
+TO_CONES = [
+    [0.4122214708, 0.5363325363, 0.0514459929],
+    [0.2119034982, 0.6806995451, 0.1073969566],
+    [0.0883024619, 0.2817188376, 0.6299787005],
+]
+TO_LAB = [
+    [0.2104542553, 0.7936177850, -0.0040720468],
+    [1.9779984951, -2.4285922050, 0.4505937099],
+    [0.0259040371, 0.7827717662, -0.8086757660],
+]
+# Normal sight, protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009).
+SIGHTS = (
+    [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_told_apart_by_the_colour_blind(browser: Browser, pages: dict[str, Path], scheme: str) -> None:
+    browser.open(pages["one"], scheme=scheme)
+    colours = browser.run("Array.from({length: 8}, (_, number) => css(`--c${number}`))")
+    for sight in SIGHTS:
+        for one, other in itertools.combinations(colours, 2):
+            assert np.linalg.norm(np.subtract(seen(one, sight), seen(other, sight))) > 0.06, (one, other)
+
+
+def test_eight_methods_with_three_seeds_are_under_8_mb(browser: Browser, pages: dict[str, Path]) -> None:
     assert pages["large"].stat().st_size < 8e6
     browser.open(pages["large"])
-    assert all(dict(browser.run(SHAPES)).values())
+    drawn = dict(browser.run(SHAPES))
+    assert list(drawn) == COUNTED
+    assert all(drawn.values())
     assert browser.complaints() == []

@@ -1,6 +1,9 @@
 """One run, or a comparison of several, as one HTML file that needs nothing else, no network included.
 
-    grouping -> figures (the table), charts (what is drawn), wording (sentences), runs (how to repeat it) -> page
+    grouping (lines) -> figures -> table, more, tiles (figures as they are shown), advice (which method to use when)
+                     -> curves, alone, holdings -> charts (what is drawn) -> sections (where)
+                     -> wording, runs (how to repeat it)
+    all of these     -> page
 
 The charts are sent as plain numbers; the page's scripts turn them into pictures with plotly.js, which is inlined.
 """

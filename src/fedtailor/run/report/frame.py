@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
+import json
+import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib import resources
 from string import Template
 from typing import Any
 
-from fedtailor.run.report.charts import as_json
 from fedtailor.run.report.pieces import text
 
 HERE = "fedtailor.run.report"
@@ -37,6 +38,12 @@ def own(name: str, package: str = HERE) -> str:
     return resources.files(package).joinpath(name).read_text("utf-8")
 
 
+def as_json(value: Any) -> str:
+    """JSON that can stand inside a script element: five digits, null for what is not finite, no `<`, `>` or `&`."""
+    text = json.dumps(_rounded(value), separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
 def _policy(scripts: Iterable[str]) -> str:
     """Nothing may be fetched, and no script may run but those of the page, which are known by their hashes."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
@@ -50,3 +57,13 @@ def _policy(scripts: Iterable[str]) -> str:
 @cache
 def _plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(inner) for inner in value]
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else None
+    return value

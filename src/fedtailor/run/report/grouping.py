@@ -20,9 +20,15 @@ class Line(NamedTuple):
     runs: tuple[Record, ...]
 
     @property
+    def method(self) -> str:
+        """The method's name without a label that tells it from others of its name."""
+        found: str = self.runs[0]["spec"].get("method", self.name)
+        return found
+
+    @property
     def tuned_label(self) -> str:
         """The label of what comes after personalising; averaging alone does not personalise, fine-tuning does."""
-        return f"{self.label} + fine-tuning" if self.name == "fedavg" else self.label
+        return f"{self.label} + fine-tuning" if self.method == "fedavg" else self.label
 
 
 class Metric(NamedTuple):
@@ -37,15 +43,26 @@ class Metric(NamedTuple):
         """The name with its unit."""
         return f"{self.name} in %" if self.percent else self.name
 
+    @property
+    def scale(self) -> float:
+        """What one of the unit that it is shown in is."""
+        return 0.01 if self.percent else 1.0
+
+    @property
+    def figures(self) -> list[str]:
+        """The headline figure, and the loss beside it."""
+        return list(dict.fromkeys((self.name, "loss")))
+
 
 def lines_of(records: Sequence[Record]) -> list[Line]:
     """Sorts records into lines, in the order in which they came."""
     _check(records)
     kinds: dict[tuple[str, str], list[Record]] = {}
     for record in records:
-        kinds.setdefault((record["name"], json.dumps(_options(record), sort_keys=True)), []).append(record)
+        options = _options(record, records)
+        kinds.setdefault((record["name"], json.dumps(options, sort_keys=True)), []).append(record)
     groups = list(kinds.values())
-    return [Line(_label(runs[0], groups), runs[0]["name"], tuple(runs)) for runs in groups]
+    return [Line(_label(runs[0], groups, records), runs[0]["name"], tuple(runs)) for runs in groups]
 
 
 def metric_of(lines: Sequence[Line]) -> Metric:
@@ -71,20 +88,54 @@ def _check(records: Sequence[Record]) -> None:
     for what in ("data", "metric"):
         names = list(dict.fromkeys(str(record[what]["name"]) for record in records))
         require(len(names) == 1, f"A report is about one {what}, got {', '.join(names)}; make one report for each.")
+    scored = list(dict.fromkeys(record["spec"].get("scored", "everybody") for record in records))
+    require(
+        len(scored) == 1,
+        f"A report is about the same clients, got scores of {' and of '.join(scored)}; make one for each.",
+    )
+    _refuse_other_data(records)
 
 
-def _label(record: Record, groups: list[list[Record]]) -> str:
+def _refuse_other_data(records: Sequence[Record]) -> None:
+    """Runs can be told apart client by client if those of one seed had the same clients with the same examples."""
+    first: dict[Any, Record] = {}
+    for record in records:
+        known = first.setdefault(seed_of(record), record)
+        apart = _differing_data(known, record)
+        require(
+            not apart,
+            f"Runs of a report must have the same clients, but with seed {seed_of(record)} '{known['name']}' and "
+            f"'{record['name']}' differ in {apart}; make one report for each.",
+        )
+
+
+def _differing_data(one: Record, other: Record) -> str:
+    """In which options the data differ, in words; nothing if they are the same."""
+    sums = [record.get("shared", {}).get("data") for record in (one, other)]
+    same = sums[0] == sums[1] or None in sums  # records from before say only what was asked for
+    if same and None not in sums:
+        return ""
+    options = [dict(flat(record["spec"].get("data_options", {}))) for record in (one, other)]
+    named = [key for key in {**options[0], **options[1]} if options[0].get(key) != options[1].get(key)]
+    sides = [", ".join(f"{key}={option.get(key)}" for key in named) for option in options]
+    return " and ".join(sides) if named else "" if same else "their data"
+
+
+def _label(record: Record, groups: list[list[Record]], records: Sequence[Record]) -> str:
     """The method's name, with the options in which it differs from others of its name."""
     name: str = record["name"]
-    own = _options(record)
-    others = [_options(runs[0]) for runs in groups if runs[0]["name"] == name]
+    own = _options(record, records)
+    others = [_options(runs[0], records) for runs in groups if runs[0]["name"] == name]
     differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
     options = ", ".join(f"{key.removeprefix('hyper.')}={own[key]}" for key in differing)
     return f"{name} ({options})" if options else name
 
 
-def _options(record: Record) -> dict[str, Any]:
-    return {key: value for key, value in flat(record["spec"]) if key not in SEEDS_AND_PLACES}
+def _options(record: Record, records: Sequence[Record]) -> dict[str, Any]:
+    """What a run was asked for, as far as all records of its name say it: older ones know fewer options."""
+    known = [{key for key, _ in flat(each["spec"])} for each in records if each["name"] == record["name"]]
+    common = set.intersection(*known) - set(SEEDS_AND_PLACES)
+    return {key: value for key, value in flat(record["spec"]) if key in common}
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,8 @@ const PRINT_WIDTH = 680;
 const NOTHING = 'Nothing to show for this choice.';
 
 function draw(place, width) {
-  const figure = charts[place.dataset.chart](place.dataset.group);
+  const size = {height: place.clientHeight, width: width ?? place.clientWidth};
+  const figure = charts[place.dataset.chart](place.dataset.group, size);
   place.setAttribute('aria-label', figure?.alt ?? NOTHING);
   if (!figure) {
     Plotly.purge(place);
@@ -12,7 +13,7 @@ function draw(place, width) {
     return;
   }
   place.querySelector('p.empty')?.remove();
-  const layout = {...figure.layout, height: place.clientHeight, width: width ?? place.clientWidth};
+  const layout = {...figure.layout, ...size};
   Plotly.react(place, figure.data, layout, {displayModeBar: false, responsive: false});
   // The label says it all; the picture's parts would be read out one by one.
   const parts = document.querySelectorAll('svg.main-svg, #js-plotly-tester');
@@ -55,10 +56,8 @@ button.addEventListener('click', () => { turnTheme(); themed(); });
 system.addEventListener('change', () => { followSystem(); themed(); });
 
 // Sorting: the better figures first, then the other way round; rows without a figure stay last.
-const table = document.getElementById('figures');
-
 function sortBy(heading) {
-  const first = heading.querySelector('button').dataset.first;
+  const table = heading.closest('table'), first = heading.querySelector('button').dataset.first;
   const turned = {ascending: 'descending', descending: 'ascending'};
   const order = heading.getAttribute('aria-sort') === first ? turned[first] : first;
   for (const other of table.querySelectorAll('[aria-sort]')) other.setAttribute('aria-sort', 'none');
@@ -91,27 +90,39 @@ async function copyCommand(pressed) {
   pressed.focus();
 }
 
-function save(place) {
-  const {chart, group} = place.dataset, figure = charts[chart](group);
+// As it is on the page, with a background, and in a picture of dots with enough of them for a slide.
+function save(place, format) {
+  const {chart, group} = place.dataset, size = {width: place.clientWidth, height: place.clientHeight};
+  const figure = charts[chart](group, size);
   if (!figure) return;
-  const showlegend = ['curves', 'spread', 'pairs'].includes(chart) && figure.data.length > 1;
+  const showlegend = figure.legend ?? figure.layout.showlegend;
   const layout = {...figure.layout, paper_bgcolor: css('--paper'), showlegend};
-  const filename = [chart, group].filter(Boolean).join('-');
-  const {clientWidth: width, clientHeight: height} = place;
-  Plotly.downloadImage({data: figure.data, layout}, {format: 'svg', width, height, filename});
+  const filename = [chart, group].filter(Boolean).join('-').replaceAll(' ', '-');
+  Plotly.downloadImage({data: figure.data, layout}, {format, ...size, scale: format === 'png' ? 3 : 1, filename});
 }
 
 document.addEventListener('click', event => {
   const pressed = event.target.closest('button');
   if (pressed?.closest('[aria-sort]')) sortBy(pressed.closest('[aria-sort]'));
   if (pressed?.matches('.copy')) copyCommand(pressed);
-  if (pressed?.matches('.save')) save(pressed.parentElement.querySelector('.chart'));
+  if (pressed?.matches('.save')) save(pressed.closest('figure').querySelector('.chart'), pressed.value);
 });
 
 let waiting;
 addEventListener('resize', () => { clearTimeout(waiting); waiting = setTimeout(() => drawAll(), 120); });
-addEventListener('beforeprint', () => { root.classList.add('printing'); drawAll(undefined, true); });
-addEventListener('afterprint', () => { root.classList.remove('printing'); drawAll(); });
+// Paper is light, has every chart, and shows the tables and commands that are folded on the screen.
+const unfolded = [];
+addEventListener('beforeprint', () => {
+  unfolded.push(...document.querySelectorAll('details.repeat:not([open]), details.more:not([open])'));
+  for (const part of unfolded) part.open = true;
+  root.classList.add('printing');
+  drawAll(undefined, true);
+});
+addEventListener('afterprint', () => {
+  for (const part of unfolded.splice(0)) part.open = false;
+  root.classList.remove('printing');
+  drawAll();
+});
 
 themed();
 for (const place of document.querySelectorAll('.chart')) watch.observe(place);

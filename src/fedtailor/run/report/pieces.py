@@ -56,10 +56,14 @@ def chooser(name: str, legend: str, options: Iterable[tuple[str, str]], first: s
 def chart(kind: str, height: int, group: str = "", heading: str = "") -> str:
     """The place of a chart; the page's scripts draw it and say in words what it shows."""
     title = f"<h3>{text(heading)}</h3>" if heading else ""
-    save = f'<button type="button" class="save" aria-label="Save {text(heading or kind)} as SVG">Save SVG</button>'
+    what = f"Save {text(heading or kind)} as"
+    save = "".join(
+        f'<button type="button" class="save" value="{form.lower()}" aria-label="{what} {form}">{form}</button>'
+        for form in ("SVG", "PNG")
+    )
     return (
         f'<figure>{title}<div class="chart" role="img" aria-label="{text(heading or kind)}" data-chart="{kind}" '
-        f'data-group="{text(group)}" style="--height:{height}px"></div>{save}</figure>'
+        f'data-group="{text(group)}" style="--height:{height}px"></div><p class="saving">{save}</p></figure>'
     )
 
 

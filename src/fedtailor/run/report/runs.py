@@ -6,12 +6,15 @@ from typing import Any
 
 from fedtailor.run.report.grouping import Line, Record, runs_of, seed_of
 from fedtailor.run.report.pieces import swatch, text
-from fedtailor.run.report.wording import run_state
+from fedtailor.run.report.wording import counted, run_state
+
+MOST_OPEN = 3  # runs whose commands are seen without unfolding
 
 
 def repeat(lines: Sequence[Line]) -> str:
-    """Every run with its command and, folded, everything else that is known about it."""
-    return "".join(_line(number, line) for number, line in enumerate(lines))
+    """Every run with its command and, folded, everything else that is known about it; of many runs all is folded."""
+    few = len(runs_of(lines)) <= MOST_OPEN
+    return "".join(_line(number, line, few) for number, line in enumerate(lines))
 
 
 def made_with(lines: Sequence[Line]) -> str:
@@ -28,9 +31,10 @@ def _one_of(versions: list[str]) -> str:
     return different[0] if len(different) == 1 else " / ".join(different)
 
 
-def _line(number: int, line: Line) -> str:
+def _line(number: int, line: Line, is_open: bool) -> str:
     runs = "".join(_run(run) for run in line.runs)
-    return f'<div class="repeat"><h3>{swatch(number)}{text(line.label)}</h3>{runs}</div>'
+    heading = f"<h3>{swatch(number)}{text(line.label)}</h3> {counted(len(line.runs), 'run')}"
+    return f'<details class="repeat"{" open" if is_open else ""}><summary>{heading}</summary>{runs}</details>'
 
 
 def _run(run: Record) -> str:

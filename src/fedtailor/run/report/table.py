@@ -1,10 +1,10 @@
-"""The table of figures, and the best of them as large numbers."""
+"""The table of figures."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from fedtailor.run.report.figures import Column, Figure, Row, best, columns, groups_of, rows
+from fedtailor.run.report.figures import SENT, Column, Figure, Row, best, columns, costs_of, groups_of, rows
+from fedtailor.run.report.formats import decimals_of, number, unit_of
 from fedtailor.run.report.grouping import Line, Metric
 from fedtailor.run.report.pieces import swatch, text
 
@@ -12,87 +12,72 @@ CAPTION = (
     "Shown: {unit} on test examples, {direction}. Large: mean over clients, averaged over seeds. Small: standard "
     "deviation over clients{seeds}. Worst tenth: mean over the tenth of the clients that fare worst, after "
     "personalising where there is such a figure. local: clients who took part in training; new: clients never seen. "
-    "Seconds are of training. The best figure of a column has a mark."
+    "All are of the last round; costs are of training. The best figure of a column has a mark{level}."
 )
+LEVEL = ", and so have those level with it, from which it differs by no more than either does over seeds"
 
 
 def table(lines: Sequence[Line], metric: Metric) -> str:
     """The sortable table."""
     made = rows(lines, metric)
-    groups = groups_of(lines)
-    shown = columns(groups, metric)
-    decimals = {column.key: _decimals(made, column, metric) for column in shown}
-    marked = {column.key: best(made, column) for column in shown}
-    body = "".join(
-        f'<tr><th scope="row" data-value="{text(row.label)}">{swatch(row.line)}<span>{text(row.label)}</span></th>'
-        + "".join(
-            _cell(row.cells.get(c.key), c, metric, decimals[c.key], place in marked[c.key], c.key == shown_first)
-            for c in shown
-            for shown_first in [_first_of(shown, c.group)]
-        )
-        + "</tr>"
-        for place, row in enumerate(made)
-    )
-    return (
-        '<div class="scroll" role="region" aria-label="Table of figures" tabindex="0"><table id="figures">'
-        f"<thead>{_head(groups, shown, lines)}</thead><tbody>{body}</tbody></table></div>"
+    shown = [_with_unit(column, made) for column in columns(groups_of(lines), metric, _costs(lines))]
+    return grid("figures", "Table of figures", made, shown, lines) + (
         f'<p class="caption">{text(_caption(lines, metric))}</p>'
     )
 
 
-def tiles(lines: Sequence[Line], metric: Metric) -> str:
-    """The best final figures as large numbers; nothing before a run has finished."""
-    made = rows(lines, metric)
-    names = {"after": "after personalising", "worst": "worst tenth"}
-    shown = [(group, stage) for group in groups_of(lines) for stage in names]
-    found = [
-        _tile(
-            made, Column(f"{group}.{stage}", group, f"{group} clients, {names[stage]}", metric.higher_is_better), metric
-        )
-        for group, stage in shown
-    ]
-    return f'<div class="tiles">{"".join(found)}</div>' if any(found) else ""
-
-
-def number(value: float, decimals: int) -> str:
-    """With a thousands separator and a true minus sign."""
-    return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
-
-
-def _tile(made: Sequence[Row], column: Column, metric: Metric) -> str:
-    scored = [row for row in made if column.key in row.cells]
-    if not scored:
-        return ""
-    sign = -1 if metric.higher_is_better else 1
-    order = sorted(scored, key=lambda row: sign * row.cells[column.key].mean)
-    show = partial(_shown, metric=metric, decimals=_decimals(made, column, metric))
-    unit = '<span class="unit">%</span>' if metric.percent else ""
-    first = order[0].cells[column.key]
-    swing = f" ± {show(first.over_seeds)}" if first.over_seeds is not None else ""
-    rest = _next(order[1].label, first.mean, order[1].cells[column.key].mean, show) if len(order) > 1 else metric.name
+def grid(name: str, what: str, made: Sequence[Row], shown: Sequence[Column], lines: Sequence[Line]) -> str:
+    """Rows under columns, which a press on their headings sorts by."""
+    cells = {column.key: _cells(made, column, column == _first_of(shown, column.group)) for column in shown}
+    body = "".join(
+        f'<tr><th scope="row" data-value="{text(row.label)}">{swatch(row.line)}<span>{text(row.label)}</span></th>'
+        f"{''.join(cells[column.key][place] for column in shown)}</tr>"
+        for place, row in enumerate(made)
+    )
     return (
-        f'<div class="tile"><p class="what">{text(column.heading)}</p>'
-        f'<p class="big">{show(first.mean)}{unit}<span class="swing">{swing}</span></p>'
-        f'<p class="who">{swatch(order[0].line)}{text(order[0].label)}</p><p class="next">{text(rest)}</p></div>'
+        f'<div class="scroll" role="region" aria-label="{what}" tabindex="0"><table id="{name}">'
+        f"<thead>{_head(shown, lines)}</thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _next(label: str, first: float, second: float, show: Callable[[float], str]) -> str:
-    return f"tied with {label}" if math.isclose(first, second) else f"next: {label}, {show(second)}"
+def decimals_in(made: Sequence[Row], column: Column) -> int:
+    """One for %; else as many as four digits of a score or three of a cost need, unless the column says how many."""
+    if column.decimals is not None:
+        return column.decimals
+    if column.group != "cost" and column.scale != 1:
+        return 1
+    largest = max((abs(row.cells[column.key].mean) for row in made if column.key in row.cells), default=0.0)
+    return max(decimals_of(largest / column.scale, 3 if column.group == "cost" else 4), 1)
 
 
-def _head(groups: Sequence[str], shown: Sequence[Column], lines: Sequence[Line]) -> str:
-    data = lines[0].runs[0]["data"]
-    spans = [(f"{group} clients ({len(data['groups'].get(group, ())):,})", group) for group in groups]
+def _costs(lines: Sequence[Line]) -> list[str]:
+    """Clients' work is in floating-point operations or, where they were not counted, in steps."""
+    known = costs_of(lines)
+    return [key for key in known if key != "steps" or "flops" not in known]
+
+
+def _with_unit(column: Column, made: Sequence[Row]) -> Column:
+    """A column of costs with a heading and the unit that fits the largest; down and up have the same."""
+    if column.group != "cost" or column.key in ("steps", "seconds"):
+        return column._replace(heading={"steps": "client steps"}.get(column.key, column.heading))
+    kind, keys = ("mb", SENT) if column.key in SENT else (column.key, (column.key,))
+    scale, unit = unit_of(kind, [row.cells[key].mean for row in made for key in keys])
+    return column._replace(heading=f"{unit} {column.key}" if kind == "mb" else f"client {unit}", scale=scale)
+
+
+def _head(shown: Sequence[Column], lines: Sequence[Line]) -> str:
+    people = lines[0].runs[0]["data"]["groups"]
+    groups = dict.fromkeys(column.group for column in shown)
+    spans = [(f"{group} clients ({len(people[group]):,})" if group in people else group, group) for group in groups]
     top = "".join(
         f'<th scope="colgroup" class="first" colspan="{sum(c.group == group for c in shown)}">{text(name)}</th>'
-        for name, group in [*spans, ("cost", "cost")]
+        for name, group in spans
     )
     button = '<button type="button" data-first="{first}">{name}</button>'
     sorting = f'<th scope="col" aria-sort="none" class="{{kind}}">{button}</th>'
     names = "".join(
         sorting.format(
-            kind="first" if c.key == _first_of(shown, c.group) else "",
+            kind="first" if c == _first_of(shown, c.group) else "",
             first="descending" if c.higher_is_better else "ascending",
             name=text(c.heading),
         )
@@ -102,40 +87,36 @@ def _head(groups: Sequence[str], shown: Sequence[Column], lines: Sequence[Line])
     return f'<tr class="groups"><td></td>{top}</tr><tr>{method}{names}</tr>'
 
 
-def _first_of(shown: Sequence[Column], group: str) -> str:
-    return next(column.key for column in shown if column.group == group)
+def _first_of(shown: Sequence[Column], group: str) -> Column:
+    return next(column for column in shown if column.group == group)
 
 
-def _cell(figure: Figure | None, column: Column, metric: Metric, decimals: int, is_best: bool, first: bool) -> str:
+def _cells(made: Sequence[Row], column: Column, first: bool) -> list[str]:
+    """A column's cells from top to bottom."""
+    marked, decimals = best(made, column), decimals_in(made, column)
+    return [
+        _cell(row.cells.get(column.key), column, decimals, place in marked, first) for place, row in enumerate(made)
+    ]
+
+
+def _cell(figure: Figure | None, column: Column, decimals: int, is_best: bool, first: bool) -> str:
     classes = " ".join(name for name, on in (("best", is_best), ("first", first)) if on)
     if figure is None:
         return f'<td class="{classes}" data-value=""><span class="none">\N{EN DASH}</span></td>'
-    scores = column.group != "cost"
-    show = partial(_shown, metric=metric if scores else None, decimals=decimals)
+    show = partial(_shown, scale=column.scale, decimals=decimals)
     spread = "" if figure.over_clients is None else f" <small>\N{PLUS-MINUS SIGN} {show(figure.over_clients)}</small>"
-    if scores and figure.over_seeds is not None:
+    if column.group != "cost" and figure.over_seeds is not None:
         spread += f'<small class="seeds">seeds \N{PLUS-MINUS SIGN} {show(figure.over_seeds)}</small>'
     mark = '<span class="unseen"> (best)</span>' if is_best else ""
     return f'<td class="{classes}" data-value="{figure.mean!r}"><b>{show(figure.mean)}</b>{mark}{spread}</td>'
 
 
-def _shown(value: float, metric: Metric | None, decimals: int) -> str:
-    return number(100 * value if metric and metric.percent else value, decimals)
-
-
-def _decimals(made: Sequence[Row], column: Column, metric: Metric) -> int:
-    """As many as four digits of the column's largest figure need; one for %, none for steps."""
-    if column.key == "steps":
-        return 0
-    if column.group != "cost" and metric.percent:
-        return 1
-    largest = max((abs(row.cells[column.key].mean) for row in made if column.key in row.cells), default=0.0)
-    digits = 3 if column.group != "cost" else 2
-    return min(max(digits - math.floor(math.log10(largest)), 1), 6) if largest > 0 else 1
+def _shown(value: float, scale: float, decimals: int) -> str:
+    return number(value / scale, decimals)
 
 
 def _caption(lines: Sequence[Line], metric: Metric) -> str:
-    most = max(len(line.runs) for line in lines)
-    seeds = ", and over seeds" if most > 1 else ""
+    several = any(len(line.runs) > 1 for line in lines)
     direction = "higher is better" if metric.higher_is_better else "lower is better"
-    return CAPTION.format(unit=metric.unit, direction=direction, seeds=seeds)
+    seeds, level = (", and over seeds", LEVEL) if several else ("", "")
+    return CAPTION.format(unit=metric.unit, direction=direction, seeds=seeds, level=level)

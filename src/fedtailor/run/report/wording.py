@@ -7,6 +7,7 @@ from fedtailor.run.report.figures import cost_of
 from fedtailor.run.report.grouping import Line, Record, runs_of, seed_of
 
 MOST_NAMES = 4
+PEOPLE = {"local": "clients who took part", "new": "new clients", "validation": "validation clients"}
 
 
 def listed(words: Iterable[Any]) -> str:
@@ -100,12 +101,27 @@ def _about_data(run: Record) -> list[str]:
 
 
 def _untested(run: Record) -> list[str]:
+    """Clients without test examples, and those of whom a model has diverged: their figures are not there."""
     found = []
     for group, scores in (run["scores"] or {}).items():
-        missing = sum(value is None for value in scores["after"][run["metric"]["name"]])
+        missing = sum(weight == 0 for weight in scores["weights"])
+        infinite = _infinite(scores)
         if missing:
             found.append(f"{counted(missing, f'{group} client')} without test examples left out of the figures.")
+        if infinite:
+            found.append(f"The loss of {counted(infinite, f'{group} client')} is not finite: training has diverged.")
     return found
+
+
+def diverged(line: Line) -> bool:
+    """Whether the loss of anybody who could be tested is not finite."""
+    return any(_infinite(scores) for run in line.runs for scores in (run["scores"] or {}).values())
+
+
+def _infinite(scores: Record) -> int:
+    """Clients with test examples, but without a loss."""
+    losses = zip(scores["before"]["loss"], scores["after"]["loss"], scores["weights"], strict=True)
+    return sum(weight > 0 and (before is None or after is None) for before, after, weight in losses)
 
 
 def _twice(lines: Sequence[Line]) -> list[str]:

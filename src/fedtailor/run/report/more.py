@@ -1,0 +1,71 @@
+"""Figures beside the table's: of the last rounds together, after a few passes, over examples, over classes; pace."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedtailor.run.report.figures import Column, Row, groups_of, rows, stages_of, summed_up
+from fedtailor.run.report.grouping import Line, Metric, Record
+from fedtailor.run.report.pieces import text
+from fedtailor.run.report.table import grid
+
+CAPTION = (
+    "Averaged over seeds, after personalising. Last fifth: the mean over clients and over the rounds that were scored "
+    "in the last fifth of all. Passes: of personalising, over a client's own examples. Over examples: every test "
+    "example counts the same. F1: the mean over classes. Loss: over examples. Rounds to 50 %: the first at which the "
+    "mean over clients was there."
+)
+_SUMMED = ("acc_micro", "f1_macro", "loss")
+
+
+def more(lines: Sequence[Line], metric: Metric) -> str:
+    """The second table, folded; nothing where records have no such figures."""
+    shown = _columns(lines, metric)
+    made = [_row(row, lines[row.line], metric) for row in rows(lines, metric) if _is_after(row)]
+    there = [column for column in shown if any(column.key in row.cells for row in made)]
+    if not there:
+        return ""
+    body = grid("more", "Table of more figures", made, there, lines)
+    return (
+        f'<details class="more"><summary>More figures</summary>{body}<p class="caption">{text(CAPTION)}</p></details>'
+    )
+
+
+def _columns(lines: Sequence[Line], metric: Metric) -> list[Column]:
+    higher, scale = metric.higher_is_better, metric.scale
+    found = []
+    for group in groups_of(lines):
+        found.append(Column(f"{group}.window", group, "last fifth", higher, scale))
+        for step in stages_of(lines)[1:-1]:
+            found.append(Column(f"{group}.{step}", group, f"{step} pass{'' if step == '1' else 'es'}", higher, scale))
+        found.append(Column(f"{group}.acc_micro", group, "over examples", higher, scale))
+        found.append(Column(f"{group}.f1_macro", group, "F1", True, 0.01))
+        found.append(Column(f"{group}.loss", group, "loss", False, decimals=3))
+        found.append(Column(f"{group}.T_0.5", group, "rounds to 50 %", False, decimals=0))
+    return found
+
+
+def _is_after(row: Row) -> bool:
+    return any(key.endswith(".after") for key in row.cells)
+
+
+def _row(row: Row, line: Line, metric: Metric) -> Row:
+    """The same row with more figures."""
+    cells = {key: figure._replace(over_clients=None) for key, figure in row.cells.items()}
+    for group in groups_of([line]):
+        cells |= summed_up(f"{group}.window", _found(line, "window", "mean", group, "after", metric.name))
+        cells |= summed_up(f"{group}.T_0.5", _found(line, "pace", group, "after", "T_0.5"))
+        for name in _SUMMED:
+            cells |= summed_up(f"{group}.{name}", _found(line, "summary", group, "after", name))
+    return row._replace(cells=cells)
+
+
+def _found(line: Line, *keys: str) -> list[float]:
+    """What the runs' records say under these keys, of those that say something."""
+    return [value for run in line.runs if (value := _under(run, keys)) is not None]
+
+
+def _under(record: Record, keys: Sequence[str]) -> float | None:
+    found: Any = record
+    for key in keys:
+        found = (found or {}).get(key)
+    return None if found is None else float(found)
