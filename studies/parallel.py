@@ -41,7 +41,7 @@ def run_all(runs: list[tuple[Spec, Path]], jobs: int) -> None:
 
 def main() -> None:
     file, out, jobs, *words = sys.argv[1:]
-    specs = read_comparison([file, *words]).specs()
+    specs = read_comparison([file, *words]).with_baselines().specs()
     run_all([(spec, Path(out) / f"{spec.label or spec.method}-seed{spec.seed}") for spec in specs], int(jobs))
 
 

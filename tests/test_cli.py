@@ -20,7 +20,7 @@ def test_compare_prints_one_table_and_names_a_report(tmp_path: Path) -> None:
         "fedavg",
         "fedsim",
         "rounds=2",
-        "budget=2",
+        "local.budget=2",
         "data.clients=12",
         "cohort=4",
         f"out={tmp_path / 'out'}",
@@ -159,7 +159,7 @@ def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
 
 
 def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
-    small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "tune_epochs=1"]
+    small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "tune_epochs=1", "local.budget=2", "seeds=0"]
     done = run("tune", "fedavg", "local", *small, "tune.lr=0.1,0.5", "trials=2", f"out={tmp_path / 'tuned'}")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

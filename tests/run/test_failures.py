@@ -170,7 +170,7 @@ def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path
 
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     out, said = tmp_path / "my runs", tmp_path / "said"
-    words = ["compare", "fedavg", "local", "when=sampled", *SMALL, *LONG[2:], f"out={out}"]
+    words = ["compare", "fedavg", "local", "when=sampled", "seeds=0", *SMALL, *LONG[2:], f"out={out}"]
     child = command(words, said)
     for _ in range(3000):
         if (out / "local-seed0" / "rounds.jsonl").exists():
@@ -198,7 +198,7 @@ def test_the_real_command_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["methods", "compare local fedavg rounds=1 budget=1 data.clients=12 cohort=4 out=out"]
+    "words", ["methods", "compare local fedavg rounds=1 budget=1 seeds=0 data.clients=12 cohort=4 out=out"]
 )
 def test_a_closed_pipe_is_no_traceback(words: str, tmp_path: Path) -> None:
     shell = f"{sys.executable} -m fedtailor {words} | head -c 5"

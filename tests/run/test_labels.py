@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from fedtailor.cli import app
 from fedtailor.errors import InputError
 from fedtailor.run.catalogue import method_entry
-from fedtailor.run.compare import compare, folder_of, runs_in, table
+from fedtailor.run.compare import compare, folder_of, runs_in
+from fedtailor.run.printed import table
 from fedtailor.run.record import Folder
 from fedtailor.run.report import write
 from fedtailor.run.session import start
@@ -41,7 +42,7 @@ def test_marked_methods_have_their_own_hyper_parameters() -> None:
 
 def test_a_file_may_mark_methods_too(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('methods = ["fedsim@strong", "fsl+fedsim"]\n[hyper."fedsim@strong"]\nlam = 9\n')
-    specs = read_comparison([str(tmp_path / "my.toml"), "fsl+fedsim.gamma=0.5"]).specs()
+    specs = read_comparison([str(tmp_path / "my.toml"), "fsl+fedsim.gamma=0.5", "seeds=0"]).specs()
     assert [(spec.label, spec.method, spec.hyper["lam"]) for spec in specs] == [
         ("fedsim@strong", "fedsim", 9),
         ("", "fsl+fedsim", 1.0),

@@ -165,7 +165,7 @@ def test_a_signal_to_rank_0_stops_all_after_the_round(whole: dict[str, Any], tmp
 
 @pytest.mark.slow
 def test_a_comparison_is_made_by_all_ranks(tmp_path: Path) -> None:
-    out, words = tmp_path / "out", ["compare", "fedavg", "local", *SMALL, "engine=distributed", "rounds=2"]
+    out, words = tmp_path / "out", ["compare", "fedavg", "local", "seeds=0", *SMALL, "engine=distributed", "rounds=2"]
     assert ranks.ended(begin([*words, f"out={out}"], out, 2)) == [0, 0]
     assert sorted(path.name for path in out.iterdir()) == ["fedavg-seed0", "local-seed0", "report.html"]
     assert said(out, 1) == ""

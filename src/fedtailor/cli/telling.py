@@ -6,11 +6,14 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from fedtailor.run.spec import Comparison
 
 
 def on_all_ranks(command: Callable[..., None]) -> Callable[..., None]:
@@ -69,6 +72,11 @@ class Told:
         # Not by the console: a signal may come while it is printing, and a stream cannot be entered twice.
         os.write(sys.stderr.fileno(), b"Stopping after this round; once more to stop at once.\n")
 
+    def tell(self, line: str) -> None:
+        """Says something, if there is anything to say."""
+        if line:
+            self.console.print(line, highlight=False, markup=False)
+
     def asked_to_stop(self) -> bool:
         """Whether somebody has."""
         return self._asked
@@ -107,6 +115,12 @@ def _described(data: Mapping[str, Any]) -> str:
     about = f"{data['name']}: {people} clients with {min(sizes)} to {max(sizes)} examples"
     overlap = f"\nServer data may overlap clients': {data['overlap']}" if data["overlap"] else ""
     return f"{about}; server: {data['server_examples']} examples{overlap}"
+
+
+def added(asked: "Comparison", made: "Comparison") -> str:
+    """What is said of methods that nobody asked for; "" if there are none."""
+    more = [word for word in made.methods if word not in asked.methods]
+    return f"Added {' and '.join(more)}, which every table has; baselines=false leaves them out." if more else ""
 
 
 def without_out(words: list[str]) -> tuple[list[str], Path | None]:

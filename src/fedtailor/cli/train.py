@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedtailor.cli.telling import Told, next_folder, on_all_ranks, without_out
+from fedtailor.cli.telling import Told, added, next_folder, on_all_ranks, without_out
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)]
 Show = Annotated[bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")]
@@ -18,9 +18,9 @@ Show = Annotated[bool, typer.Option("--show", help="Print the whole specificatio
 def run(words: Words = None, show: Show = False) -> None:
     """Trains one method and records everything.
 
-    Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds, cohort, seed, engine,
-    device, precision, chunk, compile, threads, memory, evaluate_every, watch, score, scored, checkpoint_every,
-    log, label, out;
+    Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds, budget, cohort, seed,
+    engine, device, precision, chunk, compile, threads, memory, evaluate_every, watch, score, scored, target, chosen,
+    checkpoint_every, log, label, out;
     `data.KEY` is for the data set; any other key is a hyper-parameter of the method. `--show` lists them all with their
     values.
 
@@ -63,9 +63,12 @@ def compare(
 ) -> None:
     """Trains several methods on the same clients, cohorts and first weights: one table, one report.
 
-    Keys are those of `fedtailor run`, with `seeds=0,1,2` for `seed`. A hyper-parameter alone is for every method that
-    has it; `METHOD.KEY` is for one method. A method may come several times, told apart by a word behind an @. The same
-    command with the same `out` goes on where it was stopped.
+    Keys are those of `fedtailor run`, with `seeds=0,1,2`, the default, for `seed`. A hyper-parameter alone is for every
+    method that has it; `METHOD.KEY` is for one method. A method may come several times, told apart by a word behind an
+    @. The same command with the same `out` goes on where it was stopped.
+
+    local and fedavg are added if they are not named, unless `baselines=false`. `budget=gradients` or `budget=bytes`
+    gives each method as many rounds as it can have for what `rounds` of fedavg cost.
 
     Examples:
 
@@ -75,21 +78,23 @@ def compare(
 
         fedtailor compare fedavg fedsim data=synthetic lr=0.05 fedsim.lam=0.5 data.clients=50 out=DIR
 
-        fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo fsl+per+fedsim
+        fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo budget=gradients
     """
     from fedtailor.run.commands import program
     from fedtailor.run.compare import compare as run_all
     from fedtailor.run.spec import read_comparison, shown
 
     rest, out = without_out(words or [])
-    comparison = read_comparison(rest)
+    asked = read_comparison(rest)
+    comparison = asked.with_baselines()
     if show:
         print("\n".join(shown(spec) for spec in comparison.specs()), end="")
         return
     out = out or next_folder(comparison.data)
     console = Console()
     with Told(console) as told:
-        outcomes = run_all(comparison, out, (told,), told.asked_to_stop)
+        told.tell(added(asked, comparison))
+        outcomes = run_all(comparison, out, (told,), told.asked_to_stop, told.tell)
     again = f"{program()} {shlex.join(['compare', *rest, f'out={out}'])}"
     _end(console, out, [each.record for each in outcomes], all(each.finished for each in outcomes), again)
 
@@ -122,8 +127,8 @@ NEED_WORDS = (resume,)
 
 def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], finished: bool, again: str) -> None:
     """The table and the report, or how to go on."""
-    from fedtailor.run.compare import table
     from fedtailor.run.files import disk_trouble
+    from fedtailor.run.printed import WIDTH, table
     from fedtailor.run.report import write
 
     place = out / "report.html"
@@ -132,7 +137,12 @@ def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], fini
     if not finished:
         console.print(f"Stopped and saved. Go on with: {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(130)
-    spec = records[0]["spec"]
-    title = f"{spec['data']}: {spec['rounds']} rounds of {spec['cohort']} clients"
-    console.print(table(records, title), highlight=False)
+    wide = console if console.is_terminal else Console(width=max(WIDTH, console.width))
+    wide.print(table(records, _title(records), wide.width), highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+
+
+def _title(records: Sequence[Mapping[str, Any]]) -> str:
+    spec, rounds = records[0]["spec"], sorted({record["spec"]["rounds"] for record in records})
+    equal = f"{rounds[0]} to {rounds[-1]} rounds (as many {spec['budget']} for all)"
+    return f"{spec['data']}: {equal if len(rounds) > 1 else f'{rounds[0]} rounds'} of {spec['cohort']} clients"

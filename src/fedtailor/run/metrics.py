@@ -1,6 +1,7 @@
-"""Figures over clients: mean, standard deviation, worst tenth."""
+"""Figures over clients (mean, standard deviation, worst tenth), over classes (F1) and over rounds (rise time)."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,3 +39,47 @@ def spread(values: np.ndarray, higher_is_better: bool = True) -> Spread:
         return Spread(math.nan, math.nan, math.nan)
     worst = tested if higher_is_better else tested[::-1]
     return Spread(float(tested.mean()), float(tested.std()), float(worst[: math.ceil(len(tested) / 10)].mean()))
+
+
+def micro(values: np.ndarray, weights: np.ndarray) -> float:
+    """The mean over all examples: clients count by how much of them was tested."""
+    tested = ~np.isnan(values) & (weights > 0)
+    return float(np.average(values[tested], weights=weights[tested])) if tested.any() else math.nan
+
+
+def f1_macro(pairs: np.ndarray) -> float:
+    """The mean over classes of 2 hits / (said + true), from these two for each class [classes, 2].
+
+    A class that nobody has and that was never said is left out.
+    """
+    there = pairs[pairs[:, 1] > 0]
+    return float((there[:, 0] / there[:, 1]).mean()) if len(there) else math.nan
+
+
+def share_better(values: np.ndarray, others: np.ndarray, higher_is_better: bool = True) -> float:
+    """The share of clients who fare better with `values` than with `others`, of those tested with both."""
+    both = ~np.isnan(values) & ~np.isnan(others)
+    if not both.any():
+        return math.nan
+    better = values > others if higher_is_better else values < others
+    return float(better[both].mean())
+
+
+def rolling(rounds: Sequence[int], values: Sequence[float], width: int) -> np.ndarray:
+    """At every look the mean over the looks of the last `width` rounds, itself among them."""
+    at, seen = np.asarray(rounds), np.asarray(values, dtype=float)
+    return np.array([seen[(at > now - width) & (at <= now)].mean() for now in at])
+
+
+def first_reaching(
+    rounds: Sequence[int], values: Sequence[float] | np.ndarray, target: float, higher_is_better: bool = True
+) -> int | None:
+    """The first of the rounds at which the target is reached; None if it never is. T_0.5 has the target 0.5."""
+    seen = np.asarray(values, dtype=float)
+    reached = np.flatnonzero(seen >= target if higher_is_better else seen <= target)
+    return int(rounds[reached[0]]) if len(reached) else None
+
+
+def rise_time(rounds: Sequence[int], values: Sequence[float] | np.ndarray, share: float = 0.9) -> int | None:
+    """The first of the rounds at which a figure reaches that share of what it ends at (FSL, section V)."""
+    return first_reaching(rounds, values, share * float(values[-1])) if len(rounds) else None

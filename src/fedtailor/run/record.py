@@ -6,6 +6,7 @@ OUT/rounds.jsonl   a line per round, as they end
 OUT/model.safetensors, OUT/report.html    at the end
 """
 
+import hashlib
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,26 @@ import numpy as np
 import torch
 
 import fedtailor
+from fedtailor import methods
+from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.base import Setting
 from fedtailor.errors import require
 from fedtailor.run.commands import resume_command
-from fedtailor.run.described import described
+from fedtailor.run.costs import NAMES as WORK
+from fedtailor.run.described import described, fingerprint
+from fedtailor.run.evaluate import Full
 from fedtailor.run.files import held, read_json, write_bytes, write_json
 from fedtailor.run.metrics import Scores
 from fedtailor.run.spec import Spec, checked_spec
+from fedtailor.types import Params
 
 FORMAT = 1
 OWN_MODEL = "own_model.py"
 """A copy of the file that makes the user's model, so that the folder is whole by itself."""
 _BEGINNINGS = {OWN_MODEL, f".{OWN_MODEL}.new", ".spec.json.new"}
 """All that a folder holds if the process was killed before the run was there to be resumed."""
+COSTS = ("bytes_down", "bytes_up", "steps", "seconds", *WORK)
+"""What a round's entry says that it cost."""
 _NEEDED = {"status", "spec", "versions", "choices", "data"}
 """Entries of a record without which a run cannot be gone on with."""
 
@@ -138,9 +147,14 @@ def spec_in(path: Path) -> Spec:
 
 
 def first_record(
-    spec: Spec, hyper: Mapping[str, Any], setting: Setting, choices: Mapping[str, Any], command: str
+    spec: Spec,
+    hyper: Mapping[str, Any],
+    setting: Setting,
+    shared: Mapping[str, str],
+    choices: Mapping[str, Any],
+    command: str,
 ) -> dict[str, Any]:
-    """The record before the first round."""
+    """The record before the first round; `shared` is what all methods of a comparison have in common."""
     metric = setting.task.metrics[0]
     return {
         "format": FORMAT,
@@ -148,24 +162,62 @@ def first_record(
         "name": spec.label or setting.method.name,
         "spec": spec.model_dump(mode="json"),
         "hyper": dict(hyper),
+        "origins": origins(spec, hyper),
         "command": command,
         "versions": versions(),
         "commit": commit(),
         "choices": dict(choices),
         "metric": {"name": metric.name, "higher_is_better": metric.higher_is_better},
         "data": described(setting.data),
+        "shared": dict(shared),
         "rounds": [],
         "scores": None,
+        "summary": None,
+        "window": None,
+        "pace": None,
         "cost": None,
     }
 
 
-def figures(scores: Scores) -> dict[str, Any]:
+def shared_by_all(data: FederatedDataset, params: Params) -> dict[str, str]:
+    """Checksums of the data as they are before any method's view of them, and of the first weights."""
+    return {"data": fingerprint(data), "weights": _sum(params)}
+
+
+def _sum(params: Params) -> str:
+    found = hashlib.sha256()
+    for name, value in sorted(params.items()):
+        found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def origins(spec: Spec, hyper: Mapping[str, Any]) -> dict[str, str]:
+    """Where every hyper-parameter's value comes from.
+
+    validation: validation clients chose it in trials that scored nobody else; given: it was asked for; run: it follows
+    from the size of the run; default: nobody said anything.
+    """
+    default = asdict(methods.hyper_of(spec.method))
+    found = {}
+    for name, value in hyper.items():
+        asked = spec.hyper.get(name, default[name])
+        by = "validation" if name in spec.chosen else "given" if asked != default[name] else "default"
+        found[name] = "run" if by == "default" and value != asked else by
+    return found
+
+
+def figures(full: Full) -> dict[str, Any]:
     """Every client's figures as JSON; None for a client that could not be tested."""
+    scores = full.scores
     return {
         "ids": scores.ids.tolist(),
         "before": {name: _listed(values) for name, values in scores.before.items()},
         "after": {name: _listed(values) for name, values in scores.after.items()},
+        "after_steps": {
+            passes: {name: _listed(values) for name, values in found.items()}
+            for passes, found in full.after_steps.items()
+        },
         "weights": _listed(next(reversed(scores.weights.values()))),
     }
 

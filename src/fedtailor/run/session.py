@@ -7,6 +7,7 @@ first round, and reused when the run is resumed. A run killed at any moment and 
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -20,15 +21,17 @@ from fedtailor.errors import require
 from fedtailor.run import build, together
 from fedtailor.run.checkpoint import Checkpoints
 from fedtailor.run.commands import repeat_command, resume_command
+from fedtailor.run.costs import Meter
 from fedtailor.run.described import require_same_data
-from fedtailor.run.evaluate import GROUPS, evaluate
+from fedtailor.run.evaluate import GROUPS, evaluate, evaluate_fully, some
 from fedtailor.run.files import disk_trouble, write_tensors
 from fedtailor.run.fitting import cohort_of
 from fedtailor.run.loggers import logger
 from fedtailor.run.loop import Round, round_loop
 from fedtailor.run.pretraining import pretrained
-from fedtailor.run.record import Folder, changed_versions, figures, first_record, means
+from fedtailor.run.record import COSTS, Folder, changed_versions, figures, first_record, means, shared_by_all
 from fedtailor.run.spec import Spec
+from fedtailor.run.summary import pace, summarised, window
 from fedtailor.types import Params, State
 
 WATCHED = ("validation", *GROUPS)
@@ -103,16 +106,14 @@ def _go(
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             setting = build.setting(spec, data, folder.path, scratch if spec.memory == "files" else None)
-            return _on(
-                spec, build.filled(spec, data), setting, folder, listeners, stop, {} if firsts is None else firsts
-            )
+            return _on(spec, data, setting, folder, listeners, stop, {} if firsts is None else firsts)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _on(
     spec: Spec,
-    hyper: dict[str, Any],
+    data: FederatedDataset,
     setting: Setting,
     folder: Folder,
     listeners: tuple[Listener, ...],
@@ -129,7 +130,14 @@ def _on(
     if found is None and spec.seed not in firsts:
         firsts[spec.seed] = pretrained(setting, build.pretraining(spec))
     state, done = (found.state, found.number) if found else (setting.first_state(firsts[spec.seed]), 0)
-    record = earlier or first_record(spec, hyper, setting, choices, repeat_command(spec, folder.path))
+    record = earlier or first_record(
+        spec,
+        build.filled(spec, data),
+        setting,
+        shared_by_all(data, state.params),
+        choices,
+        repeat_command(spec, folder.path),
+    )
     news = [*(found.passed_over if found else ()), *changed_versions(record)]
     notes = list(dict.fromkeys([*choices["notes"], *news]))
     record = record | {"status": "running", "rounds": [], "cost": None, "choices": choices | {"notes": notes}}
@@ -137,12 +145,13 @@ def _on(
     folder.write(record)
     for listener in listeners:
         listener.began(record, done)
-    state, whole = _rounds(spec, setting, engine, folder, checkpoints, state, listeners, stop)
+    meter = Meter(setting)
+    state, whole = _rounds(spec, setting, engine, meter, folder, checkpoints, state, listeners, stop)
     if not whole:
         record = record | {"status": "interrupted", "rounds": folder.rounds(), "cost": cost(folder)}
         folder.write(record)
         return Outcome(record, False)
-    record = _finish(spec, setting, engine, folder, record, state)
+    record = _finish(spec, setting, engine, meter, folder, record, state)
     for listener in listeners:
         listener.finished(record)
     return Outcome(record, True)
@@ -152,6 +161,7 @@ def _rounds(
     spec: Spec,
     setting: Setting,
     engine: Engine,
+    meter: Meter,
     folder: Folder,
     checkpoints: Checkpoints,
     state: State,
@@ -159,10 +169,10 @@ def _rounds(
     stop: Callable[[], bool],
 ) -> tuple[State, bool]:
     """Rounds up to the last one, or until asked to stop; the bool says which."""
-    left = spec.rounds - int(state.round)
-    for done in islice(round_loop(setting, engine, state, cohort_of(setting, spec.cohort)), left):
+    left, looked_at = spec.rounds - int(state.round), partial(_looked_at, spec)
+    for done in islice(round_loop(setting, engine, state, cohort_of(setting, spec.cohort), looked_at), left):
         state, last = done.state, done.number == spec.rounds
-        entry = _entry(spec, setting, engine, done)
+        entry = _entry(spec, setting, engine, done, meter)
         asked = stop()
         saving = asked or last or done.number % spec.checkpoint_every == 0
         folder.add_round(entry, sync=saving)
@@ -175,13 +185,20 @@ def _rounds(
     return state, True
 
 
-def _entry(spec: Spec, setting: Setting, engine: Engine, done: Round) -> dict[str, Any]:
+def _looked_at(spec: Spec, number: int) -> bool:
+    """Whether the state after a round is scored or saved."""
+    return number == spec.rounds or not all(
+        number % every for every in (spec.evaluate_every or 1, spec.checkpoint_every)
+    )
+
+
+def _entry(spec: Spec, setting: Setting, engine: Engine, done: Round, meter: Meter) -> dict[str, Any]:
     scores = None
     due = setting.method.client.phases and done.number % (spec.evaluate_every or 1) == 0
     if due or done.number == spec.rounds:  # where nobody trains in rounds, nothing changes before the end
         watched = evaluate(setting, engine, done.state, _groups(spec, WATCHED), spec.watch)
         scores = {group: means(found) for group, found in watched.items()}
-    return {"round": done.number, **done.cost._asdict(), "scores": scores}
+    return {"round": done.number, **done.cost._asdict(), **meter.of_round(done.cohort), "scores": scores}
 
 
 def _groups(spec: Spec, groups: tuple[str, ...]) -> tuple[str, ...]:
@@ -190,23 +207,44 @@ def _groups(spec: Spec, groups: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _finish(
-    spec: Spec, setting: Setting, engine: Engine, folder: Folder, record: dict[str, Any], state: State
+    spec: Spec,
+    setting: Setting,
+    engine: Engine,
+    meter: Meter,
+    folder: Folder,
+    record: dict[str, Any],
+    state: State,
 ) -> dict[str, Any]:
-    began = time.perf_counter()
-    scored = evaluate(setting, engine, state, _groups(spec, GROUPS), spec.score)
-    scores = {group: figures(found) for group, found in scored.items()}
+    began, rounds = time.perf_counter(), folder.rounds()
+    groups = _groups(spec, GROUPS)
+    scored = evaluate_fully(setting, engine, state, groups, spec.score)
     module = setting.task.module(state.params)
     write_tensors(folder.path / "model.safetensors", dict(module.state_dict()))
-    total = cost(folder) | {"scoring_seconds": time.perf_counter() - began}
-    record = record | {"status": "finished", "rounds": folder.rounds(), "scores": scores, "cost": total}
+    total = cost(folder) | _personal(spec, setting, meter, groups) | {"scoring_seconds": time.perf_counter() - began}
+    record = record | {
+        "status": "finished",
+        "rounds": rounds,
+        "scores": {group: figures(found) for group, found in scored.items()},
+        "summary": {group: summarised(found, record["metric"]) for group, found in scored.items()},
+        "window": window(rounds, spec.rounds),
+        "pace": pace(rounds, record),
+        "cost": total,
+    }
     folder.write(record)
     return record
+
+
+def _personal(spec: Spec, setting: Setting, meter: Meter, groups: tuple[str, ...]) -> dict[str, float]:
+    """What personalising costs a client of the first group that there is, on average."""
+    who = next(found for group in groups if len(found := some(setting, group, spec.score)))
+    each = meter.of_personalising(who)
+    return {"personal_gradients": round(each.gradients.mean(), 1), "personal_flops": round(each.flops.mean())}
 
 
 def cost(folder: Folder) -> dict[str, float]:
     """What all rounds so far cost together."""
     rounds = folder.rounds()
-    return {name: sum(entry[name] for entry in rounds) for name in ("bytes_down", "bytes_up", "steps", "seconds")}
+    return {name: sum(entry.get(name, 0) for entry in rounds) for name in COSTS}
 
 
 def _engine(

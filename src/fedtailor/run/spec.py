@@ -38,10 +38,11 @@ class Common(BaseModel):
     pretrain_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     pretrain_batch: Whole = 20
     rounds: Whole = 50
+    budget: Literal["rounds", "gradients", "bytes"] = "rounds"  # what the methods of a comparison have equally much of
     cohort: Whole = 10  # clients a round
     engine: Literal["vectorised", "one_by_one", "distributed"] = "vectorised"
     device: str = "cpu"  # cpu, cuda, mps
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"  # tf32, bf16: what models calculate in
     chunk: Whole | None = None  # clients stacked at a time; none: as many as fit
     compile: Annotated[bool, Field(strict=True)] = False
     threads: Whole | None = None  # of the CPU; none: as torch chooses
@@ -50,6 +51,7 @@ class Common(BaseModel):
     watch: Whole = 100  # how many clients of a group are looked at then
     score: Whole | None = None  # how many clients of a group are scored in the end; none: everybody
     scored: Literal["everybody", "validation"] = "everybody"  # whose scores are worked out at all
+    target: Annotated[float, Field(allow_inf_nan=False)] | None = None  # a figure whose first round is to be found
     checkpoint_every: Whole = 10  # rounds between two checkpoints
     log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
 
@@ -60,11 +62,14 @@ class Spec(Common):
     method: str = "fedsim"
     label: str = ""  # what the method is called in tables and folders, if not by its name
     hyper: dict[str, Any] = {}
+    chosen: tuple[str, ...] = ()  # hyper-parameters whose values validation clients have chosen
     seed: Seed = 0
 
     def resolved(self) -> Self:
         """The same with every default filled in, and everything checked that can be checked without reading data."""
         hyper = asdict(methods.hyper_of(self.method, **self.hyper))
+        for name in self.chosen:
+            require(name in hyper, f"chosen: {self.method} has no hyper-parameter '{name}'; {nearest(name, hyper)}")
         options = sources.filled(self.data, self.data_options)
         every = self.evaluate_every or max(1, self.rounds // 10)
         place = str(Path(self.data).resolve()) if self.data.endswith(".npz") else self.data
@@ -76,25 +81,40 @@ class Spec(Common):
         return self.model_copy(update=filled | {"evaluate_every": every})
 
 
+BASELINES = ("local", "fedavg")
+"""What every table has; fedavg's row after personalising is FedAvg with fine-tuning."""
+
+
 class Comparison(Common):
     """Several methods and seeds on the same clients, cohorts and first weights."""
 
     methods: tuple[str, ...] = Field(default=("local", "fedavg", "fedprox", "fedsim"), min_length=1)
-    seeds: tuple[Seed, ...] = Field(default=(0,), min_length=1)
+    baselines: Annotated[bool, Field(strict=True)] = (
+        True  # whether commands add local and fedavg where they are missing
+    )
+    seeds: tuple[Seed, ...] = Field(default=(0, 1, 2), min_length=1)
     hyper: dict[str, Any] = {}  # for all methods, or {method: {...}} for one
+    chosen: dict[str, dict[str, Any]] = {}  # what `fedtailor tune` has chosen of these, for each method
     tune: dict[str, Any] = {}  # what `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}
     trials: Whole = 4  # how many of these for each method
     tune_seed: Seed = 100  # of these
 
     def specs(self) -> list[Spec]:
         """The runs, resolved."""
-        shared = self.shared()
-        return [
-            Spec(**shared, method=method, label=label, seed=seed, hyper=self.hyper_of(word)).resolved()
-            for word in self.methods
-            for method, label in [(method_in(word), word if "@" in word else "")]
-            for seed in self.seeds
-        ]
+        return [self.spec_of(word, seed) for word in self.methods for seed in self.seeds]
+
+    def spec_of(self, word: str, seed: int, **other: Any) -> Spec:
+        """One of the runs, resolved, with some hyper-parameters or other keys as they are given here."""
+        hyper = self.hyper_of(word) | other.pop("hyper", {})
+        own = {"method": method_in(word), "label": word if "@" in word else "", "seed": seed}
+        chosen = tuple(key for key, value in self.chosen.get(word, {}).items() if hyper.get(key) == value)
+        return Spec(**self.shared() | own | {"hyper": hyper, "chosen": chosen} | other).resolved()
+
+    def with_baselines(self) -> Self:
+        """The same with the methods that every table has, in front, where they are missing and not declined."""
+        there = [method_in(word) for word in self.methods]
+        missing = tuple(name for name in BASELINES if name not in there) if self.baselines else ()
+        return self.model_copy(update={"methods": (*missing, *self.methods)})
 
     def shared(self) -> dict[str, Any]:
         """What all runs have in common."""
@@ -151,11 +171,12 @@ def read_comparison(words: list[str]) -> Comparison:
     if names:
         given["methods"] = names
     spec: Comparison = _validated(Comparison, given)
-    known = {option for method in spec.methods for option in hyper_names(method)}
+    every = spec.with_baselines().methods
+    known = {option for method in every for option in hyper_names(method)}
     for key, value in spec.hyper.items():
         if isinstance(value, dict):
             methods.file_of(method_in(key))  # a file may say more than is asked for, a command may not
-            among = key in (*spec.methods, *map(method_in, spec.methods))
+            among = key in (*every, *map(method_in, every))
             said = any(word.startswith(f"{key}.") for word in words)
             require(among or not said, f"'{key}' is not among the methods {', '.join(spec.methods)}.")
         else:
@@ -185,7 +206,7 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
     for word in words:
         if word.endswith(".toml") and "=" not in word:
             given = _from_file(Path(word))
-    tables = ("data_options", "hyper", *(("tune",) if kind is Comparison else ()))
+    tables = ("data_options", "hyper", *(("tune", "chosen") if kind is Comparison else ()))
     for table in tables:
         given.setdefault(table, {})
         require(isinstance(given[table], dict), f"{table}: must be a table, got {given[table]!r}.")
@@ -203,13 +224,18 @@ def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
         elif dot:
             methods.file_of(method_in(place))
             given["hyper"].setdefault(place, {})[inner] = value_of(text)
-        elif key in kind.model_fields and key not in tables:
-            several = key in ("hidden", "methods", "seeds")
+        elif key in kind.model_fields and key not in tables and not _of_local(key, text):
+            several = key in ("hidden", "methods", "seeds", "chosen")
             given[key] = [value_of(part) for part in text.split(",") if part] if several else value_of(text, plain=key)
         else:
             _require_hyper(key, given, kind)
             given["hyper"][key] = value_of(text)
     return given
+
+
+def _of_local(key: str, text: str) -> bool:
+    """Whether this is not a comparison's budget, which is a word, but the number of epochs that `local` has."""
+    return key == "budget" and isinstance(value_of(text), int)
 
 
 def _require_hyper(key: str, given: dict[str, Any], kind: type[Common]) -> None:

@@ -18,13 +18,12 @@ from rich.table import Column, Table
 
 from fedtailor.errors import DivergedError, InputError, nearest, require
 from fedtailor.run import build
+from fedtailor.run.budget import budgeted
 from fedtailor.run.files import read_json, write_bytes, write_json
 from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener, resume, start
 from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, value_of
-
-LAST = 5
-"""The looks in the last one in so many of the rounds count."""
+from fedtailor.run.summary import last_looks
 
 Point = dict[str, Any]
 
@@ -40,15 +39,26 @@ class Trial(NamedTuple):
 
 
 def tune(
-    comparison: Comparison, out: Path, listeners: tuple[Listener, ...] = (), stop: Callable[[], bool] = bool
+    comparison: Comparison,
+    out: Path,
+    listeners: tuple[Listener, ...] = (),
+    stop: Callable[[], bool] = bool,
+    tell: Callable[[str], object] = bool,
 ) -> list[Trial]:
-    """Runs the trials that have not been run, and writes what they were and, once all are there, what is chosen."""
+    """Runs the trials that have not been run, and writes what they were and, once all are there, what is chosen.
+
+    `tell` is told, in a line, how many rounds each method gets if these are not what all have equally many of.
+    """
     trials = trials_of(comparison, out)
     data = build.dataset(trials[0].spec)
     people = len(data.groups["validation"])
     require(
         people > 0, f"tune: data set '{data.name}' has no validation clients; give it some (validation_clients=0.1)."
     )
+    specs, said = budgeted(comparison, [trial.spec for trial in trials], data)
+    if said:
+        tell(said)
+    trials = [trial._replace(spec=spec) for trial, spec in zip(trials, specs, strict=True)]
     for trial in trials:
         build.setting(trial.spec, data)
     firsts: FirstModels = {}
@@ -67,10 +77,7 @@ def trials_of(comparison: Comparison, out: Path) -> list[Trial]:
     made = []
     for word in comparison.methods:
         for number, point in enumerate(points(comparison, word)):
-            hyper = comparison.hyper_of(word) | point
-            shared = comparison.shared() | {"scored": "validation"}
-            label: dict[str, Any] = {"method": method_in(word), "label": word if "@" in word else ""}
-            spec = Spec(**shared, **label, seed=comparison.tune_seed, hyper=hyper).resolved()
+            spec = comparison.spec_of(word, comparison.tune_seed, hyper=point, scored="validation")
             made.append(Trial(word, point, spec, out / "trials" / f"{word}-{number}", None))
     return made
 
@@ -97,7 +104,8 @@ def best(trials: Iterable[Trial], higher_is_better: bool = True) -> Trial:
 
 def chosen_file(comparison: Comparison, trials: list[Trial]) -> str:
     """The comparison with what was chosen, as a TOML file; what every trial reached stands beside it."""
-    plain = comparison.model_dump(mode="json", exclude={"hyper", "tune", "trials", "tune_seed", "data_options"})
+    left_out = {"hyper", "chosen", "tune", "trials", "tune_seed", "data_options"}
+    plain = comparison.model_dump(mode="json", exclude=left_out)
     lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items() if value is not None]
     lines += ["", "[data_options]", *_lines(comparison.data_options)]
     lines += ["", "[hyper]", *_lines({k: v for k, v in comparison.hyper.items() if not isinstance(v, dict)})]
@@ -106,7 +114,8 @@ def chosen_file(comparison: Comparison, trials: list[Trial]) -> str:
         given = {**comparison.hyper.get(method_in(word), {}), **comparison.hyper.get(word, {})}
         reached = ", ".join(_said(trial) for trial in own)
         lines += ["", f"# validation clients reached {reached}", f"[hyper.{json.dumps(word)}]"]
-        lines += _lines(given | best(own, _higher(own)).point)
+        point = best(own, _higher(own)).point
+        lines += [*_lines(given | point), f"[chosen.{json.dumps(word)}]", *_lines(point)]
     return "\n".join(lines) + "\n"
 
 
@@ -174,7 +183,7 @@ def _run(trial: Trial, listeners: tuple[Listener, ...], stop: Callable[[], bool]
 def validated(record: Mapping[str, Any]) -> float:
     """What validation clients reached after personalising, over the looks in the last fifth of the rounds."""
     metric, total = record["metric"]["name"], record["spec"]["rounds"]
-    looks = [entry for entry in record["rounds"] if entry["scores"] and entry["round"] > total - max(1, total // LAST)]
+    looks = last_looks(record["rounds"], total)
     figures = [entry["scores"]["validation"]["after"][metric] for entry in looks]
     return float(np.mean(figures))
 

@@ -1,0 +1,189 @@
+"""What a record says in short, against figures worked out another way from what was trained."""
+
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from interruptions import small
+from rich.console import Console
+from safetensors.torch import load_file
+from sklearn.metrics import accuracy_score, f1_score, log_loss
+
+import fedtailor as ft
+from fedtailor import engines
+from fedtailor.data.dataset import FederatedDataset
+from fedtailor.engines.base import Setting, alone
+from fedtailor.run import build
+from fedtailor.run.classes import MOST, class_metrics
+from fedtailor.run.evaluate import evaluate_fully
+from fedtailor.run.fitting import prepare
+from fedtailor.run.printed import table
+from fedtailor.run.session import start
+from fedtailor.run.spec import read_spec
+from fedtailor.run.summary import pace, window
+
+WORDS = ["method=fedavg", "rounds=4", "seed=5", "tune_epochs=3", "evaluate_every=1", "batch=20", "target=0.3"]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("run") / "out"
+    return out, start(small(*WORDS), out).record
+
+
+def predictions(made: Setting, out: Path, group: str, passes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Every client's true labels and probabilities, by models that are tailored one by one."""
+    params, data = load_file(out / "model.safetensors"), made.data
+    state, true, said = made.first_state(params), [], []
+    work = made.method.personalise
+    if passes:
+        plan = work.phases[0].plan._replace(epochs=passes)
+        work = work._replace(phases=(work.phases[0]._replace(plan=plan),))
+    else:
+        work = work._replace(phases=())
+    for who in data.groups[group].tolist():
+        key = made.keys("personalise", 0, [who])[0]
+        model = alone(work, made.method.broadcast(state), (), made.clients(), who, key)
+        split = data.clients.splits["test"]
+        rows = split.index[split.offsets[who] : split.offsets[who + 1]]
+        x = torch.from_numpy(data.clients.x[rows]).to(made.task.dtype) * data.scale
+        true.append(data.clients.y[rows])
+        said.append(made.task.outputs(model, x).double().softmax(1).numpy())
+    return true, said
+
+
+@pytest.mark.parametrize("group", ["local", "new"])
+@pytest.mark.parametrize(("when", "passes"), [("before", 0), ("after", 3), ("1", 1), ("5", 5)])
+def test_the_summary_is_that_of_everybodys_own_model(
+    done: tuple[Path, dict[str, Any]], group: str, when: str, passes: int
+) -> None:
+    out, record = done
+    made = build.setting(small(*WORDS), build.dataset(small(*WORDS)))
+    true, said = predictions(made, out, group, passes)
+    each = [accuracy_score(y, p.argmax(1)) for y, p in zip(true, said, strict=True)]
+    scores = record["scores"][group]
+    found = scores[when] if when in scores else scores["after_steps"][when]
+    assert found["accuracy"] == pytest.approx(each)
+    everything, probable = np.concatenate(true), np.concatenate(said)
+    summary = record["summary"][group][when]
+    assert summary == {
+        "acc_micro": pytest.approx(accuracy_score(everything, probable.argmax(1))),
+        "acc_macro": pytest.approx(np.mean(each)),
+        "std": pytest.approx(np.std(each)),
+        "worst_tenth": pytest.approx(min(each)),  # nine local clients and two new ones
+        "loss": pytest.approx(log_loss(everything, probable, labels=range(10)), rel=1e-4),
+        "f1_macro": pytest.approx(f1_score(everything, probable.argmax(1), average="macro")),
+    }
+
+
+def test_nothing_but_the_last_rounds_stands_for_a_run(done: tuple[Path, dict[str, Any]]) -> None:
+    """Better rounds before them change nothing."""
+    looks = [_look(number, 0.9 if number == 3 else 0.1 * (number % 3)) for number in range(1, 21)]
+    found = window(looks, 20)
+    assert found["looks"] == [17, 18, 19, 20]
+    assert found["mean"]["new"]["after"]["accuracy"] == pytest.approx(np.mean([0.2, 0.0, 0.1, 0.2]))
+    record = done[1]
+    assert record["window"]["looks"] == [4]
+    assert record["window"]["mean"] == record["rounds"][-1]["scores"]
+    assert list(record["window"]["mean"]) == ["validation", "local", "new"]
+
+
+def _look(number: int, value: float, every: int = 1) -> dict[str, Any]:
+    figures = {"accuracy": value, "loss": None}
+    scores = {"new": {"before": figures, "after": figures}}
+    return {"round": number, "bytes_down": 3, "bytes_up": 2, "scores": scores if number % every == 0 else None}
+
+
+def test_how_fast_it_got_there() -> None:
+    record = {"metric": {"name": "accuracy", "higher_is_better": True}, "spec": {"rounds": 100, "target": 0.31}}
+    looks = [_look(number, number / 100, every=2) for number in range(1, 101)]  # rolling over two rounds: one look
+    assert pace(looks, record)["new"]["after"] == {
+        "rise_time": 90,
+        "T_0.5": 50,
+        "target": 0.31,
+        "rounds_to_target": 32,
+        "bytes_to_target": 32 * 5,
+    }
+    falling = record | {"metric": {"name": "mae", "higher_is_better": False}, "spec": {"rounds": 100, "target": 0.04}}
+    looks = [_look(number, 1 / number, every=5) | {} for number in range(1, 101)]
+    for look in looks:
+        if look["scores"]:
+            look["scores"]["new"]["after"] = {"mae": 1 / look["round"]}
+            look["scores"]["new"]["before"] = {"mae": 9.0}
+    found = pace(looks, falling)["new"]
+    assert (found["after"]["rounds_to_target"], found["after"]["T_0.5"]) == (25, None)
+    assert (found["before"]["rounds_to_target"], found["before"]["bytes_to_target"]) == (None, None)
+
+
+def test_the_record_tells_pace_and_where_values_come_from(done: tuple[Path, dict[str, Any]]) -> None:
+    record = done[1]
+    looks = [entry["scores"]["local"]["after"]["accuracy"] for entry in record["rounds"]]
+    expected = next((number for number, value in enumerate(looks, 1) if value >= 0.3), None)
+    assert record["pace"]["local"]["after"]["rounds_to_target"] == expected
+    assert {name for name, where in record["origins"].items() if where == "given"} == {"tune_epochs"}
+    assert set(record["origins"].values()) == {"given", "default"}
+
+
+def test_classes_are_counted_where_there_are_not_too_many(done: tuple[Path, dict[str, Any]]) -> None:
+    made = build.setting(small(*WORDS), build.dataset(small(*WORDS)))
+    assert len(class_metrics(made)) == 10
+
+    def with_classes(count: int | None) -> Setting:
+        data: FederatedDataset = made.data
+        held = {name: getattr(made, name) for name in ("method", "task", "seed", "device", "memory")}
+        changed = object.__new__(FederatedDataset)
+        changed.__dict__.update(data.__dict__ | {"classes": count})
+        return Setting(data=changed, **held)
+
+    assert class_metrics(with_classes(None)) == ()
+    assert len(class_metrics(with_classes(MOST))) == MOST
+    assert class_metrics(with_classes(MOST + 1)) == ()
+
+
+def test_several_labels_are_counted_one_by_one() -> None:
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(120, 5)), draws.integers(0, 2, (120, 3))
+    data = ft.from_arrays(x, y, np.repeat(np.arange(10), 12), classes=None)
+    made = prepare("fedavg", ft.multilabel(torch.nn.Linear(5, 3).double()), data, rounds=1, cohort=2, tune_epochs=0)
+    full = evaluate_fully(made, engines.make(made, "vectorised"), made.first_state(), ("local",))["local"]
+    split = data.clients.splits["test"]
+    rows = np.concatenate([split.index[split.offsets[who] : split.offsets[who + 1]] for who in data.groups["local"]])
+    said = made.task.outputs(made.task.params, torch.from_numpy(data.clients.x[rows])) > 0
+    assert full.f1["before"] == pytest.approx(f1_score(data.clients.y[rows], said.numpy(), average="macro"))
+    assert full.after_steps == {}
+    assert list(full.scores.after) == ["loss", "f1", "accuracy"]
+
+
+NUMBERS = """
+from torch import nn
+def make():
+    return nn.Linear(4, 1)
+"""
+
+
+def test_numbers_to_predict_have_no_accuracy(tmp_path: Path) -> None:
+    draws = np.random.default_rng(1)
+    x = draws.normal(size=(200, 4))
+    np.savez(tmp_path / "my.npz", x=x, y=x.sum(1) + 0.1 * draws.normal(size=200), client=np.repeat(np.arange(10), 20))
+    (tmp_path / "own.py").write_text(NUMBERS)
+    words = [
+        f"data={tmp_path / 'my.npz'}",
+        f"model={tmp_path / 'own.py'}:make",
+        "method=fedavg",
+        "rounds=3",
+        "cohort=2",
+    ]
+    record = start(read_spec([*words, "target=0.5", "lr=0.05"]), tmp_path / "out").record
+    summary = record["summary"]["new"]
+    assert list(summary) == ["before", "after", "1", "5"]
+    assert "f1_macro" not in summary["after"]
+    assert summary["after"]["worst_tenth"] >= summary["after"]["acc_macro"]  # an error: the worst is the largest
+    assert record["pace"]["new"]["after"]["T_0.5"] is None
+    console = Console(file=StringIO(), width=100)
+    console.print(table([record], "numbers"))
+    printed = str(console.file.getvalue())  # type: ignore[attr-defined]
+    assert "Test figures (mae)" in printed
+    assert f"{summary['1']['acc_macro']:.3f}" in printed
