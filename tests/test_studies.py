@@ -36,7 +36,10 @@ def test_a_document_shows_the_table_of_the_records(document: Path, table: Any, r
     assert table.shown_in(document.read_text()) == table.table(records)
 
 
-@pytest.mark.parametrize("records", ["fedmeta_per/mnist.json", "per_fedavg/mnist-4.json"])
+FIGURES = sorted((STUDY.parent / "fedmeta_per").glob("*.json")) + sorted((STUDY.parent / "per_fedavg").glob("*.json"))
+
+
+@pytest.mark.parametrize("records", [f"{path.parent.name}/{path.name}" for path in FIGURES])
 def test_the_figures_of_a_study_are_those_of_its_records(records: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(STUDY.parent))
     figures, path = __import__("figures"), STUDY.parent / records

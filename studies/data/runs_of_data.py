@@ -1,7 +1,7 @@
 """The runs of docs/data.md: collects them into records.json, with what always saying the same would reach.
 
 fedtailor run studies/data/NAME.toml out=OUT/NAME      for each of the five
-python studies/data/runs_of_data.py OUT                        writes records.json here, and the table into docs/data.md
+python studies/data/runs_of_data.py OUT                        adds them to records.json, and the table to docs/data.md
 """
 
 import json
@@ -21,7 +21,7 @@ from fedtailor.data.dataset import FederatedDataset
 HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "data.md"
 BEGIN, END = "<!-- runs: begin -->", "<!-- runs: end -->"
-NAMES = ("femnist", "cifar10", "emnist")
+NAMES = ("femnist", "cifar10", "emnist", "shakespeare", "stackexchange")
 GROUPS = ("local", "new")
 
 
@@ -41,7 +41,7 @@ def _counted(dataset: FederatedDataset, group: str, split: str, left_out: tuple[
 
 def collected(out: Path) -> dict[str, Any]:
     found = {}
-    for name in NAMES:
+    for name in (name for name in NAMES if (out / name).exists()):
         record = json.loads((out / name / "record.json").read_text())
         spec = record["spec"]
         about = {key: spec[key] for key in ("data", "data_options", "model", "rounds", "cohort")}
@@ -67,7 +67,8 @@ def table(records: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    records = collected(Path(sys.argv[1]))
+    known = json.loads((HERE / "records.json").read_text()) | collected(Path(sys.argv[1]))
+    records = {name: known[name] for name in NAMES if name in known}
     (HERE / "records.json").write_text(json.dumps(records, indent=1) + "\n")
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
     DOCUMENT.write_text(f"{before}{BEGIN}\n{table(records)}\n{END}{rest.partition(END)[2]}")

@@ -10,6 +10,7 @@ from fedtailor.analysis.heterogeneity import (
     label_distances,
 )
 from fedtailor.analysis.similarity import ImageSimilarity, mean_image_ssim, ssim
+from fedtailor.analysis.smoothness import smoothness
 from fedtailor.analysis.transport import directions, sliced_wasserstein, wasserstein
 from fedtailor.data.picture import total_variation
 
@@ -28,6 +29,7 @@ __all__ = [
     "label_distances",
     "mean_image_ssim",
     "sliced_wasserstein",
+    "smoothness",
     "ssim",
     "total_variation",
     "wasserstein",

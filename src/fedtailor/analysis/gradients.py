@@ -95,7 +95,7 @@ def slope_of(task: Task, params: Params, holders: Holders, holder: int, units: U
     gradient, sums = torch.zeros(sum(leaf.numel() for leaf in trees.leaves(params)), dtype=torch.float64), np.zeros(2)
     of_sum = torch.func.grad(partial(_sum_of_losses, task), has_aux=True)
     for begin in range(0, len(rows), batch):
-        found, pair = of_sum(params, _batch(holders, rows[begin : begin + batch], units, like))
+        found, pair = of_sum(params, batch_of(holders, rows[begin : begin + batch], units, like))
         gradient += torch.cat([leaf.detach().flatten().cpu().double() for leaf in trees.leaves(found)])
         sums += pair.detach().cpu().double().numpy()
     weight = max(float(sums[1]), 1.0)  # a mean over nothing is 0
@@ -108,7 +108,7 @@ def _finite(slope: Slope, name: str) -> Slope:
     return slope
 
 
-def _batch(holders: Holders, rows: NDArray[np.int64], units: Units, like: Tensor) -> Batch:
+def batch_of(holders: Holders, rows: NDArray[np.int64], units: Units, like: Tensor) -> Batch:
     """These examples, on the device and in the precision of a parameter; without padding."""
     x, y = (torch.from_numpy(column[rows]).to(like.device) for column in (holders.x, holders.y))
     mask, key = torch.ones(len(rows), dtype=like.dtype), torch.zeros((), dtype=torch.int64)

@@ -1,0 +1,81 @@
+"""For every scenario what `fedtailor inspect` predicts, and what FSL then gains over FedAvg in a long run.
+
+python studies/inspect/measure.py [FILE]      does what is not in FILE yet (default: records.json here)
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from server_kinds import RUNS, SCENARIOS, SETTINGS
+
+from fedtailor.analysis.gradients import batch_of
+from fedtailor.run import build
+from fedtailor.run.inspecting import inspect
+from fedtailor.run.inspecting_trials import Bench, bench, score
+from fedtailor.run.spec import Spec, read_spec
+
+HERE = Path(__file__).parent
+ROUNDS, SCORED = 100, range(60, 101, 10)
+
+
+def long_run(place: Bench, gamma: float) -> float:
+    """Accuracy on new clients' test examples, mean over five looks in the last part of a run from first weights."""
+    data, like = place.data, next(iter(place.task.params.values()))
+    rows = np.concatenate([data.clients.splits["test"].of(int(one)) for one in data.groups["new"]])
+    judges = batch_of(data.clients, rows, data.units, like)
+    models = place.rounds("fsl", place.task.params, 0, ROUNDS, gamma=gamma, server_lr=1.0)
+    found = [score(place.task, model, judges) for number, model in enumerate(models, 1) if number in SCORED]
+    return float(np.mean(found))
+
+
+def figures(spec: Spec) -> dict[str, Any]:
+    """What is predicted first, then what is measured."""
+    began = time.perf_counter()
+    found = inspect(spec, betas=(), parts=())
+    seconds = time.perf_counter() - began
+    place = bench(spec, build.dataset(spec))
+    near, gamma = found.closeness, found.gamma.value
+    learned = long_run(place, 1.0)
+    advised = found.verdict == "helps" and gamma != 1
+    return {
+        "server": found.examples,
+        "predicted": found.predicted,
+        "verdict": found.verdict,
+        "gamma": gamma,
+        "agreement": found.agreement,
+        "warm": found.warm,
+        "labels": near.labels,
+        "images": near.images,
+        "examples apart": near.examples,
+        "cosine": near.cosine,
+        "seconds": round(seconds, 1),
+        "fedavg": long_run(place, 0.0),
+        "fsl": learned,
+        "advised": long_run(place, gamma) if advised else learned,
+    }
+
+
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "records.json"
+    records: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
+    done = {(each["setting"], each["seed"], each["scenario"]) for each in records}
+    for setting, seed in RUNS:
+        for scenario, words in SCENARIOS[setting].items():
+            if (setting, seed, scenario) in done:
+                continue
+            given = [*SETTINGS[setting].split(), *words.split(), f"seed={seed}", f"data.seed={seed}", "method=fedavg"]
+            head = {"setting": setting, "seed": seed, "scenario": scenario}
+            records.append(head | figures(read_spec(given)))
+            path.write_text(json.dumps(records, indent=1) + "\n")
+            print(records[-1], flush=True)
+
+
+if __name__ == "__main__":
+    main()
