@@ -41,13 +41,14 @@ def difference_product(loss: Loss, params: Params, batch: Batch, direction: Para
     return trees.scaled(trees.sub(ahead, behind), 0.5 / step)
 
 
-def proximal(loss: Loss, lam: float, centre: Params) -> Loss:
+def proximal(loss: Loss, lam: float | torch.Tensor, centre: Params) -> Loss:
     """The loss f(w) + lam/2 |w - centre|^2, whose gradient is g(w) + lam (w - centre). It pickles if `loss` does."""
-    require(lam >= 0, f"proximal: lam must not be negative, got {lam}.")
+    if not isinstance(lam, torch.Tensor):
+        require(lam >= 0, f"proximal: lam must not be negative, got {lam}.")
     return partial(_proximal, loss, lam, centre)
 
 
-def _proximal(loss: Loss, lam: float, centre: Params, params: Params, batch: Batch) -> torch.Tensor:
+def _proximal(loss: Loss, lam: float | torch.Tensor, centre: Params, params: Params, batch: Batch) -> torch.Tensor:
     away = trees.sub(params, centre)
     return loss(params, batch) + 0.5 * lam * trees.dot(away, away)
 

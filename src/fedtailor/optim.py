@@ -156,9 +156,9 @@ def _sgd(
     state: Tree,
     params: Params,
 ) -> tuple[Params, Tree]:
-    if weight_decay:
+    if not trees.is_zero(weight_decay):
         gradient = trees.add(gradient, params, weight_decay)
-    if not momentum:
+    if trees.is_zero(momentum):
         return _moved(params, gradient, lr), state
     velocity = trees.add(gradient, state, momentum)
     direction = trees.add(gradient, velocity, momentum) if nesterov else velocity
@@ -167,14 +167,14 @@ def _sgd(
 
 def _adam(options: _Adam, gradient: Params, state: Moments, params: Params) -> tuple[Params, Moments]:
     lr, b1, b2, eps, weight_decay, decoupled, bias_correction = options
-    if weight_decay and not decoupled:
+    if not decoupled and not trees.is_zero(weight_decay):
         gradient = trees.add(gradient, params, weight_decay)
     steps = state.steps + 1
     mean = _averaged(state.mean, gradient, b1)
     square = trees.apply(lambda v, g: b2 * v + (1 - b2) * g * g, state.square, gradient)
     seen1, seen2 = (_seen(b1, steps), _seen(b2, steps)) if bias_correction else (1.0, 1.0)
     direction = trees.apply(lambda m, v: (m / seen1) / ((v / seen2).sqrt() + eps), mean, square)
-    if weight_decay and decoupled:
+    if decoupled and not trees.is_zero(weight_decay):
         direction = trees.add(direction, params, weight_decay)
     return _moved(params, direction, lr), Moments(steps, mean, square)
 

@@ -60,6 +60,11 @@ def _like(factor: float | Tensor, leaf: Tensor) -> float | Tensor:
     return factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor
 
 
+def is_zero(factor: float | Tensor) -> bool:
+    """Whether a factor is known to be 0, so that what it multiplies is not needed; a tensor is never known to be."""
+    return not isinstance(factor, Tensor) and factor == 0
+
+
 def zeros(tree: T) -> T:
     """Zeros of the same shapes."""
     return apply(torch.zeros_like, tree)

@@ -117,15 +117,17 @@ def test_a_trials_figure_is_the_mean_of_its_last_looks() -> None:
     assert validated(record) == (18 + 20) / 2
 
 
-def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path) -> None:
-    comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
+@pytest.mark.parametrize("abreast", [1, 8])
+def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path, abreast: int) -> None:
+    comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1", f"abreast={abreast}")
     asked = iter([False] * 7 + [True] * 100)
     stopped = tune(comparison, tmp_path, stop=lambda: next(asked))
-    assert [trial.figure is None for trial in stopped] == [False, True, True, True, True, True]
+    assert [trial.figure is None for trial in stopped] == [abreast > 1, True, True, True, True, True]
     assert not (tmp_path / "chosen.toml").exists()
     done = tune(comparison, tmp_path)
     assert [trial.figure for trial in done] == [trial.figure for trial in tuned[1]]
-    assert (tmp_path / "chosen.toml").read_text() == (tuned[0] / "chosen.toml").read_text()
+    chosen = (tmp_path / "chosen.toml").read_text().replace(f"abreast = {abreast}", "abreast = 8")
+    assert chosen == (tuned[0] / "chosen.toml").read_text()
 
 
 def test_a_trial_that_diverges_is_not_chosen(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class Told:
 
     def __init__(self, console: Console) -> None:
         self.console, self._asked, self._described = console, False, False
+        self._going: list[str] = []
         columns = (
             TextColumn("{task.fields[name]}"),
             BarColumn(bar_width=24),
@@ -88,11 +89,12 @@ class Told:
             self._described = True
         for line in record["choices"]["notes"]:
             self.console.print(f"Note: {line}", highlight=False)
-        self._name = f"{record['name']}, seed {record['spec']['seed']}"
         going_on = f", going on after round {done}" if done else ""
-        self.console.print(f"{self._name}: {record['spec']['rounds']} rounds{going_on}", highlight=False)
-        self._metric, self._cohort, self._news = record["metric"]["name"], record["spec"]["cohort"], ""
-        self._bar.reset(self._task, name=self._name, news="", total=record["spec"]["rounds"], completed=done)
+        self.console.print(f"{_name(record)}: {record['spec']['rounds']} rounds{going_on}", highlight=False)
+        self._going.append(_name(record))
+        self._cohort, self._news = record["spec"]["cohort"], ""
+        name = self._going[0] if len(self._going) == 1 else f"{record['name']}, {len(self._going)} runs"
+        self._bar.reset(self._task, name=name, news="", total=record["spec"]["rounds"], completed=done)
 
     def ended_round(self, entry: Mapping[str, Any]) -> None:
         """Moves the bar."""
@@ -106,7 +108,12 @@ class Told:
     def finished(self, record: Mapping[str, Any]) -> None:
         """Says so where there is no bar."""
         if not self.console.is_terminal:
-            self.console.print(f"{self._name}: finished in {record['cost']['seconds']:.1f} s", highlight=False)
+            self.console.print(f"{_name(record)}: finished in {record['cost']['seconds']:.1f} s", highlight=False)
+        self._going = [name for name in self._going if name != _name(record)]
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    return f"{record['name']}, seed {record['spec']['seed']}"
 
 
 def _described(data: Mapping[str, Any]) -> str:

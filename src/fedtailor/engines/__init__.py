@@ -9,21 +9,22 @@ import numpy as np
 import torch
 
 from fedtailor.data.batching import sizes_of
-from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named
+from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named, one_step_each
 from fedtailor.engines.distributed import Distributed, for_a_rank
 from fedtailor.engines.measuring import Peak, chunk_that_fits
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.ranks import joined, started
+from fedtailor.engines.stacking import Member, Party
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
-from fedtailor.types import Method, Work
 
 __all__ = [
     "Distributed",
     "Engine",
     "Memory",
     "OneByOne",
+    "Party",
     "Scored",
     "Setting",
     "Trained",
@@ -32,6 +33,7 @@ __all__ = [
     "device_named",
     "make",
     "memory_of_all",
+    "party",
 ]
 
 NAMES = ("vectorised", "one_by_one")
@@ -78,6 +80,8 @@ def choices(engine: Engine) -> dict[str, Any]:
     """What an engine runs with, to make the same one again."""
     if isinstance(engine, Distributed):
         return {**choices(engine.inner), "engine": "distributed", "ranks": engine.ranks.world}
+    if isinstance(engine, Member):
+        return choices(engine.alone)
     if isinstance(engine, Vectorised):
         return {"engine": "vectorised", "chunk": engine.chunk, "compile": engine.compiled}
     return {"engine": "one_by_one", "chunk": None, "compile": False}
@@ -86,6 +90,11 @@ def choices(engine: Engine) -> dict[str, Any]:
 def memory_of_all(engine: Engine) -> Memory:
     """Every client's memory in one place, to be written down."""
     return engine.collected() if isinstance(engine, Distributed) else engine.memory
+
+
+def party(runs: int) -> Party:
+    """Where so many runs of one method get engines that work together."""
+    return Party(runs, make)
 
 
 class Trial(NamedTuple):
@@ -102,7 +111,7 @@ def tried(setting: Setting) -> Trial:
     who = people[
         np.argsort(-sizes_of(setting.data.clients.splits["train"], people), kind="stable")[[0, min(1, len(people) - 1)]]
     ]
-    shortened = replace(setting, method=_one_step_each(setting.method), memory=Memory(setting.data.clients.count))
+    shortened = replace(setting, method=one_step_each(setting.method), memory=Memory(setting.data.clients.count))
     engine, state, peak = Vectorised(shortened, static=False), setting.first_state(), Peak()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -126,12 +135,3 @@ def why_not_compiled(device: torch.device) -> str | None:
     except Exception as problem:
         return next(iter(str(problem).splitlines()), type(problem).__name__)
     return None
-
-
-def _one_step_each(method: Method) -> Method:
-    return method._replace(client=_one_step(method.client), personalise=_one_step(method.personalise))
-
-
-def _one_step(work: Work) -> Work:
-    phases = (phase._replace(plan=phase.plan._replace(epochs=None, steps=1)) for phase in work.phases)
-    return work._replace(phases=tuple(phases))

@@ -55,6 +55,11 @@ class Engine(Protocol):
 
     memory: Memory
 
+    @property
+    def abreast(self) -> int:
+        """How many runs share the engine's time."""
+        ...
+
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Sends the broadcast to the clients of a cohort, lets them work, and gathers their changes."""
         ...
@@ -322,3 +327,13 @@ def _check_splits(method: Method, data: FederatedDataset) -> None:
                 f"{method.name}: clients need a split '{draw.split}', but data set '{data.name}' "
                 f"has only {', '.join(data.clients.splits)}.",
             )
+
+
+def one_step_each(method: Method) -> Method:
+    """The same method whose clients take one step of everything, to see whether it works."""
+    return method._replace(client=_one_step(method.client), personalise=_one_step(method.personalise))
+
+
+def _one_step(work: Work) -> Work:
+    phases = (phase._replace(plan=phase.plan._replace(epochs=None, steps=1)) for phase in work.phases)
+    return work._replace(phases=tuple(phases))

@@ -6,6 +6,7 @@ are programs (see `programs`), and clients leave in a few lots, so that there ar
 GPU nothing in a round waits for the device: the host lays out the next steps while it works.
 """
 
+import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -47,6 +48,8 @@ class Vectorised:
     Steps are `static`, done by programs, if they are compiled or on a GPU and nothing else is said.
     """
 
+    abreast = 1
+
     def __init__(
         self,
         setting: Setting,
@@ -61,7 +64,7 @@ class Vectorised:
             torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_COMPILED)
         self.chunk = chunk
         self._clients, self._server = setting.clients(), setting.server()
-        self._scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
+        self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
         self._compile: Callable[[Any], Any] = partial(torch.compile, dynamic=False) if compile else _unchanged
         self._static = static if static is not None else compile or setting.device.type == "cuda"
         self._programs: dict[Any, tuple[Phase, Program]] = {}
@@ -69,6 +72,13 @@ class Vectorised:
     def __getstate__(self) -> dict[str, Any]:
         """Without the programs, which do not pickle and are made again when they are needed."""
         return self.__dict__ | {"_programs": {}}
+
+    def sibling(self, setting: Setting) -> "Vectorised":
+        """An engine for another run on the same data, which it need not be given again."""
+        made = copy.copy(self)
+        made.setting, made.memory, made._programs = setting, setting.memory, {}
+        made.scoring, made._trying = scoring(setting.task), scoring(setting.task, "adapt")
+        return made
 
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Trains the cohort chunk by chunk."""
@@ -105,10 +115,10 @@ class Vectorised:
         works = (tailor._replace(phases=()), tailor)
         broadcast, fresh = method.broadcast(state), method.new_memory(state)
         offered = self.setting.offered() if method.tries else np.array([], dtype=np.int64)
-        for chunk in _slices(who, self.chunk):
+        for chunk in slices(who, self.chunk):
             own = self._with_best(broadcast, fresh, offered, chunk)
             models = [self._work(work, broadcast, own, chunk, "personalise", 0) for work in works]
-            parts.append(Scored(*(self._work(self._scoring, (), params, chunk, "score", 0) for params in models)))
+            parts.append(Scored(*(self._work(self.scoring, (), params, chunk, "score", 0) for params in models)))
         return Scored(*trees.apply(lambda leaf: leaf.cpu(), tuple(trees.concat(parts)))) if parts else Scored({}, {})
 
     def _with_best(self, broadcast: Tree, fresh: Tree, offered: np.ndarray, who: np.ndarray) -> Tree:
@@ -117,7 +127,7 @@ class Vectorised:
         if len(offered) and len(newcomers):
             losses = []
             pairs = np.stack([np.repeat(who[newcomers], len(offered)), np.tile(offered, len(newcomers))], axis=1)
-            for some in _slices(pairs, self.chunk):
+            for some in slices(pairs, self.chunk):
                 own = self.memory.gather(some[:, 1], fresh)
                 models = self._work(self.setting.method.personalise, broadcast, own, some[:, 0], "personalise", 0)
                 losses.append(mean_loss(self._work(self._trying, (), models, some[:, 0], "score", 0)))
@@ -128,15 +138,30 @@ class Vectorised:
     def _chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """The cohort in chunks of clients with similar numbers of steps."""
         order = np.argsort(-self.setting.steps(cohort), kind="stable")
-        return _slices(cohort[order], self.chunk)
+        return slices(cohort[order], self.chunk)
 
     def _work(self, work: Work, given: Tree, own: Tree, who: np.ndarray, purpose: str, number: int) -> Tree:
-        keys = self.setting.keys(purpose, number, who).numpy()
-        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)), _quiet():
+        """What clients make of what they are given and have, with their own keys."""
+        return self.work(work, given, own, who, self.setting.keys(purpose, number, who), purpose, number)
+
+    def work(
+        self,
+        work: Work,
+        given: Tree,
+        own: Tree,
+        who: np.ndarray,
+        keys: Tensor,
+        what: str,
+        number: int,
+        at_server: bool = False,
+    ) -> Tree:
+        """What a stack of holders makes of what it is given and has, with these keys; the server is holder 0."""
+        site = self._server if at_server else self._clients
+        with telling(f"{self.setting.method.name}: {what} work", number, self._named(who)), _quiet():
             carry = _each(work.start, len(who))(given, own)
             for place, phase in enumerate(work.phases):
-                folded = torch.from_numpy(keyed.fold(keys, place))
-                carry = self._phase(phase, given, carry, who, folded, self._clients)
+                folded = torch.from_numpy(keyed.fold(keys.numpy(), place))
+                carry = self._phase(phase, given, carry, who, folded, site)
             return _each(work.finish, len(who))(given, carry)
 
     def _phase(self, phase: Phase, given: Tree, carry: Tree, who: np.ndarray, keys: Tensor, site: Site | None) -> Tree:
@@ -274,5 +299,6 @@ def _as_row(leaf: Tensor) -> Tensor:
     return leaf[None]
 
 
-def _slices(who: np.ndarray, size: int) -> Iterator[np.ndarray]:
+def slices(who: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """So many at a time."""
     return (who[begin : begin + size] for begin in range(0, len(who), size))

@@ -135,7 +135,7 @@ def objective(task: Task, hyper: Hyper, own: Params, still: Params, support: Bat
     model = {name: own[name] for name in task.params}
     seen, asked = task.features(model, support), task.features(model, query)
     loss = head_loss(task, adapted(task, hyper.eta, head_of(task, own), seen, support), asked, query)
-    if not hyper.alpha:
+    if trees.is_zero(hyper.alpha):
         return loss
     log_variance = nnf.linear(asked, *(own[name] for name in LATENT))
     return loss + hyper.alpha * (

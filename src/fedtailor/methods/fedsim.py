@@ -55,14 +55,14 @@ class Hyper(pieces.Local):
 def meta_step(hyper: Hyper, loss: Loss, state: State, change: Params, batches: tuple[Batch, ...]) -> Params:
     """The corrected change of one upload, or of the mean: Delta - beta_t (v - c d)."""
     theta, phi = state.params, trees.add(state.params, change)
-    if not hyper.beta:
+    if trees.is_zero(hyper.beta):
         return change
     if hyper.first == "server":
         v = calculus.gradient(loss, phi, batches[1])
     else:
         v = trees.scaled(change, -hyper.lam if hyper.first == "scaled" else -1.0)
     meta_gradient = v
-    if hyper.c:
+    if not trees.is_zero(hyper.c):
         point = theta if hyper.at == "server" else phi
         meta_gradient = trees.add(v, hessian_times(hyper, loss, point, batches[0], v), -hyper.c)
     decay = optim.schedule(hyper.decay, hyper.decay_rounds) if hyper.decay_rounds else optim.constant()

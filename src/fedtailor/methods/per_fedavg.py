@@ -57,7 +57,7 @@ def meta_step(
     (own, memory), (inner, curved, outer) = carry, batches
     ahead = trees.add(own, calculus.gradient(loss, own, inner), -hyper.alpha)
     direction = calculus.gradient(loss, ahead, outer)
-    if hyper.alpha and hyper.variant != "fo":
+    if hyper.variant != "fo" and not trees.is_zero(hyper.alpha):
         direction = trees.add(direction, hessian_times(hyper, loss, own, curved, direction), -hyper.alpha)
     return optimiser.update(direction, memory, own)
 

@@ -1,10 +1,13 @@
 """Several methods and seeds on the same clients, cohorts and first weights: a folder of runs, one table, one report."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from fedtailor.engines import Party
 from fedtailor.errors import require
 from fedtailor.run import build
+from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
 from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener, Outcome, resume, start
@@ -33,14 +36,24 @@ def compare(
         _refuse_other(spec, folder_of(out, spec))
     outcomes: list[Outcome] = []
     firsts: FirstModels = {}
-    for spec in specs:
-        place = folder_of(out, spec)
-        begun = (place / "spec.json").exists()
-        again = (place, listeners, stop, firsts)
-        outcomes.append(resume(*again) if begun else start(spec, *again))
-        if not outcomes[-1].finished:
+    for group in in_groups(specs, lambda spec: spec.label or spec.method, comparison.at_once()):
+        outcomes += abreast([partial(_run, spec, folder_of(out, spec), listeners, stop, firsts) for spec in group])
+        if not all(outcome.finished for outcome in outcomes):
             break
     return outcomes
+
+
+def _run(
+    spec: Spec,
+    place: Path,
+    listeners: tuple[Listener, ...],
+    stop: Callable[[], bool],
+    firsts: FirstModels,
+    party: Party | None,
+) -> Outcome:
+    """Starts a run, or goes on with it."""
+    again = (place, listeners, stop, firsts, party)
+    return resume(*again) if (place / "spec.json").exists() else start(spec, *again)
 
 
 def folder_of(out: Path, spec: Spec) -> Path:

@@ -16,6 +16,7 @@ import torch
 
 from fedtailor import engines
 from fedtailor.data.dataset import FederatedDataset
+from fedtailor.engines import Party
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.errors import require
 from fedtailor.run import build, together
@@ -67,15 +68,16 @@ def start(
     listeners: tuple[Listener, ...] = (),
     stop: Callable[[], bool] = bool,
     firsts: FirstModels | None = None,
+    party: Party | None = None,
 ) -> Outcome:
-    """Starts a run in a new folder. `stop` is asked after every round."""
+    """Starts a run in a new folder. `stop` is asked after every round; a `party` is of runs that go side by side."""
     folder = Folder(out)
     data = build.dataset(spec)
     build.setting(spec, data)
     hearing = (*logger(spec.log, folder.path), *listeners)
     with disk_trouble(folder.path, "nothing was begun, so mend that and run it again."):
         folder.create(spec)
-    return _go(spec, data, folder, hearing, stop, firsts)
+    return _go(spec, data, folder, hearing, stop, firsts, party)
 
 
 def resume(
@@ -83,13 +85,14 @@ def resume(
     listeners: tuple[Listener, ...] = (),
     stop: Callable[[], bool] = bool,
     firsts: FirstModels | None = None,
+    party: Party | None = None,
 ) -> Outcome:
     """Goes on with a run from its last whole checkpoint; a finished run is left as it is."""
     folder = Folder(out)
     spec = folder.spec()
     if folder.begun() and (record := folder.record())["status"] == "finished":
         return Outcome(record, True)
-    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop, firsts)
+    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop, firsts, party)
 
 
 def _go(
@@ -99,6 +102,7 @@ def _go(
     listeners: tuple[Listener, ...],
     stop: Callable[[], bool],
     firsts: FirstModels | None,
+    party: Party | None,
 ) -> Outcome:
     again = f"what was saved before is whole, so mend that and go on with: {resume_command(folder.path)}"
     scratch = folder.path / "scratch"
@@ -106,7 +110,7 @@ def _go(
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             setting = build.setting(spec, data, folder.path, scratch if spec.memory == "files" else None)
-            return _on(spec, data, setting, folder, listeners, stop, {} if firsts is None else firsts)
+            return _on(spec, data, setting, folder, listeners, stop, {} if firsts is None else firsts, party)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -119,12 +123,13 @@ def _on(
     listeners: tuple[Listener, ...],
     stop: Callable[[], bool],
     firsts: FirstModels,
+    party: Party | None,
 ) -> Outcome:
     """From the last checkpoint, or from the first round, to the end or until asked to stop."""
     earlier = folder.record() if folder.begun() else None
     if earlier:
         require_same_data(earlier, setting.data)
-    engine, choices = _engine(spec, setting, folder.path, earlier["choices"] if earlier else None)
+    engine, choices = _engine(spec, setting, folder.path, earlier["choices"] if earlier else None, party)
     checkpoints, state = Checkpoints(folder.path), setting.first_state()
     found = checkpoints.latest(state, setting.memory, setting.method.new_memory(state))
     if found is None and spec.seed not in firsts:
@@ -220,7 +225,11 @@ def _finish(
     scored = evaluate_fully(setting, engine, state, groups, spec.score)
     module = setting.task.module(state.params)
     write_tensors(folder.path / "model.safetensors", dict(module.state_dict()))
-    total = cost(folder) | _personal(spec, setting, meter, groups) | {"scoring_seconds": time.perf_counter() - began}
+    total = (
+        cost(folder)
+        | _personal(spec, setting, meter, groups)
+        | {"scoring_seconds": (time.perf_counter() - began) / engine.abreast}
+    )
     record = record | {
         "status": "finished",
         "rounds": rounds,
@@ -248,7 +257,7 @@ def cost(folder: Folder) -> dict[str, float]:
 
 
 def _engine(
-    spec: Spec, setting: Setting, home: Path, earlier: Mapping[str, Any] | None
+    spec: Spec, setting: Setting, home: Path, earlier: Mapping[str, Any] | None, party: Party | None
 ) -> tuple[Engine, dict[str, Any]]:
     """The engine, with choices made now or, if the run is resumed, made before and only honoured now."""
     threads = earlier["threads"] if earlier else spec.threads
@@ -257,7 +266,8 @@ def _engine(
     asked = earlier or {"engine": spec.engine, "chunk": spec.chunk, "compile": spec.compile}
     how = (asked["engine"], asked["chunk"], asked["compile"])
     together.begin(spec, home, how, setting.data)
-    engine = engines.make(setting, *how)
+    together_with = party if asked["engine"] == "vectorised" else None
+    engine = together_with.engine(setting, *how[1:]) if together_with else engines.make(setting, *how)
     now = engines.choices(engine)
     if earlier is None:
         more = {"precision": spec.precision, "threads": torch.get_num_threads(), "notes": list(engine.notes)}

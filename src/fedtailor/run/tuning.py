@@ -10,14 +10,17 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Column, Table
 
+from fedtailor.engines import Party
 from fedtailor.errors import DivergedError, InputError, nearest, require
 from fedtailor.run import build
+from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
 from fedtailor.run.files import read_json, write_bytes, write_json
 from fedtailor.run.record import Folder
@@ -63,9 +66,10 @@ def tune(
         build.setting(trial.spec, data)
     firsts: FirstModels = {}
     done: list[Trial] = []
-    for trial in trials:
-        done.append(trial._replace(figure=_run(trial, listeners, stop, firsts)))
-        if done[-1].figure is None:
+    for group in in_groups(trials, lambda trial: trial.word, comparison.at_once()):
+        found = abreast([partial(_run, trial, listeners, stop, firsts) for trial in group])
+        done += [trial._replace(figure=figure) for trial, figure in zip(group, found, strict=True)]
+        if any(figure is None for figure in found):
             return [*done, *trials[len(done) :]]
         write_json(out / "trials.json", [_listed(each) for each in done])
     write_bytes(out / "chosen.toml", chosen_file(comparison, done).encode())
@@ -167,13 +171,19 @@ def _drawn(values: list[Any] | _Range, draws: np.random.Generator) -> Any:
     return values[draws.integers(len(values))]
 
 
-def _run(trial: Trial, listeners: tuple[Listener, ...], stop: Callable[[], bool], firsts: FirstModels) -> float | None:
+def _run(
+    trial: Trial,
+    listeners: tuple[Listener, ...],
+    stop: Callable[[], bool],
+    firsts: FirstModels,
+    party: Party | None,
+) -> float | None:
     """A trial's figure, after going on with it if it was begun."""
     begun = (trial.place / "spec.json").exists()
     same = not begun or Folder(trial.place).spec() == trial.spec
     require(same, f"'{trial.place}' holds another trial; choose another folder with out=DIR.")
     try:
-        again = (trial.place, listeners, stop, firsts)
+        again = (trial.place, listeners, stop, firsts, party)
         outcome = resume(*again) if begun else start(trial.spec, *again)
     except DivergedError:
         return math.nan
