@@ -40,6 +40,7 @@ class Told:
     def __init__(self, console: Console) -> None:
         self.console, self._asked, self._described = console, False, False
         self._going: list[str] = []
+        self._first = ""
         columns = (
             TextColumn("{task.fields[name]}"),
             BarColumn(bar_width=24),
@@ -78,6 +79,10 @@ class Told:
         if line:
             self.console.print(line, highlight=False, markup=False)
 
+    def tell_first(self, line: str) -> None:
+        """Says something once the first run begins, when everything has been checked."""
+        self._first = line
+
     def asked_to_stop(self) -> bool:
         """Whether somebody has."""
         return self._asked
@@ -85,6 +90,7 @@ class Told:
     def began(self, record: Mapping[str, Any], done: int) -> None:
         """Says what is beginning, or going on."""
         if not self._described:
+            self.tell(self._first)
             self.console.print(_described(record["data"]), highlight=False)
             self._described = True
         for line in record["choices"]["notes"]:

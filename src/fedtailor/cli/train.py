@@ -93,7 +93,7 @@ def compare(
     out = out or next_folder(comparison.data)
     console = Console()
     with Told(console) as told:
-        told.tell(added(asked, comparison))
+        told.tell_first(added(asked, comparison))
         outcomes = run_all(comparison, out, (told,), told.asked_to_stop, told.tell)
     again = f"{program()} {shlex.join(['compare', *rest, f'out={out}'])}"
     _end(console, out, [each.record for each in outcomes], all(each.finished for each in outcomes), again)

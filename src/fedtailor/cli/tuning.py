@@ -41,7 +41,7 @@ def tune(
     out = out or next_folder(f"tune-{comparison.data}")
     console = Console()
     with Told(console) as told:
-        told.tell(added(asked, comparison))
+        told.tell_first(added(asked, comparison))
         trials = run_all(comparison, out, (told,), told.asked_to_stop, told.tell)
     console.print(table(trials))
     if any(trial.figure is None for trial in trials):

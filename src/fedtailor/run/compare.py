@@ -29,11 +29,11 @@ def compare(
     _refuse_foreign(out)
     data = build.dataset(specs[0])
     specs, said = budgeted(comparison, specs, data)
-    if said:
-        tell(said)
     for spec in specs:
         build.setting(spec, data)
         _refuse_other(spec, folder_of(out, spec))
+    if said:
+        tell(said)
     outcomes: list[Outcome] = []
     firsts: FirstModels = {}
     for group in in_groups(specs, lambda spec: spec.label or spec.method, comparison.at_once()):

@@ -142,6 +142,12 @@ def scored(line: Line, group: str, stage: str, figure: str) -> list[np.ndarray]:
     return [each for each in values if not np.isnan(each).all()]
 
 
+def windowed(line: Line, group: str, stage: str, figure: str) -> list[float]:
+    """For each run that knows it the mean over the looks in the last fifth of its rounds."""
+    found = [run["window"]["mean"].get(group, {}).get(stage, {}).get(figure) for run in line.runs if run.get("window")]
+    return [float(value) for value in found if value is not None]
+
+
 def stage_of(scores: Record, stage: str) -> Record:
     """The figures before personalising, after it, or after so many of its steps; none where there are none."""
     found: Record = scores.get(stage) or (scores.get("after_steps") or {}).get(stage) or {}
@@ -168,8 +174,9 @@ def _row(label: str, number: int, line: Line, metric: Metric, stages: Sequence[s
     for group in GROUPS:
         for stage in stages:
             spreads = [spread(values, metric.higher_is_better) for values in scored(line, group, stage, metric.name)]
-            clients = [found.std for found in spreads]
-            cells |= summed_up(f"{group}.{stage}", [found.mean for found in spreads], clients)
+            clients, means = [found.std for found in spreads], [found.mean for found in spreads]
+            late = windowed(line, group, stage, metric.name)
+            cells |= summed_up(f"{group}.{stage}", late if len(late) == len(means) else means, clients)
             cells |= summed_up(f"{group}.worst", [found.worst_tenth for found in spreads])
     costs = [cost_of(run) for run in line.runs]
     for key in COSTS:

@@ -1,16 +1,17 @@
-"""Figures beside the table's: of the last rounds together, after a few passes, over examples, over classes; pace."""
+"""Figures beside the table's: of the last round alone, after a few passes, over examples, over classes; pace."""
 
 from collections.abc import Sequence
 from typing import Any
 
-from fedtailor.run.report.figures import Column, Row, groups_of, rows, stages_of, summed_up
+from fedtailor.run.metrics import spread
+from fedtailor.run.report.figures import Column, Row, groups_of, rows, scored, stages_of, summed_up, windowed
 from fedtailor.run.report.grouping import Line, Metric, Record
 from fedtailor.run.report.pieces import text
 from fedtailor.run.report.table import grid
 
 CAPTION = (
-    "Averaged over seeds, after personalising. Last fifth: the mean over clients and over the rounds that were scored "
-    "in the last fifth of all. Passes: of personalising, over a client's own examples. Over examples: every test "
+    "Averaged over seeds, after personalising. Last round: the mean over clients, at the end. "
+    "Passes: of personalising, over a client's own examples. Over examples: every test "
     "example counts the same. F1: the mean over classes. Loss: over examples. Rounds to 50 %: the first at which the "
     "mean over clients was there."
 )
@@ -34,7 +35,7 @@ def _columns(lines: Sequence[Line], metric: Metric) -> list[Column]:
     higher, scale = metric.higher_is_better, metric.scale
     found = []
     for group in groups_of(lines):
-        found.append(Column(f"{group}.window", group, "last fifth", higher, scale))
+        found.append(Column(f"{group}.last", group, "last round", higher, scale))
         for step in stages_of(lines)[1:-1]:
             found.append(Column(f"{group}.{step}", group, f"{step} pass{'' if step == '1' else 'es'}", higher, scale))
         found.append(Column(f"{group}.acc_micro", group, "over examples", higher, scale))
@@ -52,7 +53,9 @@ def _row(row: Row, line: Line, metric: Metric) -> Row:
     """The same row with more figures."""
     cells = {key: figure._replace(over_clients=None) for key, figure in row.cells.items()}
     for group in groups_of([line]):
-        cells |= summed_up(f"{group}.window", _found(line, "window", "mean", group, "after", metric.name))
+        if windowed(line, group, "after", metric.name):  # else the table has the last round's already
+            last = [spread(values).mean for values in scored(line, group, "after", metric.name)]
+            cells |= summed_up(f"{group}.last", last)
         cells |= summed_up(f"{group}.T_0.5", _found(line, "pace", group, "after", "T_0.5"))
         for name in _SUMMED:
             cells |= summed_up(f"{group}.{name}", _found(line, "summary", group, "after", name))

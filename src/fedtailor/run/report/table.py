@@ -12,7 +12,8 @@ CAPTION = (
     "Shown: {unit} on test examples, {direction}. Large: mean over clients, averaged over seeds. Small: standard "
     "deviation over clients{seeds}. Worst tenth: mean over the tenth of the clients that fare worst, after "
     "personalising where there is such a figure. local: clients who took part in training; new: clients never seen. "
-    "All are of the last round; costs are of training. The best figure of a column has a mark{level}."
+    "Means are over the looks in the last fifth of the rounds, everything else is of the last round; costs are of "
+    "training. The best figure of a column has a mark{level}."
 )
 LEVEL = ", and so have those level with it, from which it differs by no more than either does over seeds"
 
