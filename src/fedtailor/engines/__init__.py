@@ -10,6 +10,7 @@ import torch
 
 from fedtailor.data.batching import sizes_of
 from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named, one_step_each
+from fedtailor.engines.compiling import keep_compiled
 from fedtailor.engines.distributed import Distributed, for_a_rank
 from fedtailor.engines.measuring import Peak, chunk_that_fits
 from fedtailor.engines.memory import Memory
@@ -52,6 +53,8 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     if trial.failure:
         return OneByOne(setting, (f"{who} runs one client at a time, since vmap cannot run it: {trial.failure}",))
     notes = trial.notes
+    if compile:
+        keep_compiled()
     if compile and (reason := why_not_compiled(setting.device)):
         notes = (*notes, f"{who} runs uncompiled, since torch.compile does not work here: {reason}")
     fits = chunk or chunk_that_fits(trial.bytes, setting.device)

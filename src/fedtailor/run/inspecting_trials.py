@@ -78,7 +78,7 @@ class Bench:
         cohort = min(self.spec.cohort, len(self.data.groups["train"]))
         run: dict[str, Any] = {"rounds": number + count, "seed": self.spec.seed, "device": self.spec.device}
         setting = prepare(method, self.task, self.data, cohort=cohort, **run, **hyper, **own)
-        engine = engines.make(setting, self.spec.engine, self.spec.chunk, self.spec.compile)
+        engine = engines.make(setting, self.spec.engine, self.spec.chunk, self.spec.compile is True)
         first = setting.first_state(params)
         state = first._replace(round=torch.full_like(first.round, number))
         for done in islice(round_loop(setting, engine, state, cohort), count):

@@ -18,6 +18,7 @@ from fedtailor import engines
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import Party
 from fedtailor.engines.base import Engine, Setting
+from fedtailor.engines.compiling import Decision, decided
 from fedtailor.errors import require
 from fedtailor.run import build, together
 from fedtailor.run.checkpoint import Checkpoints
@@ -256,6 +257,17 @@ def cost(folder: Folder) -> dict[str, float]:
     return {name: sum(entry.get(name, 0) for entry in rounds) for name in COSTS}
 
 
+def _decision(spec: Spec, setting: Setting, earlier: Mapping[str, Any] | None) -> Decision:
+    """Whether to compile: as was asked for, as was decided before, or as measured now."""
+    if earlier:
+        return Decision(earlier["compile"], earlier.get("compile_why", ""))
+    if spec.compile != "auto":
+        return Decision(spec.compile, "asked for")
+    if spec.engine == "one_by_one" or not setting.method.client.phases:
+        return Decision(False, "there is nothing to compile")
+    return decided(setting, cohort_of(setting, spec.cohort), spec.rounds, spec.chunk)
+
+
 def _engine(
     spec: Spec, setting: Setting, home: Path, earlier: Mapping[str, Any] | None, party: Party | None
 ) -> tuple[Engine, dict[str, Any]]:
@@ -263,14 +275,17 @@ def _engine(
     threads = earlier["threads"] if earlier else spec.threads
     if threads:
         torch.set_num_threads(threads)
-    asked = earlier or {"engine": spec.engine, "chunk": spec.chunk, "compile": spec.compile}
+    decision = _decision(spec, setting, earlier)
+    asked = earlier or {"engine": spec.engine, "chunk": spec.chunk, "compile": decision.compile}
     how = (asked["engine"], asked["chunk"], asked["compile"])
     together.begin(spec, home, how, setting.data)
     together_with = party if asked["engine"] == "vectorised" else None
     engine = together_with.engine(setting, *how[1:]) if together_with else engines.make(setting, *how)
     now = engines.choices(engine)
     if earlier is None:
-        more = {"precision": spec.precision, "threads": torch.get_num_threads(), "notes": list(engine.notes)}
+        said = [f"compiled: {decision.why}"] if decision.compile and spec.compile == "auto" else []
+        more: dict[str, Any] = {"precision": spec.precision, "threads": torch.get_num_threads()}
+        more |= {"notes": [*engine.notes, *said], "compile_why": decision.why}
         return engine, now | more
     for name, value in now.items():
         require(
