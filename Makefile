@@ -3,13 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow check format bench build clean
+.PHONY: help demo test slow check format peers bench build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
 	@echo "make test    run the tests; make slow: the long ones too"
 	@echo "make check   format, lint, types, layers; make format: mend the format"
-	@echo "make bench   measure speed; make build: build the wheel; make clean: remove what was made"
+	@echo "make bench   measure speed beside other projects (10 minutes); make build: build the wheel; make clean: remove what was made"
 
 .venv/made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtailor needs Python 3.11 or newer, this is " + sys.version)'
@@ -46,11 +46,23 @@ format: .venv/developer
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Peers have environments of their own, with the same torch. One that cannot be made is left out of the comparison.
+.venv-peers/%/made: benchmarks/peers/%.txt constraints.txt
+	$(PYTHON) -m venv .venv-peers/$*
+	.venv-peers/$*/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -r $<
+	@touch $@
+
+peers: .venv-peers/pfl/made .venv-peers/fedjax/made .venv-peers/flwr/made
+
 bench: .venv/developer
+	-@$(MAKE) --keep-going peers
+	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/engines.py
+	$(BIN)/python benchmarks/costs.py
+	$(BIN)/python benchmarks/report.py
 
 build: .venv/developer
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf .venv runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-peers runs dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

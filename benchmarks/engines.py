@@ -6,7 +6,6 @@ ways end with the same weights up to rounding.
 """
 
 import itertools
-import platform
 import statistics
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from fedtailor.engines.base import Setting, batches_alone
 from fedtailor.run.fitting import prepare
 from fedtailor.run.loop import round_loop
 from fedtailor.types import Params
+from results import in_words, machine, save, spread
 
 REPEATS = 5
 MLP = partial(models.mlp, 784, (80, 60), 10, nn.ELU)
@@ -90,16 +90,18 @@ def measured(clients: int) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    """Prints the table."""
-    model = "MLP 784-80-60-10, batch 40, 10 steps a client"
-    print(f"FedAvg, {model}; torch {torch.__version__}, {torch.get_num_threads()} threads, {platform.machine()}")
+    """Prints the table, and writes what is in it."""
+    here, found = machine(), dict[str, dict[str, list[float]]]()
+    print(f"FedAvg, MLP 784-80-60-10, batch 40, 10 steps a client; {in_words(here)}")
     table = Table("clients", "loop, ms", *(f"{way}, ms" for way in ENGINES), *(f"loop/{way}" for way in ENGINES))
     for clients in (10, 50):
-        times = measured(clients)
+        times = found[str(clients)] = measured(clients)
         middle = {way: statistics.median(values) for way, values in times.items()}
-        cells = [f"{middle[way]:.0f} ({min(values):.0f}-{max(values):.0f})" for way, values in times.items()]
-        table.add_row(str(clients), *cells, *(f"{middle['loop'] / middle[way]:.1f}" for way in ENGINES))
+        table.add_row(
+            str(clients), *map(spread, times.values()), *(f"{middle['loop'] / middle[way]:.1f}" for way in ENGINES)
+        )
     Console(width=140).print(table)
+    save("engines", {"machine": here, "clients": found})
 
 
 if __name__ == "__main__":
