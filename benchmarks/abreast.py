@@ -10,6 +10,7 @@ the same weights both ways.
 
 import statistics
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
@@ -36,7 +37,7 @@ def run(setting: Setting, party: Party | None) -> Params:
     return list(islice(loop, ROUNDS))[-1].state.params
 
 
-def measured(model: partial[nn.Module], data: FederatedDataset, batch: int) -> dict[str, list[float]]:
+def measured(model: Callable[[], nn.Module], data: FederatedDataset, batch: int) -> dict[str, list[float]]:
     """Seconds for all runs, both ways."""
     times: dict[str, list[float]] = {"one after another": [], "in one stack": []}
     for _ in range(REPEATS):
