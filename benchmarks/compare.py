@@ -1,0 +1,159 @@
+"""How fast a round of FedAvg is: this project beside its peers, on the same data, batches and first weights.
+
+    python benchmarks/compare.py [quick] [cuda] [cnn|mlp] [dataloader pfl ...]
+
+Every way is a process of its own, peers in an environment of their own (.venv-peers/NAME, made by `make bench`); those
+whose environment is missing are left out. They are told to train in turn, so that whatever else the machine does meets
+all alike, and only one trains at a time. All must take equally many gradient steps and end with the same weights, or
+nothing is reported. Results are written if nothing but the device is chosen.
+"""
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from fedtailor import keyed, models
+from fedtailor.data.batching import places
+from fedtailor.purity import drawn_from
+from peers.nets import NETS, weights_of
+from peers.ours import SEED, setting_of
+from peers.protocol import Weights, Work, write
+from processes import LOOP, OURS, Process, python_of
+from results import machine, save, spread
+
+WAYS = {  # a number: of threads, if not as many as there are cores; FedJAX's and Flower's environments have no GPU
+    "cpu": (OURS, LOOP, "dataloader-1", "pfl", "fedjax", "flwr"),
+    "cuda": (OURS, LOOP, "pfl"),
+}
+WARM_UP, REST_S = 2, 0.3  # rounds; seconds between turns, in which threads that wait for work fall asleep
+# Of how far the weights have moved: rounding decides on which side of its kink an activation of the CNN falls.
+TOLERANCES = {"cnn": 2e-2, "mlp": 1e-3}
+PEOPLE, LR = 100, 0.01
+
+
+class Case(NamedTuple):
+    """A work to be done by everybody."""
+
+    net: str
+    clients: int
+    batch: int
+    rounds: int  # in a turn
+    turns: int = 7
+    steps: int = 10  # of each client
+
+    @property
+    def title(self) -> str:
+        """The case in words."""
+        return f"{self.net.upper()}, {self.clients} clients, batch {self.batch}, {self.steps} steps"
+
+
+CASES = (Case("cnn", 10, 20, 1, turns=5), Case("mlp", 10, 40, 5), Case("mlp", 50, 40, 2))
+FIRST: dict[str, Callable[[], nn.Module]] = {
+    "cnn": partial(models.fedsim_femnist, (1, 28, 28), 62),
+    "mlp": partial(models.mlp, 784, (80, 60), 10, nn.ELU),
+}
+
+
+def first_weights(net: str) -> Weights:
+    """The weights to begin with: those of this project's model of that name, under the names of the plain one."""
+    with drawn_from(SEED):
+        drawn = weights_of(FIRST[net]())
+    return dict(zip(weights_of(NETS[net]()), drawn.values(), strict=True))
+
+
+def work_of(case: Case, rounds: int) -> Work:
+    """Random images, and the cohorts and batches that this project's keys give."""
+    draws, examples = np.random.default_rng(0), case.steps * case.batch
+    images = draws.integers(0, 256, (PEOPLE, examples, 1, 28, 28), dtype=np.uint8)
+    labels, nobody = draws.integers(0, 10, (PEOPLE, examples)), np.zeros((0, case.clients), np.int64)
+    work = Work(case.net, images, labels, first_weights(case.net), nobody, nobody, case.batch, LR)
+    setting = setting_of(work)
+    plan, people = setting.method.client.phases[0].plan, setting.data.groups["train"]
+    cohorts, orders = [], []
+    for number in range(rounds):
+        chosen = people[keyed.choice(keyed.key(SEED, "cohort", number), len(people), case.clients).numpy()]
+        keys = keyed.fold(setting.keys("client", number, chosen), 0)
+        rows = [place.rows for (place,) in places(plan, setting.data.clients, chosen, keys, case.steps)]
+        cohorts.append(chosen)
+        orders.append(np.concatenate([each.numpy() for each in rows], 1) % examples)
+    return work._replace(cohorts=np.stack(cohorts), orders=np.stack(orders))
+
+
+def measured(case: Case, ways: tuple[str, ...], device: str) -> dict[str, Any]:
+    """Every way's milliseconds, once all have been found to do the same."""
+    rounds = WARM_UP + case.turns * case.rounds
+    work = work_of(case, rounds)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        path = Path(folder) / "work.npz"
+        write(path, work)
+        running = []
+        for way in ways:
+            running.append(Process(way, path, device))
+            stack.callback(running[-1].close)
+            running[-1].train(WARM_UP)
+        for _ in range(case.turns):
+            for process in running:
+                time.sleep(REST_S)
+                process.times.append(process.train(case.rounds))
+        ends = {process.way: process.finish() for process in running}
+        gaps = refuse_unequal(ends, work, rounds * work.steps_a_round())
+        versions = {name: number for process in running for name, number in process.versions.items()}
+        times = {process.way: process.times for process in running}
+    return {"title": case.title, "ms": times, "gaps": gaps, "steps": work.steps_a_round(), "versions": versions}
+
+
+def refuse_unequal(ends: dict[str, tuple[int, Weights]], work: Work, steps: int) -> dict[str, float]:
+    """How far everybody's weights are from the loop's, of how far these moved; stops if somebody did something else."""
+    reference = flat(ends[LOOP][1])
+    moved = np.linalg.norm(reference - flat(work.weights))
+    gaps = {way: float(np.linalg.norm(flat(end) - reference) / moved) for way, (_, end) in ends.items()}
+    for way, (taken, _) in ends.items():
+        if taken != steps or not gaps[way] < TOLERANCES[work.net]:
+            raise SystemExit(f"{way}: unequal work: {taken} steps of {steps}, weights {gaps[way]:.1e} off the loop's.")
+    return gaps
+
+
+def flat(weights: Weights) -> NDArray[np.float32]:
+    """All weights in one row."""
+    return np.concatenate([value.reshape(-1) for value in weights.values()])
+
+
+def show(found: dict[str, Any]) -> None:
+    """Prints one case."""
+    table = Table("way", "ms a round", "of ours", "weights off the loop's", title=found["title"], title_justify="left")
+    own = statistics.median(found["ms"][OURS])
+    for way, times in found["ms"].items():
+        ratio = statistics.median(times) / own
+        table.add_row(way, spread(times), f"{ratio:.2f}", f"{found['gaps'][way]:.1e}")
+    Console(width=100).print(table)
+
+
+def main(words: list[str]) -> None:
+    """Measures every case and writes what came out."""
+    device = "cuda" if "cuda" in words else "cpu"
+    chosen = tuple(way for way in WAYS[device] if way in words) or WAYS[device]
+    ways = tuple(dict.fromkeys((OURS, LOOP, *(way for way in chosen if python_of(way)))))
+    for way in set(chosen) - set(ways):
+        print(f"{way} is left out: there is no .venv-peers/{way}; make bench makes it.")
+    here, cases = machine(device), []
+    for case in [case for case in CASES if case.net in words] or CASES:
+        cases.append(measured(case._replace(turns=2, rounds=1) if "quick" in words else case, ways, device))
+        show(cases[-1])
+    if set(words) <= {"cuda"}:
+        save("peers" if device == "cpu" else "peers-gpu", {"machine": here, "cases": cases})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
