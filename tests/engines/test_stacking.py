@@ -124,6 +124,36 @@ def test_runs_of_unequal_length_and_at_other_rounds_work_together() -> None:
     assert distance(alone, abreast([partial(job, seed) for seed in range(3)])) < 1e-10
 
 
+def test_runs_that_want_other_things_scored_at_once_get_them() -> None:
+    """One looks at its clients as ever, another after a single step of personalising, a third after two."""
+    settings = [[setting_of("fedavg", seed, {"lr": 0.1 + seed / 10}) for seed in range(3)] for _ in range(2)]
+    steps = (None, 1, 2)
+
+    def wanted(setting: Setting, engine: Engine, count: int | None) -> Any:
+        work = setting.method.personalise
+        plans = (phase._replace(plan=phase.plan._replace(epochs=None, steps=count)) for phase in work.phases)
+        short = None if count is None else work._replace(phases=tuple(plans))
+        return tuple(engine.score(setting.first_state(), setting.data.groups["train"], short))
+
+    def job(number: int, party: Party | None) -> Any:
+        assert party is not None
+        setting = settings[1][number]
+        return wanted(setting, party.engine(setting, None, False), steps[number])
+
+    alone = [wanted(each, engines.make(each), count) for each, count in zip(settings[0], steps, strict=True)]
+    assert distance(alone, abreast([partial(job, number) for number in range(3)])) < 1e-10
+
+
+def test_runs_with_other_choices_keep_to_them() -> None:
+    settings, chunks = [setting_of("fedavg", seed, {}) for seed in range(2)], (2, 3)
+
+    def job(number: int, party: Party | None) -> Any:
+        assert party is not None
+        return engines.choices(party.engine(settings[number], chunks[number], False))["chunk"]
+
+    assert abreast([partial(job, number) for number in range(2)]) == [2, 3]
+
+
 def test_lifting_finds_the_numbers_that_differ() -> None:
     rows: list[list[float]] = []
     build = lifting([partial(max, 1.0, default=(0.5, "a")), partial(max, 2.0, default=(0.5, "a"))], rows)

@@ -22,7 +22,7 @@ from fedtailor.engines.lifting import Build, CannotLiftError, lifting
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.vectorised import Vectorised, slices
 from fedtailor.errors import WorkError
-from fedtailor.types import Batch, Gathered, Phase, State, Tree, Work
+from fedtailor.types import Batch, Gathered, Phase, Plan, State, Tree, Work
 
 
 class Training(NamedTuple):
@@ -123,13 +123,14 @@ class Party:
         return found
 
     def _assembled(self, asked: dict[int, Any]) -> dict[int, Any]:
-        settings, (_, chunk, compile) = [each.setting for each in asked.values()], next(iter(asked.values()))
-        first = self._make(settings[0], "vectorised", chunk, compile)
-        if isinstance(first, Vectorised) and len(settings) > 1 and (stack := _stack(settings, first)):
+        settings, hows = ([each.setting for each in asked.values()], [each[1:] for each in asked.values()])
+        first = self._make(settings[0], "vectorised", *hows[0])
+        alike = len(settings) > 1 and len(set(hows)) == 1  # a run that is gone on with keeps to what was chosen for it
+        if alike and isinstance(first, Vectorised) and (stack := _stack(settings, first)):
             self.meeting.answer = stack.answer
             members = [Member(run, self.meeting, first.sibling(each)) for run, each in enumerate(settings)]
             return dict(zip(asked, members, strict=True))
-        others = (self._make(setting, "vectorised", chunk, compile) for setting in settings[1:])
+        others = (self._make(each, "vectorised", *how) for each, how in zip(settings[1:], hows[1:], strict=True))
         return dict(zip(asked, [first, *others], strict=True))
 
 
@@ -154,8 +155,8 @@ class Stack:
         scoring = {run: each for run, each in in_order if isinstance(each, Scoring)}
         if training:
             answers |= self._trained(training)
-        if scoring:
-            answers |= self._scored(scoring)
+        for plans in dict.fromkeys(map(_plans, scoring.values())):
+            answers |= self._scored({run: each for run, each in scoring.items() if _plans(each) == plans})
         return answers
 
     def _trained(self, asked: dict[int, Training]) -> dict[int, Trained]:
@@ -201,11 +202,10 @@ class Stack:
 
     def _scored(self, asked: dict[int, Scoring]) -> dict[int, Scored]:
         runs, who = _rows({run: each.who for run, each in asked.items()})
-        special = [each.personalise for each in asked.values()]
-        work = self._personalise
-        if any(special):
-            own = [each.personalise or self._settings[run].method.personalise for run, each in asked.items()]
-            work = LiftedWork([own[list(asked).index(run)] if run in asked else own[0] for run in range(self._count)])
+        work, (first, *_) = self._personalise, asked.values()
+        if first.personalise is not None:  # then all of these are other ones, with the same plans
+            others = {run: each.personalise or first.personalise for run, each in asked.items()}
+            work = LiftedWork([others.get(run, first.personalise) for run in range(self._count)])
         found = [
             self._chunk_scored(asked, work, runs[some], who[some])
             for some in slices(np.arange(len(who)), self._engine.chunk)
@@ -298,6 +298,11 @@ class LiftedWork:
         made = copy.copy(self)
         made.work = self.work._replace(phases=())
         return made
+
+
+def _plans(asked: Scoring) -> tuple[Plan, ...] | None:
+    """By what steps clients personalise, if not as the method does: only equal ones can be taken together."""
+    return None if asked.personalise is None else tuple(phase.plan for phase in asked.personalise.phases)
 
 
 def _start(build: Build, given: Tree, own: tuple[Any, Tree, Tree]) -> Tree:
