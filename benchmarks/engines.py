@@ -23,7 +23,7 @@ from fedtailor import engines, keyed, models, trees
 from fedtailor.engines.base import Setting, batches_alone
 from fedtailor.run.fitting import prepare
 from fedtailor.run.loop import round_loop
-from fedtailor.types import Params
+from fedtailor.types import Batch, Params
 from results import in_words, machine, save, spread
 
 REPEATS = 5
@@ -44,16 +44,21 @@ def torch_loop(setting: Setting, clients: int) -> Iterator[Params]:
         ends = []
         for client in chosen:
             model.load_state_dict(theta)
-            optimiser = torch.optim.SGD(model.parameters(), lr)
             key = keyed.fold(setting.keys("client", number, [client])[0], 0)
-            for (batch,) in batches_alone(phase.plan, site, np.array([client]), key):
-                optimiser.zero_grad()
-                losses = nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none")
-                ((losses * batch.mask).sum() / batch.mask.sum()).backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+            descend(model, lr, batches_alone(phase.plan, site, np.array([client]), key))
             ends.append({name: value.detach().clone() for name, value in model.named_parameters()})
         theta = trees.apply(lambda *each: torch.stack(each).mean(0), *ends)
         yield theta
+
+
+def descend(model: nn.Module, lr: float, batches: Iterator[tuple[Batch, ...]]) -> None:
+    """A client's steps, as they are usually written."""
+    optimiser = torch.optim.SGD(model.parameters(), lr)
+    for (batch,) in batches:
+        optimiser.zero_grad()
+        losses = nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none")
+        ((losses * batch.mask).sum() / batch.mask.sum()).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
 
 
 def images(clients: int, each: int) -> sources.FederatedDataset:

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import nn
 
+from engines import descend
 from fedtailor import data as sources
 from fedtailor import engines, keyed, models, trees
 from fedtailor.engines.base import Setting, batches_alone, calculate_in_tf32
@@ -49,13 +49,8 @@ def looped(setting: Setting, clients: int) -> Iterator[Params]:
         total = trees.zeros(theta)
         for client in chosen:
             model.load_state_dict(theta)
-            optimiser = torch.optim.SGD(model.parameters(), 0.1)
             key = keyed.fold(setting.keys("client", number, [client])[0], 0)
-            for (batch,) in batches_alone(phase.plan, site, np.array([client]), key):
-                optimiser.zero_grad()
-                losses = nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none")
-                ((losses * batch.mask).sum() / batch.mask.sum()).backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
+            descend(model, 0.1, batches_alone(phase.plan, site, np.array([client]), key))
             total = {name: total[name] + value.detach() / clients for name, value in model.named_parameters()}
         theta = total
         yield theta
