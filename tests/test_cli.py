@@ -79,7 +79,20 @@ def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["run", "compare", "tune", "inspect", "resume", "methods", "data", "report", "personalise", "export", "predict"],
+    [
+        "run",
+        "compare",
+        "tune",
+        "study",
+        "inspect",
+        "resume",
+        "methods",
+        "data",
+        "report",
+        "personalise",
+        "export",
+        "predict",
+    ],
 )
 def test_every_command_has_an_example_in_its_help(command: str) -> None:
     done = run(command, "--help")

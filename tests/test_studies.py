@@ -12,6 +12,11 @@ import pytest
 from fedtailor.data import filled
 from fedtailor.data.options import RULES
 from fedtailor.data.server.drawing import SERVERS
+from fedtailor.run.study.planning import Asked, Planned, read, scenarios, tuning_of, vary_of
+from fedtailor.run.study.reading import Part, Study, read_study
+from fedtailor.run.study.records import read_record
+from fedtailor.run.study.written import marked, refreshed
+from fedtailor.run.tuning import trials_of
 
 STUDY = Path(__file__).parents[1] / "studies" / "methods"
 DOCUMENTS = (STUDY / "README.md", STUDY.parents[1] / "docs" / "methods.md")
@@ -36,14 +41,42 @@ def test_a_document_shows_the_table_of_the_records(document: Path, table: Any, r
     assert table.shown_in(document.read_text()) == table.table(records)
 
 
-FIGURES = sorted((STUDY.parent / "fedmeta_per").glob("*.json")) + sorted((STUDY.parent / "per_fedavg").glob("*.json"))
+FOLDERS = sorted(path.parent for path in STUDY.parent.glob("*/study.toml"))
+EVERY = [read_study(folder) for folder in FOLDERS]
+PARTS = [pytest.param(study, part, id=f"{study.name}-{part.name}") for study in EVERY for part in study.parts]
 
 
-@pytest.mark.parametrize("records", [f"{path.parent.name}/{path.name}" for path in FIGURES])
-def test_the_figures_of_a_study_are_those_of_its_records(records: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(STUDY.parent))
-    figures, path = __import__("figures"), STUDY.parent / records
-    assert figures.table(json.loads(path.read_text())) in (path.parent / "README.md").read_text()
+@pytest.mark.parametrize("study", EVERY, ids=lambda study: study.name)
+def test_the_marked_tables_of_a_study_are_those_of_its_records(study: Study) -> None:
+    text = (study.folder / "README.md").read_text()
+    assert refreshed(study, text) == text
+    shown = {(found["part"], found["table"]) for found in marked(study, text)}
+    made = {(part.name, table) for part in study.parts if study.record_of(part).exists() for table in part.show}
+    assert made <= shown
+
+
+@pytest.mark.parametrize(("study", "part"), PARTS)
+def test_the_record_of_a_part_is_small_and_of_that_part(study: Study, part: Part) -> None:
+    path = study.record_of(part)
+    if path.exists():
+        record = read_record(path)
+        assert path.stat().st_size < 150_000
+        assert (record["part"], record["about"]["scale"]) == (part.name, "paper")
+        assert {run["name"] for run in record["runs"]} <= {*read(Asked(study, "paper"), part).methods}
+        assert {*part.published} <= {*read(Asked(study, "paper"), part).methods}
+
+
+@pytest.mark.parametrize("scale", ["quick", "embedded", "paper"])
+@pytest.mark.parametrize(("study", "part"), PARTS)
+def test_every_comparison_of_a_study_resolves_at_every_scale(study: Study, part: Part, scale: str) -> None:
+    if scale == "embedded" and part.embedded is None:
+        return
+    asked = Asked(study, "paper" if scale == "paper" else "quick")
+    planned = Planned(part, vary_of(asked, part, scale == "embedded"), scale == "embedded", "")
+    for scenario in scenarios(asked, planned, Path("out")):
+        assert scenario.comparison.specs()
+    tuned = tuning_of(asked, planned)
+    assert tuned is None or trials_of(tuned, Path("out"))
 
 
 def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:

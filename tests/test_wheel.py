@@ -22,3 +22,10 @@ def test_the_wheel_builds_and_what_it_installs_runs(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(target))
     assert (tmp_path / "out" / "report.html").exists()
+    listed = subprocess.run(
+        [sys.executable, "-c", code, "study"], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    for file in (ROOT / "studies").glob("*/study.toml"):
+        assert f"\n{file.parent.name} " in listed.stdout
+        shipped = target / "fedtailor" / "_studies" / file.parent.name
+        assert {path.name for path in file.parent.glob("*.json")} == {path.name for path in shipped.glob("*.json")}

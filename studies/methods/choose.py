@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from fedtailor.run.spec import Spec, read_comparison
-from parallel import run_all
+from fedtailor.run.study.processes import work_all
+from fedtailor.run.study.working import Event, units_of
 
 FILE = Path(__file__).parent / "setting.toml"
 RATES: dict[str, list[Any]] = {"lr": [0.02, 0.05, 0.1, 0.3]}
@@ -74,16 +73,25 @@ def trials(out: Path) -> list[tuple[str, dict[str, Any], Spec, Path]]:
 def validated(place: Path) -> float:
     """The mean accuracy of the validation clients after personalising, at the last round; -1 if the trial failed."""
     try:
-        last = json.loads((place / "record.json").read_text())["rounds"][-1]
-        return float(last["scores"]["validation"]["after"]["accuracy"])
+        record = json.loads((place / "record.json").read_text())
+        if record["status"] != "finished":
+            return -1.0
+        return float(record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"])
     except (OSError, KeyError, IndexError, TypeError):
         return -1.0
+
+
+def hear(event: Event) -> None:
+    if event.kind != "round":
+        print(f"{event.run}: {event.kind} {event.news}", flush=True)
 
 
 def main() -> None:
     out, jobs = Path(sys.argv[1]), int(sys.argv[2])
     made = trials(out)
-    run_all([(spec, place) for _, _, spec, place in made if validated(place) < 0], jobs)
+    units = units_of("methods", "trials", [(spec, place) for _, _, spec, place in made], 1)
+    for _ in work_all(units, jobs, hear, bool):
+        pass
     lines = [FILE.read_text().rstrip()]
     for name in GRIDS:
         own = [(validated(place), point) for each, point, _, place in made if each == name]

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from fedtailor.cli import data, inspecting, look, tailor, train, tuning
+from fedtailor.cli import data, inspecting, look, study, tailor, train, tuning
 from fedtailor.errors import FedtailorError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -18,7 +18,7 @@ def fedtailor() -> None:
     """
 
 
-for module in (train, tuning, inspecting, look, tailor):
+for module in (train, tuning, study, inspecting, look, tailor):
     for command in module.COMMANDS:
         app.command(no_args_is_help=command in module.NEED_WORDS)(command)
 app.add_typer(data.app, name="data")

@@ -3,10 +3,11 @@
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import typer
 from rich.console import Console
@@ -14,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 if TYPE_CHECKING:
     from fedtailor.run.spec import Comparison
+    from fedtailor.run.study.running import Ready
+    from fedtailor.run.study.working import Event
 
 
 def on_all_ranks(command: Callable[..., None]) -> Callable[..., None]:
@@ -51,7 +54,7 @@ class Told:
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._task = self._bar.add_task("", name="", news="", total=None)
 
-    def __enter__(self) -> "Told":
+    def __enter__(self) -> Self:
         self._before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
         self._bar.start()
         return self
@@ -116,6 +119,38 @@ class Told:
         if not self.console.is_terminal:
             self.console.print(f"{_name(record)}: finished in {record['cost']['seconds']:.1f} s", highlight=False)
         self._going = [name for name in self._going if name != _name(record)]
+
+
+class StudyTold(Told):
+    """Shows how the runs of a study go: a bar of all rounds on a terminal, two lines per run elsewhere."""
+
+    def __init__(self, console: Console, until: float | None) -> None:
+        super().__init__(console)
+        self._until, self._behind, self._ended, self._runs = until, dict[str, int](), 0, 0
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody has, or the time is up."""
+        return super().asked_to_stop() or (self._until is not None and time.monotonic() > self._until)
+
+    def expect(self, ready: "Ready") -> None:
+        """Sets the bar up for all runs."""
+        self._runs = len(ready.rounds)
+        self._bar.reset(self._task, name="", news="", total=sum(ready.rounds))
+
+    def heard(self, event: "Event") -> None:
+        """Says what has happened, and moves the bar."""
+        self._behind[event.run] = event.rounds if event.kind == "diverged" else event.round
+        if event.kind == "began":
+            going_on = f", going on after round {event.round}" if event.round else ""
+            self.tell(f"{event.run}: {event.rounds} rounds{going_on}")
+        elif event.kind == "finished" and not self.console.is_terminal:
+            self.tell(f"{event.run}: finished {event.news}")
+        elif event.kind == "diverged":
+            self.tell(f"{event.run}: diverged: {event.news}")
+        self._ended += event.kind in ("finished", "diverged")
+        done = sum(self._behind.values())
+        name = f"{self._ended} of {self._runs} runs"
+        self._bar.update(self._task, completed=done, name=name, news=f"{event.run} {event.news}")
 
 
 def _name(record: Mapping[str, Any]) -> str:

@@ -13,6 +13,10 @@ MOST = 256
 """Clients at a time; more of them no longer make a step cheaper per client."""
 
 
+BESIDE = "FEDTAILOR_PROCESSES"
+"""The environment's name for how many processes share a machine, if they are told."""
+
+
 class Peak(TorchDispatchMode):
     """Counts the bytes of tensors made inside that are alive at the same time; `most` is the most there ever were."""
 
@@ -50,7 +54,11 @@ def chunk_that_fits(each: int, device: torch.device) -> int:
 
 
 def _room(device: torch.device) -> int:
-    """The bytes that stacks may take: half of what a GPU has free, or a quarter of all memory that there is."""
+    """The bytes that stacks may take: half of what a GPU has free, or a quarter of all memory that there is.
+
+    Processes that work side by side have that together.
+    """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0] // 2
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        whole = torch.cuda.mem_get_info(device)[1] if BESIDE in os.environ else torch.cuda.mem_get_info(device)[0]
+        return whole // 2 // int(os.environ.get(BESIDE, 1))
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 // int(os.environ.get(BESIDE, 1))

@@ -32,15 +32,16 @@ def repeat_command(spec: Spec, out: Path) -> str:
             continue
         if isinstance(value, dict):
             prefix = "data." if key == "data_options" else ""
-            words += [f"{prefix}{k}={_word(v)}" for k, v in value.items() if v != default[key].get(k)]
+            words += [f"{prefix}{k}={word_of(v)}" for k, v in value.items() if v != default[key].get(k)]
         else:
-            words.append(f"{key}={_word(value)}")
+            words.append(f"{key}={word_of(value)}")
     return f"{program()} run " + " ".join(shlex.quote(word) for word in [*words, f"out={out}"])
 
 
-def _word(value: Any) -> str:
+def word_of(value: Any) -> str:
+    """A value as it is written on a command line."""
     if isinstance(value, list):
-        return ",".join(map(_word, value))
+        return ",".join(map(word_of, value))
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return f'"{value}"' if value_of(str(value)) != value else str(value)

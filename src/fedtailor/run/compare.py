@@ -31,19 +31,21 @@ def compare(
     specs, said = budgeted(comparison, specs, data)
     for spec in specs:
         build.setting(spec, data)
-        _refuse_other(spec, folder_of(out, spec))
+        refuse_other(spec, folder_of(out, spec))
     if said:
         tell(said)
     outcomes: list[Outcome] = []
     firsts: FirstModels = {}
     for group in in_groups(specs, lambda spec: spec.label or spec.method, comparison.at_once()):
-        outcomes += abreast([partial(_run, spec, folder_of(out, spec), listeners, stop, firsts) for spec in group])
+        outcomes += abreast(
+            [partial(start_or_resume, spec, folder_of(out, spec), listeners, stop, firsts) for spec in group]
+        )
         if not all(outcome.finished for outcome in outcomes):
             break
     return outcomes
 
 
-def _run(
+def start_or_resume(
     spec: Spec,
     place: Path,
     listeners: tuple[Listener, ...],
@@ -72,7 +74,8 @@ def runs_in(out: Path) -> list[Path]:
     return found
 
 
-def _refuse_other(spec: Spec, place: Path) -> None:
+def refuse_other(spec: Spec, place: Path) -> None:
+    """Refuses a folder that holds a run of another specification."""
     if (place / "spec.json").exists():
         same = Folder(place).spec() == spec
         require(same, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")

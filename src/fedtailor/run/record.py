@@ -31,7 +31,7 @@ from fedtailor.run.costs import NAMES as WORK
 from fedtailor.run.described import described, fingerprint
 from fedtailor.run.evaluate import Full
 from fedtailor.run.files import held, read_json, write_bytes, write_json
-from fedtailor.run.metrics import Scores
+from fedtailor.run.metrics import Scores, micro
 from fedtailor.run.spec import Spec, checked_spec
 from fedtailor.types import Params
 
@@ -222,10 +222,11 @@ def figures(full: Full) -> dict[str, Any]:
     }
 
 
-def means(scores: Scores) -> dict[str, Any]:
-    """The mean over the clients that could be tested."""
+def means(scores: Scores, headline: str) -> dict[str, Any]:
+    """Means over the clients that could be tested; of the headline figure also that over all their examples."""
     return {
         when: {name: _mean(values) for name, values in found.items()}
+        | {"acc_micro": _plain(micro(found[headline], scores.weights[headline]))}
         for when, found in (("before", scores.before), ("after", scores.after))
     }
 
@@ -236,7 +237,11 @@ def _mean(values: np.ndarray) -> float | None:
 
 
 def _listed(values: np.ndarray) -> list[float | None]:
-    return [float(value) if math.isfinite(value) else None for value in values]
+    return [_plain(float(value)) for value in values]
+
+
+def _plain(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def changed_versions(record: Mapping[str, Any]) -> list[str]:

@@ -203,7 +203,8 @@ def _entry(spec: Spec, setting: Setting, engine: Engine, done: Round, meter: Met
     due = setting.method.client.phases and done.number % (spec.evaluate_every or 1) == 0
     if due or done.number == spec.rounds:  # where nobody trains in rounds, nothing changes before the end
         watched = evaluate(setting, engine, done.state, _groups(spec, WATCHED), spec.watch)
-        scores = {group: means(found) for group, found in watched.items()}
+        headline = setting.task.metrics[0].name
+        scores = {group: means(found, headline) for group, found in watched.items()}
     return {"round": done.number, **done.cost._asdict(), **meter.of_round(done.cohort), "scores": scores}
 
 

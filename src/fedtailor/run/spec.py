@@ -6,6 +6,7 @@ method. A comparison may hold a method several times, told apart by a word of th
 `fedmeta fedmeta@first-order fedmeta@first-order.order=1`.
 """
 
+import copy
 import json
 import tomllib
 from dataclasses import asdict, fields
@@ -150,7 +151,7 @@ def read_spec(words: list[str]) -> Spec:
     """The specification of one run, from the words of a command line."""
     for word in words:
         require("=" in word or word.endswith(".toml"), f"'{word}' is neither FILE.toml nor KEY=VALUE.")
-    given = _gathered(words, Spec)
+    given = gathered(words, Spec)
     method = given.get("method", _default(Spec, "method"))
     hyper = dict(given["hyper"])
     own = hyper.pop(method, {})
@@ -169,10 +170,10 @@ def checked_spec(content: Any, path: Path) -> Spec:
         raise InputError(f"'{path}' is damaged: {where or 'spec'} cannot be what was written.") from None
 
 
-def read_comparison(words: list[str]) -> Comparison:
-    """The specification of a comparison; words without `=` are methods."""
+def read_comparison(words: list[str], base: dict[str, Any] | None = None) -> Comparison:
+    """The specification of a comparison; words without `=` are methods. A file's content may be given as the base."""
     names = tuple(word for word in words if "=" not in word and not word.endswith(".toml"))
-    given = _gathered([word for word in words if word not in names], Comparison)
+    given = gathered([word for word in words if word not in names], Comparison, base)
     if names:
         given["methods"] = names
     spec: Comparison = _validated(Comparison, given)
@@ -205,12 +206,12 @@ def _line(key: str, value: Any) -> str:
     return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
 
 
-def _gathered(words: list[str], kind: type[Common]) -> dict[str, Any]:
+def gathered(words: list[str], kind: type[Common], base: dict[str, Any] | None = None) -> dict[str, Any]:
     """A file's keys with the words' on top, sorted into fields, data options and hyper-parameters."""
-    given: dict[str, Any] = {}
+    given = copy.deepcopy(base or {})
     for word in words:
         if word.endswith(".toml") and "=" not in word:
-            given = _from_file(Path(word))
+            given = read_toml(Path(word))
     tables = ("data_options", "hyper", *(("tune", "chosen") if kind is Comparison else ()))
     for table in tables:
         given.setdefault(table, {})
@@ -251,7 +252,8 @@ def _require_hyper(key: str, given: dict[str, Any], kind: type[Common]) -> None:
         raise InputError(f"There is no key '{key}'; {nearest(key, sorted({*known, *kind.model_fields}))}")
 
 
-def _from_file(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file, or a sentence."""
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:

@@ -35,7 +35,7 @@ def window(rounds: Sequence[Record], total: int) -> dict[str, Any]:
     groups = looks[-1]["scores"] if looks else {}
     means = {
         group: {
-            when: {name: _mean([look["scores"][group][when][name] for look in looks]) for name in figures}
+            when: {name: _mean([look["scores"][group][when].get(name) for look in looks]) for name in figures}
             for when, figures in both.items()
         }
         for group, both in groups.items()

@@ -22,9 +22,10 @@ from fedtailor.errors import DivergedError, InputError, nearest, require
 from fedtailor.run import build
 from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
+from fedtailor.run.compare import start_or_resume
 from fedtailor.run.files import read_json, write_bytes, write_json
 from fedtailor.run.record import Folder
-from fedtailor.run.session import FirstModels, Listener, resume, start
+from fedtailor.run.session import FirstModels, Listener
 from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, value_of
 from fedtailor.run.summary import last_looks
 
@@ -52,6 +53,21 @@ def tune(
 
     `tell` is told, in a line, how many rounds each method gets if these are not what all have equally many of.
     """
+    trials = ready(comparison, out, tell)
+    firsts: FirstModels = {}
+    done: list[Trial] = []
+    for group in in_groups(trials, lambda trial: trial.word, comparison.at_once()):
+        found = abreast([partial(_run, trial, listeners, stop, firsts) for trial in group])
+        done += [trial._replace(figure=figure) for trial, figure in zip(group, found, strict=True)]
+        if any(figure is None for figure in found):
+            return [*done, *trials[len(done) :]]
+        write_trials(out, done)
+    write_bytes(out / "chosen.toml", chosen_file(comparison, done).encode())
+    return done
+
+
+def ready(comparison: Comparison, out: Path, tell: Callable[[str], object] = bool) -> list[Trial]:
+    """The trials, none of them run, after everything has been checked, with the rounds that each can afford."""
     trials = trials_of(comparison, out)
     data = build.dataset(trials[0].spec)
     people = len(data.groups["validation"])
@@ -61,19 +77,14 @@ def tune(
     specs, said = budgeted(comparison, [trial.spec for trial in trials], data)
     if said:
         tell(said)
-    trials = [trial._replace(spec=spec) for trial, spec in zip(trials, specs, strict=True)]
-    for trial in trials:
-        build.setting(trial.spec, data)
-    firsts: FirstModels = {}
-    done: list[Trial] = []
-    for group in in_groups(trials, lambda trial: trial.word, comparison.at_once()):
-        found = abreast([partial(_run, trial, listeners, stop, firsts) for trial in group])
-        done += [trial._replace(figure=figure) for trial, figure in zip(group, found, strict=True)]
-        if any(figure is None for figure in found):
-            return [*done, *trials[len(done) :]]
-        write_json(out / "trials.json", [_listed(each) for each in done])
-    write_bytes(out / "chosen.toml", chosen_file(comparison, done).encode())
-    return done
+    for spec in specs:
+        build.setting(spec, data)
+    return [trial._replace(spec=spec) for trial, spec in zip(trials, specs, strict=True)]
+
+
+def write_trials(out: Path, done: Iterable[Trial]) -> None:
+    """Writes down what has been tried, and what validation clients reached."""
+    write_json(out / "trials.json", [_listed(each) for each in done])
 
 
 def trials_of(comparison: Comparison, out: Path) -> list[Trial]:
@@ -106,6 +117,11 @@ def best(trials: Iterable[Trial], higher_is_better: bool = True) -> Trial:
     return found
 
 
+def winner_of(trials: list[Trial]) -> Trial:
+    """The best trial of a method, by the figure that its records are about."""
+    return best(trials, _higher(trials))
+
+
 def chosen_file(comparison: Comparison, trials: list[Trial]) -> str:
     """The comparison with what was chosen, as a TOML file; what every trial reached stands beside it."""
     left_out = {"hyper", "chosen", "tune", "trials", "tune_seed", "data_options"}
@@ -118,7 +134,7 @@ def chosen_file(comparison: Comparison, trials: list[Trial]) -> str:
         given = {**comparison.hyper.get(method_in(word), {}), **comparison.hyper.get(word, {})}
         reached = ", ".join(_said(trial) for trial in own)
         lines += ["", f"# validation clients reached {reached}", f"[hyper.{json.dumps(word)}]"]
-        point = best(own, _higher(own)).point
+        point = winner_of(own).point
         lines += [*_lines(given | point), f"[chosen.{json.dumps(word)}]", *_lines(point)]
     return "\n".join(lines) + "\n"
 
@@ -129,7 +145,7 @@ def table(trials: list[Trial]) -> Table:
     for word in dict.fromkeys(trial.word for trial in trials):
         own = [trial for trial in trials if trial.word == word]
         whole = all(trial.figure is not None for trial in own) and not all(_failed(trial) for trial in own)
-        winner = best(own, _higher(own)) if whole else None
+        winner = winner_of(own) if whole else None
         for trial in own:
             reached = "" if trial.figure is None else "diverged" if _failed(trial) else f"{trial.figure:.4f}"
             made.add_row(word, _at(trial), reached, "chosen" if trial is winner else "")
@@ -183,8 +199,7 @@ def _run(
     same = not begun or Folder(trial.place).spec() == trial.spec
     require(same, f"'{trial.place}' holds another trial; choose another folder with out=DIR.")
     try:
-        again = (trial.place, listeners, stop, firsts, party)
-        outcome = resume(*again) if begun else start(trial.spec, *again)
+        outcome = start_or_resume(trial.spec, trial.place, listeners, stop, firsts, party)
     except DivergedError:
         return math.nan
     return validated(outcome.record) if outcome.finished else None

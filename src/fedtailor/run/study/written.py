@@ -1,0 +1,98 @@
+"""What a study leaves behind: records, tables and figures in its folder, and tables in documents."""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtailor.errors import InputError, nearest, require
+from fedtailor.run.files import write_bytes
+from fedtailor.run.study.figures import drawings
+from fedtailor.run.study.places import writable
+from fedtailor.run.study.planning import Asked
+from fedtailor.run.study.reading import Part, Study
+from fedtailor.run.study.records import read_record, record_of, write_record
+from fedtailor.run.study.running import Ran
+from fedtailor.run.study.tables import markdown, tables
+
+FIGURES = "figures"
+_MARKED = re.compile(r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL)
+_BROKEN = re.compile(r"<!-- [^\s]+\.(accuracy|sweep|speed) -->")
+
+
+def write_part(asked: Asked, ran: Ran, out: Path) -> dict[str, Any]:
+    """Writes the record of a finished part, its tables and its figures, and returns the record."""
+    part, record = ran.planned.part, record_of(asked, ran, out)
+    write_record(out / f"{part.name}.json", record)
+    write_bytes(out / f"{part.name}.md", document(record, part).encode())
+    (out / FIGURES).mkdir(exist_ok=True)
+    for name, drawing in drawings(record, part).items():
+        write_bytes(out / FIGURES / name, drawing.encode())
+    return record
+
+
+def document(record: Mapping[str, Any], part: Part) -> str:
+    """A part's tables in Markdown."""
+    about = record["about"]
+    note = f"\n{about['stands_in']} stands in for the data of the study.\n" if about.get("stands_in") else ""
+    shown = "\n\n".join(markdown(rows) for rows in tables(record, part).values())
+    figures = f"{part.statistic}{' in %' if record['metric']['name'] in ('accuracy', 'f1') else ''}: {about['figures']}"
+    return f"# {part.title}\n{note}\n{figures}; mean ± sample standard deviation over seeds.\n\n{shown}\n"
+
+
+def keep(study: Study, out: Path) -> list[Path]:
+    """Copies the records of finished parts to the study, and brings the tables of its document up to date."""
+    _require_checkout(study)
+    kept = []
+    for part in study.parts:
+        path = out / f"{part.name}.json"
+        if not path.exists():
+            continue
+        record = read_record(path)
+        paper = record["about"]["scale"] == "paper"
+        require(paper, f"study {study.name}: the record of {part.name} is of scale=quick; run it with scale=paper.")
+        write_record(study.record_of(part), record)
+        kept.append(study.record_of(part))
+    require(bool(kept), f"study {study.name}: '{out}' holds no record of a finished part.")
+    refresh(study)
+    return kept
+
+
+def refresh(study: Study) -> None:
+    """Brings the tables of a study's document up to date with its records."""
+    _require_checkout(study)
+    path = study.folder / "README.md"
+    if path.exists():
+        write_bytes(path, refreshed(study, path.read_text()).encode())
+
+
+def _require_checkout(study: Study) -> None:
+    here = f"'{study.folder}' is not in a checkout"
+    require(writable(study), f"study {study.name}: {here}; write=true is for those who work on one.")
+
+
+def refreshed(study: Study, text: str) -> str:
+    """A document with every marked table as the records make it; one without a record stays as it is."""
+    for found in marked(study, text):
+        record = study.record_of(study.part(found["part"]))
+        if record.exists():
+            table = f"{found[1]}\n{_table(study, found)}\n\n{found[5]}"
+            text = text.replace(found[0], table)
+    return text
+
+
+def marked(study: Study, text: str) -> Iterator["re.Match[str]"]:
+    """The marked tables of a document; a mark without its end is refused."""
+    found = list(_MARKED.finditer(text))
+    starts = [match[0] for match in _BROKEN.finditer(text)]
+    for start in starts[len(found) :]:
+        raise InputError(f"'{study.folder / 'README.md'}': {start} has no <!-- end -->.")
+    yield from found
+
+
+def _table(study: Study, found: "re.Match[str]") -> str:
+    part = study.part(found["part"])
+    made, where = tables(read_record(study.record_of(part)), part), study.folder / "README.md"
+    wanted = found["table"]
+    require(wanted in made, f"'{where}': {part.name} shows no table '{wanted}'; {nearest(wanted, made)}")
+    return markdown(made[wanted])

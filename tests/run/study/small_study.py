@@ -1,0 +1,63 @@
+"""A study that takes no time: two methods on a dozen people with embedded digits."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedtailor.run.study.planning import Asked, plan
+from fedtailor.run.study.reading import Study, read_study
+from fedtailor.run.study.records import Record
+from fedtailor.run.study.running import prepare, run
+from fedtailor.run.study.written import write_part
+
+COMPARISON = """
+data = "digits"
+methods = ["fedavg", "fedprox"]
+baselines = false
+seeds = [0, 1]
+rounds = 6
+cohort = 4
+hidden = [8]
+threads = 1
+compile = false
+evaluate_every = 1
+checkpoint_every = 2
+[data_options]
+clients = 12
+[hyper]
+batch = 200
+tune_epochs = 1
+"""
+HEAD = 'title = "Small"\nquestion = "Does it work?"\n'
+PART = '[[parts]]\nname = "one"\ntitle = "Two methods"\n'
+TIMES = {"seconds", "scoring_seconds"}
+
+
+def written(folder: Path, study: str = HEAD + PART, **comparisons: str) -> Path:
+    """The folder of a study with these files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "study.toml").write_text(study)
+    for name, content in (comparisons or {"one": COMPARISON}).items():
+        (folder / f"{name}.toml").write_text(content)
+    return folder
+
+
+def small(tmp_path: Path, more: str = "", comparison: str = COMPARISON) -> Study:
+    """A study with one part, of which more is said."""
+    return read_study(written(tmp_path / "studies" / "small", HEAD + PART + more, one=comparison))
+
+
+def done(study: Study, out: Path, *words: str, jobs: int = 1, scale: Any = "paper", **how: Any) -> dict[str, Record]:
+    """Runs a study and returns the records of the parts that have come to their end."""
+    asked = Asked(study, scale, words)
+    ran = run(prepare(asked, plan(asked)[0], out), jobs, **how)
+    return {each.planned.part.name: write_part(asked, each, out) for each in ran if each.finished}
+
+
+def figures(record: Mapping[str, Any]) -> str:
+    """The runs of a record without what the clock says."""
+    runs = [
+        run | {"cost": {key: cost for key, cost in run["cost"].items() if key not in TIMES}} for run in record["runs"]
+    ]
+    return json.dumps(runs)

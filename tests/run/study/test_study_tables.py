@@ -1,0 +1,163 @@
+"""Tables and figures of made records."""
+
+import itertools
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from small_study import small
+
+from fedtailor.errors import InputError
+from fedtailor.run.study.figures import curves, drawings, sweep
+from fedtailor.run.study.reading import Part
+from fedtailor.run.study.records import write_record
+from fedtailor.run.study.svg import LINE, apart, ticks
+from fedtailor.run.study.tables import markdown, tables
+from fedtailor.run.study.written import refreshed
+
+Run = dict[str, Any]
+
+
+def run(name: str, seed: int, micro: float | None, **more: Any) -> Run:
+    """A run with this accuracy after personalising, or, with none, one that diverged."""
+    made: Run = {
+        "name": name,
+        "seed": seed,
+        "status": "finished",
+        "rounds": 10,
+        "cost": {"gradients": 500.0, "seconds": 2.0},
+    }
+    if micro is None:
+        return made | {"status": "diverged", "curve": {"round": [1], "local after": [0.1]}} | more
+    curve = {"round": [1, 10], "local after": [micro / 2, micro]}
+    return made | {"local after": {"micro": micro}, "curve": curve} | more
+
+
+def record(*runs: Run, vary: dict[str, Any] | None = None, metric: str = "accuracy", **about: Any) -> dict[str, Any]:
+    named = {"name": metric, "higher_is_better": True}
+    return {"about": {"scale": "paper", "figures": "x", **about}, "metric": named, "vary": vary, "runs": list(runs)}
+
+
+def part(**more: Any) -> Part:
+    return Part(name="one", title="One <part>", **more)
+
+
+def lines(made: dict[str, Any], of: Part, name: str) -> list[str]:
+    return markdown(tables(made, of)[name]).splitlines()
+
+
+def test_accuracy_is_in_percent_with_the_spread_over_seeds_and_published_figures_beside_it() -> None:
+    made = record(run("fedavg", 0, 0.5), run("fedavg", 1, 0.6), run("fedsim", 0, 0.7))
+    assert lines(made, part(published={"fedavg": 52.5}), "accuracy") == [
+        "| method | seeds | local after | published |",
+        "|---|---:|---:|---:|",
+        "| `fedavg` | 2 | 55.00 ± 7.07 | 52.50 |",
+        "| `fedsim` | 1 | 70.00 | - |",
+    ]
+    by_column = part(published={"fedavg": {"local after": 1.0, "new after": 2.0}})
+    assert lines(made, by_column, "accuracy")[2] == "| `fedavg` | 2 | 55.00 ± 7.07 | 1.00 |"
+    standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
+    assert lines(standing_in, part(published={"fedavg": 52.5}), "accuracy")[2] == "| `fedavg` | 2 | 55.00 ± 7.07 |"
+    assert lines(record(run("fedavg", 0, 0.5), metric="mae"), part(), "accuracy")[2] == "| `fedavg` | 1 | 0.5000 |"
+
+
+def test_runs_that_diverged_are_counted_and_not_hidden() -> None:
+    made = record(run("fedavg", 0, 0.5), run("fedavg", 1, None), run("fedsim", 0, None))
+    assert lines(made, part(), "accuracy")[2:] == [
+        "| `fedavg` | 2 (1 diverged) | 50.00 |",
+        "| `fedsim` | 1 | diverged |",
+    ]
+    names = [line.name for line in curves(made, part(), None).lines]
+    assert names == ["fedavg (1 of 2 diverged)", "fedsim (diverged)"]
+
+
+SWEPT = {"key": "lr", "values": [0.1, 1]}
+
+
+def test_a_sweep_has_a_column_for_each_value() -> None:
+    runs = [
+        run("fedavg", seed, micro, value=value) for seed, value, micro in ((0, 0.1, 0.5), (1, 0.1, None), (0, 1, 0.8))
+    ]
+    made, of = record(*runs, vary=SWEPT), part(vary=SWEPT, show=["sweep", "accuracy"], published={"fedavg": [40, 60]})
+    assert lines(made, of, "sweep") == [
+        "| local after micro, lr = | 0.1 | 1 |",
+        "|---|---:|---:|",
+        "| `fedavg` | 50.00 (1 diverged) | 80.00 |",
+        "| `fedavg`, published | 40.00 | 60.00 |",
+    ]
+    assert lines(made, of, "accuracy")[2] == "| `fedavg` | 0.1 | 2 (1 diverged) | 50.00 | 40.00 |"
+    (line,) = sweep(made, of).lines
+    assert [(point.x, point.mean) for point in line.points] == [(0, 50), (1, 80)]
+
+
+def test_speed_says_how_many_rounds_it_took_and_what_a_round_cost() -> None:
+    paces = ({"rise time": 4, "rounds to target": 6}, {"rise time": 6, "rounds to target": None})
+    runs = [run("fedavg", seed, 0.5, pace=pace) for seed, pace in enumerate(paces)]
+    slow = run("fedsim", 0, 0.5, pace={"rise time": 9, "rounds to target": None})
+    made = record(*runs, slow, run("local", 0, None))
+    assert lines(made, part(show=["speed"], target=0.5), "speed") == [
+        "| method | seeds | rounds to 50.00 | rise time | client gradients a round | s a round |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| `fedavg` | 2 | 6 (1 of 2 never) | 5 ± 1 | 50 | 0.200 |",
+        "| `fedsim` | 1 | not reached | 9 | 50 | 0.200 |",
+        "| `local` | 1 | diverged | diverged | 50 | 0.200 |",
+    ]
+
+
+def test_a_band_goes_from_the_lowest_seed_to_the_highest() -> None:
+    (line,) = curves(record(run("fedavg", 0, 0.5), run("fedavg", 1, 0.7)), part(), None).lines
+    assert [tuple(point) for point in line.points] == [pytest.approx((1, 30, 25, 35)), pytest.approx((10, 60, 50, 70))]
+
+
+def test_a_figure_is_xml_with_every_name_once_and_no_two_on_top_of_each_other() -> None:
+    names = [f"method@{number}" for number in range(30)]
+    (drawing,) = drawings(record(*(run(name, 0, 0.9) for name in names)), part()).values()
+    texts = [
+        (text.text, float(text.get("y", "")))
+        for text in ET.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")
+    ]
+    places = sorted(y for text, y in texts if text in names)
+    assert len(places) == len(names)
+    assert min(high - low for low, high in itertools.pairwise(places)) >= LINE - 0.11
+    assert "One <part>" in [text for text, _ in texts]
+    height = float(ET.fromstring(drawing).get("height", ""))
+    assert 0 < places[0] < places[-1] < height
+
+
+@given(st.lists(st.floats(0, 300), min_size=1, max_size=15))
+def test_names_are_apart_in_their_order_and_where_they_belong_if_there_is_room(wanted: list[float]) -> None:
+    placed = apart(wanted, 17, 0, 300)
+    together = sorted(zip(wanted, placed, strict=True))
+    assert all(one[1] <= other[1] for one, other in itertools.pairwise(together) if one[0] < other[0])
+    ordered = sorted(placed)
+    assert all(high - low >= 17 - 1e-9 for low, high in itertools.pairwise(ordered))
+    assert ordered[-1] <= 300
+    assert ordered[0] >= -1e-9
+    gaps = sorted(wanted)
+    if all(high - low >= 17 for low, high in itertools.pairwise(gaps)):
+        assert placed == wanted
+
+
+def test_ticks_are_round_numbers_inside() -> None:
+    assert ticks(0, 100) == [0, 20, 40, 60, 80, 100]
+    assert ticks(0.031, 0.062) == [0.035, 0.04, 0.045, 0.05, 0.055, 0.06]
+
+
+def test_marked_tables_are_made_anew_and_nothing_else_is_touched(tmp_path: Path) -> None:
+    study = small(tmp_path)
+    text = "before\n<!-- one.accuracy -->\nold\n<!-- end -->\nafter\n"
+    assert refreshed(study, text) == text  # there is no record yet
+    write_record(study.record_of(study.parts[0]), record(run("fedavg", 0, 0.5)))
+    table = "| method | seeds | local after |\n|---|---:|---:|\n| `fedavg` | 1 | 50.00 |"
+    expected = f"before\n<!-- one.accuracy -->\n\n{table}\n\n<!-- end -->\nafter\n"
+    assert refreshed(study, text) == expected
+    assert refreshed(study, expected) == expected
+    with pytest.raises(InputError, match=r"<!-- one\.accuracy --> has no <!-- end -->\.$"):
+        refreshed(study, "<!-- one.accuracy -->\n")
+    with pytest.raises(InputError, match="one shows no table 'sweep'; "):
+        refreshed(study, text.replace("accuracy", "sweep"))
+    with pytest.raises(InputError, match="there is no part 'on'; did you mean one"):
+        refreshed(study, text.replace("one.", "on."))
