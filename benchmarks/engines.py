@@ -56,7 +56,9 @@ def descend(model: nn.Module, lr: float, batches: Iterator[tuple[Batch, ...]]) -
     optimiser = torch.optim.SGD(model.parameters(), lr)
     for (batch,) in batches:
         optimiser.zero_grad()
-        losses = nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none")
+        losses = (
+            nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none").reshape(len(batch.y), -1).mean(1)
+        )
         ((losses * batch.mask).sum() / batch.mask.sum()).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 

@@ -68,8 +68,8 @@ def ways(clients: int) -> dict[str, tuple[bool, Iterator[Params]]]:
     data = images(PEOPLE)
     task = task_for(MODEL, data.units, 1)
 
-    def setting(compute: torch.dtype | None = None) -> Setting:
-        model = task.computing(compute)
+    def setting(compute: torch.dtype | None = None, stacking: bool = False) -> Setting:
+        model = (task.stacking() if stacking else task).computing(compute)
         return prepare("fedavg", model, data, rounds=1, seed=1, device="cuda", batch=20, epochs=1, lr=0.1)
 
     return {
@@ -77,10 +77,12 @@ def ways(clients: int) -> dict[str, tuple[bool, Iterator[Params]]]:
         "fp32": (False, ours(setting(), clients, False)),
         "fp32 compiled": (False, ours(setting(), clients, True)),
         "loop, tf32": (True, looped(setting(), clients)),
-        "tf32": (True, ours(setting(), clients, False)),
-        "tf32 compiled": (True, ours(setting(), clients, True)),
-        "bf16": (True, ours(setting(torch.bfloat16), clients, False)),
-        "bf16 compiled": (True, ours(setting(torch.bfloat16), clients, True)),
+        "tf32": (True, ours(setting(None, True), clients, False)),
+        "tf32 compiled": (True, ours(setting(None, True), clients, True)),
+        "tf32 compiled, cuDNN": (True, ours(setting(), clients, True)),
+        "bf16": (True, ours(setting(torch.bfloat16, True), clients, False)),
+        "bf16 compiled": (True, ours(setting(torch.bfloat16, True), clients, True)),
+        "bf16 compiled, cuDNN": (True, ours(setting(torch.bfloat16), clients, True)),
     }
 
 

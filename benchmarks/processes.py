@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,13 @@ OURS, LOOP = "ours", "dataloader"
 
 
 def python_of(way: str) -> Path | None:
-    """The interpreter that runs a way, if it is there."""
+    """The interpreter that runs a way, if it is there: its own, or this one if that has the package."""
     own = BENCHMARKS.parent / ".venv-peers" / way
     if way.startswith((OURS, LOOP)):
         return Path(sys.executable)
-    return own / "bin" / "python" if (own / "made").exists() else None
+    if (own / "made").exists():
+        return own / "bin" / "python"
+    return Path(sys.executable) if find_spec(way) else None
 
 
 class Process:
@@ -29,9 +32,10 @@ class Process:
 
     def __init__(self, way: str, work: Path, device: str) -> None:
         self.way, self.times, self.end = way, list[float](), work.with_name(f"{way}.npz")
-        options = {"PYTHONPATH": str(BENCHMARKS), "FLWR_TELEMETRY_ENABLED": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "0"}
-        module, _, threads = way.partition("-")
-        options |= {"OMP_NUM_THREADS": threads} if threads else {}
+        found = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
+        options = {"PYTHONPATH": found, "FLWR_TELEMETRY_ENABLED": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "0"}
+        module, _, how = way.partition("-")
+        options |= {"OMP_NUM_THREADS" if how.isdigit() else "PRECISION": how} if how else {}
         command = [str(python_of(way)), "-m", f"peers.{module}", str(work), str(self.end), device]
         self._log = self.end.with_suffix(".log").open("w+")
         self._process = subprocess.Popen(

@@ -69,6 +69,12 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 # The generator
 
 
+def test_arrays_choose_what_tensors_choose() -> None:
+    for number, (n, k) in enumerate(((0, 0), (9, 0), (5, 5), (8, 2), (9, 2), (1000, 30), (10**12, 7))):
+        own = key(7, number)
+        assert choice(own.numpy(), n, k).tolist() == choice(own, n, k).tolist()
+
+
 @pytest.mark.parametrize(
     ("counter", "k", "answer"),
     [

@@ -24,8 +24,8 @@ NETS: dict[str, Callable[[], nn.Sequential]] = {"cnn": cnn, "mlp": mlp}
 
 
 def loaded(net: str, weights: Weights, device: str = "cpu") -> nn.Sequential:
-    """A network with these weights, where products are of float32 and not rounded to tf32."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    """A network with these weights, whose products a GPU may round to tf32."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     model = NETS[net]()
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     return model.to(device)

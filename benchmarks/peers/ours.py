@@ -1,5 +1,6 @@
 """This project's vectorised engine, compiled: it draws cohorts and batches itself, which the others are given."""
 
+import os
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import fedtailor
 from fedtailor import data as sources
 from fedtailor import engines
 from fedtailor.engines.base import Setting
-from fedtailor.run.fitting import prepare
+from fedtailor.run.fitting import prepare, task_for
 from fedtailor.run.loop import round_loop
 from peers.nets import loaded, wait
 from peers.protocol import Weights, Work, given, serve
@@ -28,9 +29,12 @@ def dataset(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> sources.Fed
 
 def setting_of(work: Work, device: str = "cpu") -> Setting:
     """FedAvg on the work."""
-    model, data = loaded(work.net, work.weights), dataset(work.images, work.labels)
+    data = dataset(work.images, work.labels)
+    task = task_for(loaded(work.net, work.weights), data.units, SEED)
+    if device == "cuda":
+        task = task.stacking().computing(torch.bfloat16 if os.environ["PRECISION"] == "bf16" else None)
     options: dict[str, Any] = {"batch": work.batch, "epochs": 1, "lr": work.lr}
-    return prepare("fedavg", model, data, rounds=1, seed=SEED, device=device, **options)
+    return prepare("fedavg", task, data, rounds=1, seed=SEED, device=device, **options)
 
 
 class Ours:

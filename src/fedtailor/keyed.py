@@ -17,12 +17,14 @@ a compiler may keep an overflowing sum in a wider register.
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from fedtailor.errors import InputError, require
 
@@ -49,7 +51,7 @@ def key(seed: int, *path: Name) -> Tensor:
         elif isinstance(name, Tensor):
             made = fold(_tensor(made, name.device), name)
         else:
-            made = _below(made, _number(name))  # plain integers while they last: much faster than tiny tensors
+            made = _below_int(made, _number(name))  # plain integers while they last: much faster than tiny tensors
     return made if isinstance(made, Tensor) else _tensor(made)
 
 
@@ -96,14 +98,16 @@ def permutation(key: Tensor, n: int) -> Tensor:
     return torch.argsort(words(key, _positions(key, n)), stable=True)
 
 
-def choice(key: Tensor, n: int, k: int) -> Tensor:
+def choice(key: Keys, n: int, k: int) -> Keys:
     """k distinct numbers below n in random order; if n > 4k, in time and memory that do not grow with n.
 
     Those are the first k distinct ones among 2k + 64 draws. The probability that there are fewer than k is at most
-    C(n, k) (k / n)^(2k + 64) < 2^-128.
+    C(n, k) (k / n)^(2k + 64) < 2^-128. A key in an array has no dimension either.
     """
     if not 0 <= k <= n:
         raise InputError(f"keyed: cannot choose {k} distinct numbers out of {n}.")
+    if not isinstance(key, Tensor):
+        return _choice_array(key, n, k)
     if n <= 4 * k:
         return permutation(key, n)[:k]
     drawn = integers(key, (2 * k + 64,), n)
@@ -111,6 +115,14 @@ def choice(key: Tensor, n: int, k: int) -> Tensor:
     repeated = torch.cat((ranked[:1] < 0, ranked[1:] == ranked[:-1]))
     first = torch.where(repeated, len(drawn), order).sort().values[:k]
     return drawn[first]
+
+
+def _choice_array(key: Array, n: int, k: int) -> Array:
+    drawn = words(key[None], np.arange(n if n <= 4 * k else 2 * k + 64))
+    if n <= 4 * k:
+        return np.argsort(drawn, kind="stable")[:k]
+    found, first = np.unique(drawn % n, return_index=True)
+    return found[np.argsort(first)[:k]]
 
 
 def keep_mask(key: Tensor, shape: Sequence[int], p: float) -> Tensor:
@@ -174,6 +186,12 @@ def _below(key: Int, number: Int) -> Int:
     return _join(*_threefry((low ^ _FOLDING, high), _split(number)))
 
 
+@lru_cache(4096)
+def _below_int(key: int, number: int) -> int:
+    """The same for integers, many of which are asked for again: a run's seed, a purpose."""
+    return _below(key, number)
+
+
 def _split(pair: Int) -> tuple[Int, Int]:
     """The low and the high word of 64 bits."""
     if isinstance(pair, Tensor):
@@ -198,15 +216,38 @@ def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0: Int = k0 + counter[0]
     x1: Int = k1 + counter[1]
+    turned = _TURNED.get(type(x1), _turned_tensor)
     for block in range(5):
         for r in _ROTATIONS[block % 2]:
             x0 = x0 + x1
-            x1 = _stored(((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0)
+            x1 = turned(x1, r) ^ x0
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
 
 
-def _stored(x: Int) -> Int:
+def _turned_array(x: Array, r: int) -> Array:
+    """Words with their bits moved up by r, and those that fall out below again."""
+    return x << r | x >> (32 - r)
+
+
+def _turned_int(x: int, r: int) -> int:
+    x &= 0xFFFFFFFF
+    return x << r | x >> (32 - r)
+
+
+def _turned_tensor(x: Tensor, r: int) -> Tensor:
+    x = _stored(x)
+    return (x << r) | ((x >> (32 - r)) & ((1 << r) - 1))
+
+
+_TURNED: dict[type, Any] = {np.ndarray: _turned_array, int: _turned_int}
+
+
+def _stored(x: Tensor) -> Tensor:
     """x itself, behind a view in compiled code: else each round would spell out the one before it three times."""
-    return x.as_strided(x.shape, x.stride()) if isinstance(x, Tensor) and torch.compiler.is_compiling() else x
+    return x.as_strided(x.shape, x.stride()) if _being_compiled() else x
+
+
+def _being_compiled() -> bool:
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None

@@ -5,11 +5,11 @@ and no method by name.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -186,15 +186,15 @@ class Collector:
     Without a `combine` rule only the running weighted sum is kept, whatever the size of the cohort.
     """
 
-    def __init__(self, method: Method) -> None:
-        self._combine = method.combine
+    def __init__(self, method: Method, once: Callable[[Any], Any] = lambda function: function) -> None:
+        self._combine, self._once = method.combine, once
         self._stacks: list[Tree] = []
         self._weights: list[Tensor] = []
 
     def add(self, changes: Tree, weights: Tensor) -> None:
         """Takes stacked changes with a weight for each."""
         if self._combine is None:
-            changes = trees.apply(lambda x: x[None], trees.weighted_sum(changes, weights))
+            changes = self._once(_summed)(changes, weights)
             if self._stacks:
                 changes = trees.add(self._stacks.pop(), changes)
         self._stacks.append(changes)
@@ -202,12 +202,21 @@ class Collector:
 
     def result(self) -> Tree:
         """The weighted mean of all changes, or what the combining rule makes of them."""
-        weights = torch.cat(self._weights)
+        weights = torch.cat(self._weights) if len(self._weights) > 1 else self._weights[0]
         if self._combine is not None:
             return self._combine(trees.concat(self._stacks), weights)
-        total = weights.sum()
-        total = torch.where(total > 0, total, torch.ones_like(total))  # nobody counts: nothing has changed
-        return trees.apply(lambda x: x[0] / total.to(x.dtype), self._stacks[0])
+        return self._once(_shared_out)(self._stacks[0], weights)
+
+
+def _summed(changes: Tree, weights: Tensor) -> Tree:
+    return trees.apply(lambda x: x[None], trees.weighted_sum(changes, weights))
+
+
+def _shared_out(summed: Tree, weights: Tensor) -> Tree:
+    """The mean, from the sum and all weights; if nobody counts, nothing has changed."""
+    total = weights.sum()
+    total = torch.where(total > 0, total, torch.ones_like(total))
+    return trees.apply(lambda x: x[0] / total.to(x.dtype), summed)
 
 
 def alone(work: Work, given: Tree, own: Tree, site: Site | None, holder: int, key: Tensor) -> Tree:

@@ -17,6 +17,7 @@ from torch.func import vmap
 from fedtailor import trees
 from fedtailor.data.batching import Place, at_once
 from fedtailor.engines.base import Site, pinned
+from fedtailor.engines.tracing import Bind, Bound
 from fedtailor.types import Batch, Tree
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -36,13 +37,10 @@ class Program:
         self._at, self._left = (torch.zeros(size, dtype=torch.int64, device=device) for size in (1, count))
         self._columns = () if site is None else site.columns
         self._function = partial(_advance, step, shared, None if site is None else site.decode)
-        self._steps: dict[int, Callable[[], None]] = {}
+        self._steps: dict[int, Bound] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._pool: Any = None
 
-    def run(
-        self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, compile: Callable[[Any], Any]
-    ) -> Tree:
+    def run(self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, bind: Bind) -> Tree:
         """The carry after all steps, of which each client takes its own number, the first the most."""
         _load(self._given, given)
         _load(self._carry, carry)
@@ -54,17 +52,17 @@ class Program:
             self._left.copy_(pinned(torch.from_numpy(counts - begin), self._left.device), non_blocking=True)
             self._at.zero_()
             for number in range(begin, begin + steps):
-                self._go_on(stack_size(int((counts > number).sum()), len(counts)), compile)
+                self._go_on(stack_size(int((counts > number).sum()), len(counts)), bind)
             begin += steps
         return trees.apply(torch.clone, self._carry)
 
-    def _go_on(self, size: int, compile: Callable[[Any], Any]) -> None:
+    def _go_on(self, size: int, bind: Bind) -> None:
         """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
         if size not in self._steps:
-            self._steps[size] = partial(compile(self._function), self._columns, *self._first(size))
+            self._steps[size] = bind(self._function, (self._columns, *self._first(size)))
         elif self._at.is_cuda:
             if size not in self._graphs:
-                self._graphs[size] = self._recorded(self._steps[size])
+                self._graphs[size] = _recorded(self._steps[size], self._at.device)
             self._graphs[size].replay()
             return
         self._steps[size]()
@@ -74,13 +72,20 @@ class Program:
         places = tuple(Place(*(leaf[:, :size] for leaf in place)) for place in self._places)
         return self._given, trees.rows(self._carry, slice(0, size)), places, self._at, self._left[:size]
 
-    def _recorded(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        """What a function does, as a graph; all graphs of a program share their passing memory."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            function()
-        self._pool = graph.pool()
-        return graph
+
+_POOLS: dict[torch.device, Any] = {}
+
+
+def _recorded(function: Bound, device: torch.device) -> torch.cuda.CUDAGraph:
+    """What a function does, as a graph.
+
+    All graphs of a process share their passing memory: they run one after another, and keep nothing in it.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=_POOLS.get(device)):
+        function()
+    _POOLS.setdefault(device, graph.pool())
+    return graph
 
 
 def stack_size(active: int, most: int) -> int:
@@ -118,8 +123,7 @@ def _advance(
     batches = tuple(decode(columns, place.of(0) if shared else place) for place in now) if decode else ()
     new, going = stepped(step, shared, given, carry, batches, left), at < left
     values = trees.apply(partial(_where, going), new, carry)
-    for room, value in zip(trees.leaves(carry), trees.leaves(values), strict=True):
-        room.copy_(value)
+    _load(carry, values)
     at.add_(1)
 
 
@@ -138,5 +142,10 @@ def _places_room(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:
 
 
 def _load(room: Tree, tree: Tree) -> None:
-    for own, leaf in zip(trees.leaves(room), trees.leaves(tree), strict=True):
-        own.copy_(leaf)
+    """Fills room with a tree of its shape, in one operation."""
+    if leaves := trees.leaves(room):
+        torch._foreach_copy_(leaves, trees.leaves(trees.apply(_second, room, tree)))
+
+
+def _second(_: Tensor, leaf: Tensor) -> Tensor:
+    return leaf

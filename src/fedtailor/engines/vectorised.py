@@ -37,6 +37,7 @@ from fedtailor.engines.base import (
 )
 from fedtailor.engines.measuring import MOST
 from fedtailor.engines.programs import Program, stepped
+from fedtailor.engines.tracing import Traced, as_it_is, compiled
 from fedtailor.types import Gathered, Phase, Result, State, Tree, Work
 
 _MOST_COMPILED = 200  # steps and shapes that one process may compile
@@ -65,24 +66,25 @@ class Vectorised:
         self.chunk = chunk
         self._clients, self._server = setting.clients(), setting.server()
         self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
-        self._compile: Callable[[Any], Any] = partial(torch.compile, dynamic=False) if compile else _unchanged
+        self._bind = compiled if compile else as_it_is
         self._static = static if static is not None else compile or setting.device.type == "cuda"
         self._programs: dict[Any, tuple[Phase, Program]] = {}
+        self._traced: dict[int, tuple[Any, Traced]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the programs, which do not pickle and are made again when they are needed."""
-        return self.__dict__ | {"_programs": {}}
+        return self.__dict__ | {"_programs": {}, "_traced": {}}
 
     def sibling(self, setting: Setting) -> "Vectorised":
         """An engine for another run on the same data, which it need not be given again."""
         made = copy.copy(self)
-        made.setting, made.memory, made._programs = setting, setting.memory, {}
+        made.setting, made.memory, made._programs, made._traced = setting, setting.memory, {}, {}
         made.scoring, made._trying = scoring(setting.task), scoring(setting.task, "adapt")
         return made
 
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Trains the cohort chunk by chunk."""
-        method, collector, up = self.setting.method, Collector(self.setting.method), 0
+        method, collector, up = self.setting.method, Collector(self.setting.method, self._once), 0
         broadcast, fresh = method.broadcast(state), method.new_memory(state)
         for chunk in self._chunks(cohort):
             own = self.memory.gather(chunk, fresh)
@@ -101,12 +103,12 @@ class Vectorised:
         with telling(f"{self.setting.method.name}: server work", number, "the server"), _quiet():
             if not self._static:
                 return alone(work, state, gathered, self._server, 0, key)  # type: ignore[no-any-return]
-            carry = work.start(state, gathered)
+            carry = self._once(work.start)(state, gathered)
             for place, phase in enumerate(work.phases):
                 keys = torch.from_numpy(keyed.fold(key[None].numpy(), place))
                 one = trees.apply(_as_row, carry)
                 carry = trees.row(self._phase(phase, state, one, np.array([0]), keys, self._server), 0)
-            return work.finish(state, carry)  # type: ignore[no-any-return]
+            return self._once(work.finish)(state, carry)  # type: ignore[no-any-return]
 
     def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
         """Personalises and scores clients chunk by chunk, in the order in which they are asked for."""
@@ -158,11 +160,11 @@ class Vectorised:
         """What a stack of holders makes of what it is given and has, with these keys; the server is holder 0."""
         site = self._server if at_server else self._clients
         with telling(f"{self.setting.method.name}: {what} work", number, self._named(who)), _quiet():
-            carry = _each(work.start, len(who))(given, own)
+            carry = self._each(work.start, len(who))(given, own)
             for place, phase in enumerate(work.phases):
                 folded = torch.from_numpy(keyed.fold(keys.numpy(), place))
                 carry = self._phase(phase, given, carry, who, folded, site)
-            return _each(work.finish, len(who))(given, carry)
+            return self._each(work.finish, len(who))(given, carry)
 
     def _phase(self, phase: Phase, given: Tree, carry: Tree, who: np.ndarray, keys: Tensor, site: Site | None) -> Tree:
         """All steps of a phase for a stack of holders."""
@@ -203,11 +205,11 @@ class Vectorised:
             return changes
         key = self.setting.keys("server", number, [0]).numpy()
         with telling(f"{self.setting.method.name}: server's correction", number, "the server"), _quiet():
-            carry = _each(correct.start, cohort)(state, changes)
+            carry = self._each(correct.start, cohort)(state, changes)
             for place, phase in enumerate(correct.phases):
                 folded = torch.from_numpy(keyed.fold(key, place))
                 carry = self._together(phase, state, carry, folded, cohort)
-            return _each(correct.finish, cohort)(state, carry)
+            return self._each(correct.finish, cohort)(state, carry)
 
     def _together(self, phase: Phase, state: State, carry: Tree, key: Tensor, cohort: int) -> Tree:
         """A phase of the server's work on a stack of uploads, which all see the same batches."""
@@ -242,7 +244,20 @@ class Vectorised:
             program = Program(phase.step, site, given, carry, first[1], shared)
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
         stretches = itertools.chain([first], laid_out)
-        return self._programs[name][1].run(given, carry, stretches, counts, self._compile)
+        return self._programs[name][1].run(given, carry, stretches, counts, self._bind)
+
+    def _each(self, function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree, Tree], Tree]:
+        """`start` or `finish` for a stack of `count` clients with one `given`."""
+        whole = self._once(function, partial(vmap, partial(_with_index, function), (None, 0, 0)))
+        return lambda given, own: whole(given, own, torch.arange(count))
+
+    def _once(self, function: Any, make: Callable[[], Callable[..., Tree]] | None = None) -> Callable[..., Tree]:
+        """What is made of a function, or itself, followed through once and for all if steps are programs."""
+        if not self._static:
+            return make() if make else function
+        if id(function) not in self._traced:
+            self._traced[id(function)] = function, Traced(make() if make else function)  # no other gets its name
+        return self._traced[id(function)][1]
 
     def _named(self, who: np.ndarray) -> str:
         ids = self.setting.data.ids[who]
@@ -256,10 +271,6 @@ def _quiet() -> Iterator[None]:
         for said in ("There is a performance drop", "\\s*Online softmax is disabled", "TensorFloat32 tensor cores"):
             warnings.filterwarnings("ignore", said, UserWarning)
         yield
-
-
-def _unchanged(function: Any) -> Any:
-    return function
 
 
 def _stepped_out(
@@ -282,13 +293,8 @@ def _stepped_out(
     return trees.concat([carry, *finished[::-1]]) if finished else carry
 
 
-def _each(function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree, Tree], Tree]:
-    """`start` or `finish` for a stack of `count` clients with one `given`."""
-
-    def stacked(given: Tree, own: Tree) -> Tree:
-        return vmap(lambda given, own, index: function(given, own), (None, 0, 0))(given, own, torch.arange(count))
-
-    return stacked
+def _with_index(function: Callable[[Tree, Tree], Tree], given: Tree, own: Tree, index: Tensor) -> Tree:
+    return function(given, own)
 
 
 def _holders(site: Site | None) -> Holders | None:

@@ -14,6 +14,7 @@ from torch import nn
 
 from fedtailor import data as sources
 from fedtailor import methods, models
+from fedtailor.convolution import works_on
 from fedtailor.data.dataset import FederatedDataset, Units
 from fedtailor.engines.base import Setting, calculate_in_tf32
 from fedtailor.errors import InputError, nearest, require
@@ -53,6 +54,8 @@ def task(spec: Spec, units: Units, home: Path | None = None) -> Task:
     with drawn_from(spec.seed):
         made = _own(make, spec.model) if ":" in spec.model else _known(make)
     task = task_for(made, units, spec.seed).to(dtype=torch.float64 if spec.precision == "float64" else torch.float32)
+    if spec.precision in ("tf32", "bf16") and works_on(torch.device(spec.device)):
+        task = task.stacking()
     return task.computing(torch.bfloat16) if spec.precision == "bf16" else task
 
 

@@ -53,7 +53,7 @@ def round_loop(
     before: _Outcome | None = None
     while True:
         began = time.perf_counter()
-        chosen = people[keyed.choice(keyed.key(setting.seed, "cohort", number), len(people), cohort).numpy()]
+        chosen = people[keyed.choice(keyed.key(setting.seed, "cohort", number).numpy(), len(people), cohort)]
         down = up = steps = 0
         if setting.method.client.phases:  # a method that trains nobody in rounds has nothing to gather
             gathered, down, up, steps = engine.train(state, chosen, number)

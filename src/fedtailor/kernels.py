@@ -1,0 +1,160 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+"""Triton kernels for convolutions of a whole stack of clients, each with weights of its own, in one launch.
+
+Images are [clients, batch, height, width, channels] and weights [clients, height, width, inputs, outputs], contiguous.
+Both kernels are products of matrices whose left one is never made: its rows are places of images, its columns taps of
+the window times channels, and its entries are read where they lie. Sums are kept in float32.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_PROGRAMS = 528
+"""Programs that keep a large GPU busy: four for each of its multiprocessors."""
+
+
+def convolve(x: Tensor, w: Tensor, size: tuple[int, int], window: tuple[int, int, int]) -> Tensor:
+    """y[h, w] = sum over taps of x[(h stride + tap - pad) / dilate] w[tap], where that is a place of x."""
+    clients, batch, height, width, inputs = x.shape
+    outputs = w.shape[4]
+    y = x.new_empty(clients, batch, *size, outputs)
+    rows = batch * size[0] * size[1]
+    if y.numel() == 0:
+        return y
+    tall, wide = 64, min(_above(outputs), 64)
+    deep = min(_above(w.shape[1] * w.shape[2] * inputs), 32 if wide == 64 else 16)
+    deep = min(deep, _whole(inputs)) if _whole(inputs) >= 16 else deep
+    grid = (triton.cdiv(rows, tall) * triton.cdiv(outputs, wide), clients)
+    _convolve[grid](
+        x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[1:3], *window,
+        tall, wide, deep, inputs % deep == 0, _precision(x), num_warps=4, num_stages=3,
+    )  # fmt: skip
+    return y
+
+
+def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, int, int]) -> Tensor:
+    """w[tap] = sum over places of x[(h stride + tap - pad) / dilate] g[h, w]: the gradient of `convolve` by weights."""
+    clients, batch, height, width, inputs = x.shape
+    outputs, taps = g.shape[4], size[0] * size[1]
+    rows = batch * g.shape[2] * g.shape[3]
+    tall, wide, deep = min(_above(taps * inputs), 64), min(_above(outputs), 64), 64 if x.dtype == torch.bfloat16 else 32
+    tiles = triton.cdiv(taps * inputs, tall) * triton.cdiv(outputs, wide)
+    parts = max(1, min(triton.cdiv(_PROGRAMS, tiles * clients), triton.cdiv(rows, 4 * deep)))
+    share = triton.cdiv(triton.cdiv(rows, parts), deep) * deep
+    sums = torch.zeros if rows == 0 else torch.empty
+    found = sums((clients, parts, *size, inputs, outputs), dtype=torch.float32, device=x.device)
+    if found.numel() and rows:
+        _correlate[(tiles, parts, clients)](
+            x, g, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
+            tall, wide, deep, _precision(x), num_warps=4, num_stages=3,
+        )  # fmt: skip
+    return found.sum(1).to(x.dtype)
+
+
+def _above(number: int) -> int:
+    """The least power of two that is no smaller, and at least 16, as products of matrices want it."""
+    return max(16, 1 << (number - 1).bit_length())
+
+
+def _whole(number: int) -> int:
+    """The largest power of two that divides."""
+    return number & -number
+
+
+def _precision(x: Tensor) -> str:
+    return "tf32" if x.dtype == torch.bfloat16 or torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+@triton.jit
+def _places(
+    h,
+    w,
+    inside,
+    height,
+    width,
+    dilate: tl.constexpr,
+    pad: tl.constexpr,
+):
+    """Where in x a tap falls, and whether it does."""
+    if dilate > 1:
+        inside = inside & (h % dilate == 0) & (w % dilate == 0)
+    if (pad != 0) or (dilate > 1):
+        inside = inside & (h >= 0) & (w >= 0)
+        h, w = h // dilate, w // dilate
+        inside = inside & (h < height) & (w < width)
+    return h * width + w, inside
+
+
+@triton.jit
+def _convolve(
+    x, w, y, rows, height, width, out_height, out_width,
+    inputs: tl.constexpr, outputs: tl.constexpr, tap_rows: tl.constexpr, tap_columns: tl.constexpr,
+    stride: tl.constexpr, dilate: tl.constexpr, pad: tl.constexpr,
+    tall: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, one_tap: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """A tile of `tall` places and `wide` outputs; with `one_tap`, `deep` columns are channels of the same tap."""
+    across = tl.cdiv(outputs, wide)
+    client = tl.program_id(1).to(tl.int64)
+    row = tl.program_id(0) // across * tall + tl.arange(0, tall)
+    out = tl.program_id(0) % across * wide + tl.arange(0, wide)
+    image, place = row // (out_height * out_width), row % (out_height * out_width)
+    top, left = place // out_width * stride - pad, place % out_width * stride - pad
+    whole, columns = height * width * inputs, tap_rows * tap_columns * inputs
+    x += client * (rows // (out_height * out_width)) * whole
+    w += client * columns * outputs
+    there = row < rows
+    total = tl.zeros((tall, wide), tl.float32)
+    for begin in range(0, columns, deep):
+        column = begin + tl.arange(0, deep)
+        if one_tap:
+            tap = begin // inputs
+            at, inside = _places(top + tap // tap_columns, left + tap % tap_columns, there, height, width, dilate, pad)
+            channel = begin % inputs + tl.arange(0, deep)
+            a = tl.load(x + (image * whole + at * inputs)[:, None] + channel[None, :], inside[:, None], 0.0)
+        else:
+            tap, channel = column // inputs, column % inputs
+            seen = there[:, None] & (column < columns)[None, :]
+            down, right = top[:, None] + (tap // tap_columns)[None, :], left[:, None] + (tap % tap_columns)[None, :]
+            at, inside = _places(down, right, seen, height, width, dilate, pad)
+            a = tl.load(x + image[:, None] * whole + at * inputs + channel[None, :], inside, 0.0)
+        known = (column < columns)[:, None] & (out < outputs)[None, :]
+        b = tl.load(w + column[:, None] * outputs + out[None, :], known, 0.0)
+        total = tl.dot(a, b, total, input_precision=precision)
+    y += client * rows * outputs
+    to = y + row[:, None] * outputs + out[None, :]
+    tl.store(to, total.to(y.dtype.element_ty), there[:, None] & (out < outputs)[None, :])
+
+
+@triton.jit
+def _correlate(
+    x, g, found, rows, share: tl.constexpr, height, width, out_height, out_width,
+    inputs: tl.constexpr, outputs: tl.constexpr, tap_rows: tl.constexpr, tap_columns: tl.constexpr,
+    stride: tl.constexpr, dilate: tl.constexpr, pad: tl.constexpr,
+    tall: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """A tile of `tall` taps times channels and `wide` outputs, summed over one share of the places."""
+    across, columns = tl.cdiv(outputs, wide), tap_rows * tap_columns * inputs
+    client, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    column = tl.program_id(0) // across * tall + tl.arange(0, tall)
+    out = tl.program_id(0) % across * wide + tl.arange(0, wide)
+    tap, channel, whole = column // inputs, column % inputs, height * width * inputs
+    down, right = tap // tap_columns - pad, tap % tap_columns - pad
+    x += client * (rows // (out_height * out_width)) * whole
+    g += client * rows * outputs
+    total = tl.zeros((tall, wide), tl.float32)
+    for begin in range(0, share, deep):
+        row = part * share + begin + tl.arange(0, deep)
+        image, place = row // (out_height * out_width), row % (out_height * out_width)
+        top, left = place // out_width * stride, place % out_width * stride
+        seen = (row < rows)[:, None] & (column < columns)[None, :]
+        at, inside = _places(
+            top[:, None] + down[None, :], left[:, None] + right[None, :], seen, height, width, dilate, pad
+        )
+        a = tl.load(x + image[:, None] * whole + at * inputs + channel[None, :], inside, 0.0)
+        b = tl.load(g + row[:, None] * outputs + out[None, :], (row < rows)[:, None] & (out < outputs)[None, :], 0.0)
+        total = tl.dot(tl.trans(a), b, total, input_precision=precision)
+    found += (client * tl.num_programs(1) + part) * columns * outputs
+    to = found + column[:, None] * outputs + out[None, :]
+    tl.store(to, total, (column < columns)[:, None] & (out < outputs)[None, :])

@@ -1,0 +1,196 @@
+"""The recurrence of a layer of long short-term memory, for one client or a whole stack, each with weights of its own.
+
+Places come one after another, so a place must cost little: a product for all clients, and one operation for what is
+done to its outcome, where the device has that fused. Derivatives of any order are right: the first is written out, the
+others are those of its plain formula.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
+    """Hidden states [T, B, hidden] of one layer, from its projected inputs [T, B, 4 hidden] and recurrent weight."""
+    states: Tensor = _Forward.apply(projected[:, None], weight[None])[0]  # type: ignore[no-untyped-call]
+    return states[:, 0]
+
+
+class _Stacked(torch.autograd.Function):
+    """A function of several tensors and to several that all have a dimension of clients."""
+
+    given: tuple[int, ...] = ()  # which one, of each that it is given
+    made: tuple[int, ...] = ()  # and of each that it makes
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+        """More clients are only a longer stack."""
+        longer = (_longer(*each, info.batch_size) for each in zip(tensors, in_dims, cls.given, strict=True))
+        found = cls.apply(*longer)  # type: ignore[no-untyped-call]
+        apart = [each.unflatten(at, (info.batch_size, -1)) for each, at in zip(found, cls.made, strict=True)]
+        return tuple(apart), cls.made
+
+
+def _longer(tensor: Tensor, dim: int | None, at: int, count: int) -> Tensor:
+    """A tensor with the dimension that `vmap` is about, or as often as that counts, joined to the one of clients."""
+    whole = tensor.unsqueeze(at).expand(*tensor.shape[:at], count, *tensor.shape[at:]) if dim is None else tensor
+    return (whole if dim is None else whole.movedim(dim, at)).flatten(at, at + 1)
+
+
+class _Forward(_Stacked):
+    """States, cells and gates at all places [T, C, B, ...], from projected inputs [T, C, B, 4 hidden] and weights."""
+
+    given, made = (1, 0), (1, 1, 1)
+
+    @staticmethod
+    def forward(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Place after place."""
+        back, found = weight.transpose(1, 2), []
+        hidden = cell = projected.new_zeros(*projected.shape[1:3], weight.shape[2])
+        for inputs in projected.contiguous().unbind(0):
+            hidden, cell, gates = _cell(inputs, hidden @ back, cell)
+            found.append((hidden, cell, gates))
+        states, cells, gates = (torch.stack(each) for each in zip(*found, strict=True))
+        return states, cells, gates
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Keeps what both derivatives start from. Gates only spare work, and do not count as a function of anything."""
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*inputs, *output)
+        ctx.save_for_forward(*inputs, *output[:2])
+
+    @staticmethod
+    def backward(ctx: Any, by_state: Tensor, by_cell: Tensor, by_gates: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The gradient, from the last place to the first."""
+        found: tuple[Tensor, Tensor] = _Backward.apply(*ctx.saved_tensors, by_state, by_cell)  # type: ignore[no-untyped-call]
+        return found
+
+    @staticmethod
+    def jvp(ctx: Any, projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, None]:
+        """The derivative along a direction, from the first place to the last."""
+        before, slopes, shown, kept = _slopes(*ctx.saved_tensors)
+        along, recurrent = projected + before @ weight.transpose(1, 2), ctx.saved_tensors[1].transpose(1, 2)
+        hidden = cell = torch.zeros_like(before[0])
+        states, cells = [], []
+        for inputs, slope, show, keep in zip(along, slopes, shown, kept, strict=True):
+            enter, forget, new, out = ((inputs + hidden @ recurrent) * slope).chunk(4, -1)
+            cell = enter + forget + new + keep * cell
+            hidden = out + show * cell
+            states.append(hidden)
+            cells.append(cell)
+        return torch.stack(states), torch.stack(cells), None
+
+
+class _Backward(_Stacked):
+    """The gradient by projected inputs and weights, from that by states and cells."""
+
+    given, made = (1, 0, 1, 1, 1, 1, 1), (1, 0)
+
+    @staticmethod
+    def forward(
+        projected: Tensor,
+        weight: Tensor,
+        states: Tensor,
+        cells: Tensor,
+        gates: Tensor,
+        by_state: Tensor,
+        by_cell: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """From the last place to the first."""
+        hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
+        before = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
+        places = zip(*(each.unbind(0)[::-1] for each in (before, cells, gates, by_state, by_cell)), strict=True)
+        for old, new, opened, state, own in places:
+            sums, cell = _cell_back(hidden + state, cell + own, old, new, opened)
+            found.append(sums)
+            hidden = sums @ weight
+        return _with_weights(torch.stack(found[::-1]), states)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        """Keeps what the plain formula needs."""
+        ctx.save_for_backward(*inputs[:4], *inputs[5:])
+        ctx.save_for_forward(*inputs[:4], *inputs[5:])
+
+    @staticmethod
+    def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
+        """That of the plain formula."""
+        found = torch.func.vjp(_plain_backward, *ctx.saved_tensors)[1](by)
+        return *found[:4], None, *found[4:]
+
+    @staticmethod
+    def jvp(ctx: Any, *along: Tensor) -> tuple[Tensor, Tensor]:
+        """That of the plain formula: the gradient of its gradient, since forward derivatives cannot be nested."""
+        directions = tuple(
+            torch.zeros_like(saved) if each is None else each
+            for saved, each in zip(ctx.saved_tensors, (*along[:4], *along[5:]), strict=True)
+        )
+        pulled: Any = torch.func.vjp(_plain_backward, *ctx.saved_tensors)
+        found: tuple[Tensor, Tensor] = torch.func.vjp(pulled[1], pulled[0])[1](directions)[0]
+        return found
+
+
+def _plain_backward(
+    projected: Tensor, weight: Tensor, states: Tensor, cells: Tensor, by_state: Tensor, by_cell: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `_Backward` finds, by operations that can be differentiated."""
+    _, slopes, shown, kept = _slopes(projected, weight, states, cells)
+    hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
+    for place in reversed(range(len(states))):
+        hidden = hidden + by_state[place]
+        cell = cell + by_cell[place] + hidden * shown[place]
+        found.append(torch.cat([cell, cell, cell, hidden], -1) * slopes[place])
+        hidden, cell = found[-1] @ weight, cell * kept[place]
+    return _with_weights(torch.stack(found[::-1]), states)
+
+
+def _with_weights(sums: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient by the sums that enter gates, and by weights: one product over all places."""
+    before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+    rows = [each.transpose(0, 1).flatten(1, 2) for each in (sums, before)]
+    return sums, rows[0].transpose(1, 2) @ rows[1]
+
+
+def _slopes(projected: Tensor, weight: Tensor, states: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """At all places: the state before, and the derivatives of a cell.
+
+    These are of cell, cell, cell and hidden by the sums that enter the four gates, of hidden by the new cell, and of
+    the new cell by the one before.
+    """
+    before, old = (torch.cat([torch.zeros_like(all_[:1]), all_[:-1]]) for all_ in (states, cells))
+    enter, keep, new, show = (projected + before @ weight.transpose(1, 2)).chunk(4, -1)
+    enter, keep, new, show, shown = enter.sigmoid(), keep.sigmoid(), new.tanh(), show.sigmoid(), cells.tanh()
+    by_gates = new * enter * (1 - enter), old * keep * (1 - keep), enter * (1 - new**2), shown * show * (1 - show)
+    return before, torch.cat(by_gates, -1), show * (1 - shown**2), keep
+
+
+def _cell(inputs: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The new hidden state and cell, and the opened gates: input, forget, new, output."""
+    if inputs.is_cuda:
+        rows = (each.flatten(0, -2) for each in (inputs, recurrent, cell))
+        found = torch.ops.aten._thnn_fused_lstm_cell(*rows)
+        return tuple(each.unflatten(0, inputs.shape[:-1]) for each in found)
+    enter, keep, new, show = (inputs + recurrent).chunk(4, -1)
+    enter, keep, new, show = enter.sigmoid(), keep.sigmoid(), new.tanh(), show.sigmoid()
+    cell = keep * cell + enter * new
+    return show * cell.tanh(), cell, torch.cat([enter, keep, new, show], -1)
+
+
+def _cell_back(by_hidden: Tensor, by_cell: Tensor, old: Tensor, new: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """The gradient by the sums that enter the gates and by the old cell, from that by what a cell gave."""
+    if gates.is_cuda:
+        rows = (each.flatten(0, -2) for each in (by_hidden, by_cell, old, new, gates))
+        found = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(*rows, False)
+        return tuple(each.unflatten(0, gates.shape[:-1]) for each in found[:2])
+    enter, keep, fresh, show = gates.chunk(4, -1)
+    shown = new.tanh()
+    by_cell = by_cell + by_hidden * show * (1 - shown**2)
+    opened = (
+        by_cell * fresh * enter * (1 - enter),
+        by_cell * old * keep * (1 - keep),
+        by_cell * enter * (1 - fresh**2),
+        by_hidden * shown * show * (1 - show),
+    )
+    return torch.cat(opened, -1), by_cell * keep

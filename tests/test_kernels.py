@@ -1,0 +1,45 @@
+"""Kernels on a GPU: torch's own convolutions in double precision are the oracle."""
+
+import pytest
+import torch
+
+from fedtailor.convolution import Window, _turned, convolved, works_on
+
+HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
+SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
+    (2, 3, 28, 28, 1, 32, 3, 1, 0),
+    (3, 20, 26, 26, 32, 64, 3, 1, 0),
+    (2, 4, 9, 8, 16, 20, 3, 2, 1),
+    (2, 2, 12, 12, 3, 24, 5, 2, 2),
+    (1, 2, 7, 7, 48, 16, 1, 2, 0),
+    (2, 5, 14, 14, 6, 16, 5, 1, 0),
+]
+
+
+@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_kernels_do_what_double_precision_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    from fedtailor import kernels
+
+    clients, batch, height, width, inputs, outputs, side, stride, pad = shape
+    window = Window(stride, 1, pad)
+    size = ((height + 2 * pad - side) // stride + 1, (width + 2 * pad - side) // stride + 1)
+    generator = torch.Generator("cuda").manual_seed(0)
+    x, w, g = (
+        torch.randn(each, generator=generator, device="cuda").to(dtype)
+        for each in (
+            (clients, batch, height, width, inputs),
+            (clients, side, side, inputs, outputs),
+            (clients, batch, *size, outputs),
+        )
+    )
+    exact = [each.double().cpu().requires_grad_() for each in (x, w)]
+    result = convolved(exact[0], exact[1], size, window)
+    by_x, by_w = torch.autograd.grad(result, exact, g.double().cpu())
+    back = kernels.convolve(g, _turned(w).contiguous(), (height, width), window.back(side))
+    found = (kernels.convolve(x, w, size, window), back, kernels.correlate(x, g, (side, side), window))
+    for own, expected in zip(found, (result, by_x, by_w), strict=True):
+        assert own.dtype == dtype
+        gap = (own.double().cpu() - expected).norm() / expected.norm()
+        assert gap < (1e-2 if dtype == torch.bfloat16 else 1e-3)
