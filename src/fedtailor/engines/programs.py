@@ -89,11 +89,15 @@ def _recorded(function: Bound, device: torch.device) -> torch.cuda.CUDAGraph:
 
 
 def stack_size(active: int, most: int) -> int:
-    """The smallest of most, most/2, most/4, ... that holds all: few sizes, so that little is compiled."""
-    size = most
-    while active <= -(-size // 2) < size:
+    """The smallest of some sizes that holds all: few, so that little is compiled, but large ones, which cost, closer.
+
+    They are most, most/2, most/4, ... and 3/4 of the first two of these.
+    """
+    sizes, size = [], most
+    while size > 1:
+        sizes += [size, -(-3 * size // 4)] if 2 * size >= most else [size]
         size = -(-size // 2)
-    return size
+    return min((each for each in (*sizes, 1) if each >= active), default=most)
 
 
 def stepped(step: Step, shared: bool, given: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
