@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "cpu": (Case("cnn", 10, 20, 1, turns=5), Case("mlp", 10, 40, 5), Case("mlp", 50, 40, 2)),
+    "cpu": (Case("cnn", 10, 20, 1, turns=4), Case("mlp", 10, 40, 5, turns=5), Case("mlp", 50, 40, 2, turns=5)),
     "cuda": (Case("cnn", 10, 20, 5, turns=5), Case("cnn", 50, 20, 2, turns=4)),
 }
 FIRST: dict[str, Callable[[], nn.Module]] = {
