@@ -5,7 +5,8 @@
 Every way is a process of its own, peers in an environment of their own (.venv-peers/NAME, made by `make bench`); those
 whose environment is missing are left out. They are told to train in turn, so that whatever else the machine does meets
 all alike, and only one trains at a time. All must take equally many gradient steps and end with the same weights, or
-nothing is reported. Results are written if nothing but the device is chosen.
+nothing is reported. A turn of several rounds is waited for at its end. Results are written if nothing but the device is
+chosen.
 """
 
 import statistics

@@ -128,8 +128,8 @@ def test_only_plain_square_convolutions_are_taken() -> None:
         type("Own", (nn.Conv2d,), {})(2, 2, 3),
     ]
     kept = with_stacked_convolutions(nn.Sequential(*others, nn.Conv2d(2, 2, 3)))
-    assert [type(layer) is Convolution for layer in kept] == [False] * len(others) + [True]
-    assert not any(type(layer) is Convolution for layer in with_plain_convolutions(kept))
+    assert [type(layer) is Convolution for layer in kept.children()] == [False] * len(others) + [True]
+    assert not any(type(layer) is Convolution for layer in with_plain_convolutions(kept).children())
 
 
 def test_a_task_trains_alike_and_gives_torchs_own_layers_away() -> None:

@@ -27,7 +27,6 @@ class Loop:
             for name, value in self._model.state_dict().items():
                 total[name] += value / len(cohort)
         self._theta = total
-        wait(self._device)
 
     def _train(self, loader: DataLoader[tuple[torch.Tensor, ...]]) -> None:
         self._model.load_state_dict(self._theta)
@@ -37,6 +36,10 @@ class Loop:
             nn.functional.cross_entropy(self._model(x), y).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             self.steps += 1
+
+    def settle(self) -> None:
+        """Waits for the device."""
+        wait(self._device)
 
     def weights(self) -> Weights:
         """The global model."""

@@ -85,12 +85,15 @@ class FedJax:
         """One round."""
         clients = [(place, self._dataset(number, place), key) for place, key in enumerate(self._keys)]
         self._state, _ = self._algorithm.apply(self._state, clients)
-        jax.block_until_ready(self._state.params)
 
     def _dataset(self, number: int, place: int) -> Any:
         client, order = self._work.cohorts[number, place], self._work.orders[number, place]
         own = {"x": self._x[client][order], "y": self._work.labels[client][order]}
         return fedjax.ClientDataset(own, self._counted)
+
+    def settle(self) -> None:
+        """Waits for the device."""
+        jax.block_until_ready(self._state.params)
 
     def weights(self) -> Weights:
         """The global model."""

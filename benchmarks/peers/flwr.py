@@ -74,6 +74,9 @@ class Flower:
         asked = ConfigRecord({"path": self._path, "round": number, "place": place})
         return Message(RecordDict({"arrays": self._arrays, "asked": asked}), node, "train")
 
+    def settle(self) -> None:
+        """Nothing is left to wait for: replies have come."""
+
     def weights(self) -> Weights:
         """The global model."""
         return {name: value.numpy() for name, value in self._arrays.to_torch_state_dict().items()}

@@ -50,6 +50,9 @@ class Ours:
         """One round."""
         done = next(self._rounds)
         self._state, self.steps = done.state, self.steps + done.cost.steps
+
+    def settle(self) -> None:
+        """Waits for the device."""
         wait(self._device)
 
     def weights(self) -> Weights:

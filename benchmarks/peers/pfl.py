@@ -61,12 +61,15 @@ class Pfl:
         )
         options = {"model": self._pfl, "model_train_params": self._hyper, "send_metrics_to_platform": False}
         self._algorithm.run(rounds, self._backend, **options)
-        wait(self._device)
 
     @property
     def steps(self) -> int:
         """How many losses were asked for."""
         return self._model.steps
+
+    def settle(self) -> None:
+        """Waits for the device."""
+        wait(self._device)
 
     def weights(self) -> Weights:
         """The global model."""

@@ -48,7 +48,10 @@ class Peer(Protocol):
         """How many were taken so far, by all clients together."""
 
     def round(self, number: int) -> None:
-        """Trains one round, and returns when it has ended on the device too."""
+        """Trains one round, which need not have ended on the device."""
+
+    def settle(self) -> None:
+        """Returns when the device has done everything that it was given."""
 
     def weights(self) -> Weights:
         """The global model, as torch lays it out."""
@@ -87,6 +90,7 @@ def serve(peer: Peer, end: Path, **versions: str) -> None:
         for _ in range(int(line)):
             peer.round(number)
             number += 1
+        peer.settle()
         say(ms=1000 * (time.perf_counter() - began) / (number - before))
     np.savez(end, **peer.weights())  # type: ignore[arg-type]  # numpy's stub takes the names for options
     say(steps=peer.steps, rounds=number)
