@@ -216,11 +216,11 @@ def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0: Int = k0 + counter[0]
     x1: Int = k1 + counter[1]
-    turned = _TURNED.get(type(x1), _turned_tensor)
+    turned, stored = _WAYS.get(type(x1), (_turned_tensor, _stored))
     for block in range(5):
         for r in _ROTATIONS[block % 2]:
             x0 = x0 + x1
-            x1 = turned(x1, r) ^ x0
+            x1 = stored(turned(x1, r) ^ x0)
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
@@ -237,11 +237,14 @@ def _turned_int(x: int, r: int) -> int:
 
 
 def _turned_tensor(x: Tensor, r: int) -> Tensor:
-    x = _stored(x)
     return (x << r) | ((x >> (32 - r)) & ((1 << r) - 1))
 
 
-_TURNED: dict[type, Any] = {np.ndarray: _turned_array, int: _turned_int}
+def _itself(x: Int) -> Int:
+    return x
+
+
+_WAYS: dict[type, Any] = {np.ndarray: (_turned_array, _itself), int: (_turned_int, _itself)}
 
 
 def _stored(x: Tensor) -> Tensor:
