@@ -76,9 +76,18 @@ def correlated(x: Tensor, g: Tensor, size: Size, window: Window) -> Tensor:
     return found
 
 
+def _by_images(x: Tensor, w: Tensor, g: Tensor, window: Window) -> Tensor:
+    """The gradient of `convolved` by its images, from that by its result, g: the way back."""
+    return convolved(g, _turned(w), _size(x), window.back(w.shape[1]))
+
+
 def _turned(w: Tensor) -> Tensor:
     """The weights of the way back."""
     return w.flip(1, 2).transpose(3, 4)
+
+
+def _size(images: Tensor) -> Size:
+    return int(images.shape[2]), int(images.shape[3])
 
 
 class _Bilinear(torch.autograd.Function):
@@ -122,11 +131,10 @@ class _Convolved(_Bilinear):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         """By the images and by the weights."""
-        x, w = ctx.saved_tensors
-        sides, window = (int(w.shape[1]), int(w.shape[2])), ctx.window
-        seen = (int(x.shape[2]), int(x.shape[3]))
-        by_x = convolved(g, _turned(w), seen, window.back(sides[0])) if ctx.needs_input_grad[0] else None
-        return by_x, correlated(x, g, sides, window) if ctx.needs_input_grad[1] else None, None, None
+        (x, w), needed = ctx.saved_tensors, ctx.needs_input_grad
+        by_x = _by_images(x, w, g, ctx.window) if needed[0] else None
+        by_w = correlated(x, g, (w.shape[1], w.shape[2]), ctx.window) if needed[1] else None
+        return by_x, by_w, None, None
 
 
 class _Correlated(_Bilinear):
@@ -140,8 +148,7 @@ class _Correlated(_Bilinear):
     def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor, None, None]:
         """By the images and by what came back, from that by the weights, v."""
         x, g = ctx.saved_tensors
-        by_x = convolved(g, _turned(v), (int(x.shape[2]), int(x.shape[3])), ctx.window.back(ctx.size[0]))
-        return by_x, convolved(x, v, (int(g.shape[2]), int(g.shape[3])), ctx.window), None, None
+        return _by_images(x, v, g, ctx.window), convolved(x, v, _size(g), ctx.window), None, None
 
 
 @torch.library.custom_op("fedtailor::convolve", mutates_args=())

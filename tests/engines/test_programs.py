@@ -113,3 +113,11 @@ def test_programs_of_other_shapes_are_others() -> None:
     engine.train(setting.first_state(), people[:3], 0)
     assert len(engine._programs) == 2
     assert all(isinstance(program, Program) for _, program in engine._programs.values())
+
+
+def test_a_function_may_serve_one_and_a_stack() -> None:
+    engine = Vectorised(toy_setting("fedavg"), static=True)
+    given, own = torch.tensor([1.0, 2.0]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])
+    for _ in range(3):
+        assert engine._once(torch.dot)(given, own[0]).tolist() == 50.0
+        assert engine._each(torch.dot, 2)(given, own).tolist() == [50.0, 110.0]

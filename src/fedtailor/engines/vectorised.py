@@ -69,7 +69,7 @@ class Vectorised:
         self._bind = compiled if compile else as_it_is
         self._static = static if static is not None else compile or setting.device.type == "cuda"
         self._programs: dict[Any, tuple[Phase, Program]] = {}
-        self._traced: dict[int, tuple[Any, Traced]] = {}
+        self._traced: dict[tuple[int, bool], tuple[Any, Traced]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the programs, which do not pickle and are made again when they are needed."""
@@ -248,16 +248,19 @@ class Vectorised:
 
     def _each(self, function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree, Tree], Tree]:
         """`start` or `finish` for a stack of `count` clients with one `given`."""
-        whole = self._once(function, partial(vmap, partial(_with_index, function), (None, 0, 0)))
+        whole = self._once(function, stacked=True)
         return lambda given, own: whole(given, own, torch.arange(count))
 
-    def _once(self, function: Any, make: Callable[[], Callable[..., Tree]] | None = None) -> Callable[..., Tree]:
-        """What is made of a function, or itself, followed through once and for all if steps are programs."""
+    def _once(self, function: Any, stacked: bool = False) -> Callable[..., Tree]:
+        """A function, or that of a stack, followed through once and for all if steps are programs."""
+        name = id(function), stacked
+        if name in self._traced:
+            return self._traced[name][1]
+        whole = vmap(partial(_with_index, function), (None, 0, 0)) if stacked else function
         if not self._static:
-            return make() if make else function
-        if id(function) not in self._traced:
-            self._traced[id(function)] = function, Traced(make() if make else function)  # no other gets its name
-        return self._traced[id(function)][1]
+            return whole
+        self._traced[name] = function, Traced(whole)  # the function is kept, so that no other gets its name
+        return self._traced[name][1]
 
     def _named(self, who: np.ndarray) -> str:
         ids = self.setting.data.ids[who]
