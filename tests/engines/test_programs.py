@@ -1,6 +1,7 @@
 """Steps by programs against the reference, without a compiler or a GPU: the same room, the same leaving in lots."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 
 from agreement import distance
 from fedtailor import engines, trees
+from fedtailor.engines import vectorised
 from fedtailor.engines.measuring import MOST, Peak, chunk_that_fits
 from fedtailor.engines.programs import Program
+from fedtailor.engines.tracing import Bound, Compile, as_it_is
 from fedtailor.engines.vectorised import Vectorised
 from scenarios import toy_data, toy_setting
 
@@ -121,3 +124,26 @@ def test_a_function_may_serve_one_and_a_stack() -> None:
     for _ in range(3):
         assert engine._once(torch.dot)(given, own[0]).tolist() == 50.0
         assert engine._each(torch.dot, 2)(given, own).tolist() == [50.0, 110.0]
+
+
+@pytest.mark.parametrize("name", ["fedsim", "fsl"])
+def test_what_is_compiled_for_training_alone_is_not_for_scoring(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def told(what: str, *given: Any) -> Bound:
+        made.append(what)
+        return as_it_is(*given)
+
+    monkeypatch.setattr(vectorised, "compiled", partial(told, "compiled"))
+    monkeypatch.setattr(vectorised, "as_it_is", partial(told, "as it is"))
+    setting = toy_setting(name, data=toy_data(sizes=SIZES))
+    ways: list[tuple[Compile, str]] = [("training", "as it is"), (True, "compiled"), (False, "as it is")]
+    for compile, scored in ways:
+        engine, state, people = Vectorised(setting, compile=compile, static=True), setting.first_state(), np.arange(4)
+        trained = engine.train(state, people, 0)
+        engine.serve(state, trained.gathered, 0)
+        assert set(made) == {"compiled" if compile else "as it is"}
+        made.clear()
+        engine.score(state, people)
+        assert set(made) == {scored}
+        made.clear()

@@ -274,7 +274,7 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"optimiser": "adam", "momentum": 0.9}, "adam takes no momentum; it is for sgd."),
     ({"server_optimiser": "adam", "server_momentum": 0.9}, "fedavg: adam takes no server_momentum."),
     ({"chunk": 2.5}, "Engine: chunk must be a whole number of at least 1 client, got 2.5."),
-    ({"compile": "no"}, "Engine: compile must be True or False, got 'no'."),
+    ({"compile": "no"}, "Engine: compile must be True, False or 'training', got 'no'."),
     ({"batch": True}, "fedavg: batch must be a whole number, got True."),
 ]
 

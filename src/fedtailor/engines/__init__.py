@@ -17,10 +17,12 @@ from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.ranks import joined, started
 from fedtailor.engines.stacking import Member, Party
+from fedtailor.engines.tracing import Compile
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
 
 __all__ = [
+    "Compile",
     "Distributed",
     "Engine",
     "Memory",
@@ -41,10 +43,11 @@ NAMES = ("vectorised", "one_by_one")
 """Engines of one process; `distributed` has one of these in each of several."""
 
 
-def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, compile: bool = False) -> Engine:
+def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, compile: Compile = False) -> Engine:
     """An engine by name. What cannot be vectorised or compiled runs the slower way, and `notes` says why."""
     check(name, chunk)
-    require(isinstance(compile, bool), f"Engine: compile must be True or False, got {compile!r}.")
+    known = isinstance(compile, bool) or compile == "training"
+    require(known, f"Engine: compile must be True, False or 'training', got {compile!r}.")
     if name == "one_by_one":
         return OneByOne(setting)
     if name == "distributed":
@@ -58,10 +61,10 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     if compile and (reason := why_not_compiled(setting.device)):
         notes = (*notes, f"{who} runs uncompiled, since torch.compile does not work here: {reason}")
     fits = chunk or chunk_that_fits(trial.bytes, setting.device)
-    return Vectorised(setting, fits, compile and notes == trial.notes, notes)
+    return Vectorised(setting, fits, compile if notes == trial.notes else False, notes)
 
 
-def distributed(setting: Setting, chunk: int | None = None, compile: bool = False) -> Distributed:
+def distributed(setting: Setting, chunk: int | None = None, compile: Compile = False) -> Distributed:
     """The engine of all ranks that have joined, this one's part of it."""
     together = joined().world == started()
     require(

@@ -21,6 +21,7 @@ from fedtailor.data.place import folder
 from fedtailor.engines.base import Setting, one_step_each
 from fedtailor.engines.measuring import MOST
 from fedtailor.engines.memory import Memory
+from fedtailor.engines.tracing import Compile
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import FedtailorError
 
@@ -33,12 +34,12 @@ NEW, KNOWN = {"cpu": 30.0, "cuda": 45.0}, 6.0
 class Decision(NamedTuple):
     """Whether to compile, and why."""
 
-    compile: bool
+    compile: Compile
     why: str
 
 
 def decided(setting: Setting, cohort: int, rounds: int, chunk: int | None = None) -> Decision:
-    """Whether compiling pays for so many rounds of such cohorts."""
+    """Whether compiling pays for so many rounds of such cohorts; people are scored too seldom for it."""
     people = setting.data.groups["train"]
     steps = rounds * int(np.quantile(setting.steps(people), 1 - 0.5 / max(1, cohort))) if len(people) else 0
     try:
@@ -53,7 +54,7 @@ def decided(setting: Setting, cohort: int, rounds: int, chunk: int | None = None
         with suppress(OSError):  # then the next run guesses anew
             mark.parent.mkdir(parents=True, exist_ok=True)
             mark.touch()
-    return Decision(pays, said)
+    return Decision("training" if pays else False, said)
 
 
 def keep_compiled() -> None:

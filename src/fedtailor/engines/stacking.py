@@ -20,6 +20,7 @@ from fedtailor import trees
 from fedtailor.engines.base import Collector, Engine, Scored, Setting, Trained, one_step_each, sent
 from fedtailor.engines.lifting import Build, CannotLiftError, lifting
 from fedtailor.engines.memory import Memory
+from fedtailor.engines.tracing import Compile
 from fedtailor.engines.vectorised import Vectorised, slices
 from fedtailor.errors import WorkError
 from fedtailor.types import Batch, Gathered, Phase, Plan, State, Tree, Work
@@ -107,7 +108,7 @@ class Joining(NamedTuple):
 
     setting: Setting
     chunk: int | None
-    compile: bool
+    compile: Compile
 
 
 class Party:
@@ -117,7 +118,7 @@ class Party:
         self.meeting, self._make = Meeting(runs), make
         self.meeting.answer = self._assembled
 
-    def engine(self, setting: Setting, chunk: int | None, compile: bool) -> Engine:
+    def engine(self, setting: Setting, chunk: int | None, compile: Compile) -> Engine:
         """The engine of one of the runs, once all of them have asked."""
         found: Engine = self.meeting.ask(id(setting), Joining(setting, chunk, compile))
         return found

@@ -7,7 +7,7 @@ stacks, keeps it.
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,6 +20,8 @@ from fedtailor.types import Tree
 Bound = Callable[[], object]
 Bind = Callable[[Callable[..., None], tuple[Tree, ...]], Bound]
 """Makes of a function and what it is given something that only has to be called."""
+Compile = bool | Literal["training"]
+"""Whether steps are compiled: all, none, or those of training but not those of personalising and scoring."""
 
 
 def as_it_is(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:

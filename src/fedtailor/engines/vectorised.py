@@ -37,14 +37,16 @@ from fedtailor.engines.base import (
 )
 from fedtailor.engines.measuring import MOST
 from fedtailor.engines.programs import Program, stepped
-from fedtailor.engines.tracing import Traced, as_it_is, compiled
+from fedtailor.engines.tracing import Bind, Compile, Traced, as_it_is, compiled
 from fedtailor.types import Gathered, Phase, Result, State, Tree, Work
 
 _MOST_COMPILED = 200  # steps and shapes that one process may compile
 
 
 class Vectorised:
-    """Runs whole cohorts as one program; `chunk` bounds how many clients are stacked, `compile` compiles the step.
+    """Runs whole cohorts as one program; `chunk` bounds how many clients are stacked, `compile` compiles steps.
+
+    With `compile="training"` those of personalising and scoring, which take many shapes and are done seldom, are not.
 
     Steps are `static`, done by programs, if they are compiled or on a GPU and nothing else is said.
     """
@@ -55,7 +57,7 @@ class Vectorised:
         self,
         setting: Setting,
         chunk: int = MOST,
-        compile: bool = False,
+        compile: Compile = False,
         notes: tuple[str, ...] = (),
         static: bool | None = None,
     ) -> None:
@@ -66,8 +68,7 @@ class Vectorised:
         self.chunk = chunk
         self._clients, self._server = setting.clients(), setting.server()
         self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
-        self._bind = compiled if compile else as_it_is
-        self._static = static if static is not None else compile or setting.device.type == "cuda"
+        self._static = static if static is not None else bool(compile) or setting.device.type == "cuda"
         self._programs: dict[Any, tuple[Phase, Program]] = {}
         self._traced: dict[tuple[int, bool], tuple[Any, Traced]] = {}
 
@@ -107,7 +108,7 @@ class Vectorised:
             for place, phase in enumerate(work.phases):
                 keys = torch.from_numpy(keyed.fold(key[None].numpy(), place))
                 one = trees.apply(_as_row, carry)
-                carry = trees.row(self._phase(phase, state, one, np.array([0]), keys, self._server), 0)
+                carry = trees.row(self._phase(phase, state, one, np.array([0]), keys, self._server, self._bind()), 0)
             return self._once(work.finish)(state, carry)  # type: ignore[no-any-return]
 
     def score(self, state: State, who: np.ndarray, personalise: Work | None = None) -> Scored:
@@ -163,18 +164,27 @@ class Vectorised:
             carry = self._each(work.start, len(who))(given, own)
             for place, phase in enumerate(work.phases):
                 folded = torch.from_numpy(keyed.fold(keys.numpy(), place))
-                carry = self._phase(phase, given, carry, who, folded, site)
+                carry = self._phase(phase, given, carry, who, folded, site, self._bind(what))
             return self._each(work.finish, len(who))(given, carry)
 
-    def _phase(self, phase: Phase, given: Tree, carry: Tree, who: np.ndarray, keys: Tensor, site: Site | None) -> Tree:
+    def _phase(
+        self,
+        phase: Phase,
+        given: Tree,
+        carry: Tree,
+        who: np.ndarray,
+        keys: Tensor,
+        site: Site | None,
+        bind: Bind,
+    ) -> Tree:
         """All steps of a phase for a stack of holders."""
         counts = np.full(len(who), phase.plan.steps) if site is None else step_counts(phase.plan, site.holders, who)
         order = np.argsort(-counts, kind="stable")
         if (order == np.arange(len(order))).all():
-            return self._sorted(phase, given, carry, who, keys, site, counts)
+            return self._sorted(phase, given, carry, who, keys, site, counts, bind)
         there, back = (sent(torch.from_numpy(each), self.setting.device) for each in (order, np.argsort(order)))
         rows = trees.rows(carry, there)
-        return trees.rows(self._sorted(phase, given, rows, who[order], keys[order], site, counts[order]), back)
+        return trees.rows(self._sorted(phase, given, rows, who[order], keys[order], site, counts[order], bind), back)
 
     def _sorted(
         self,
@@ -185,6 +195,7 @@ class Vectorised:
         keys: Tensor,
         site: Site | None,
         counts: np.ndarray,
+        bind: Bind,
     ) -> Tree:
         """The same for holders sorted by their number of steps, the first the most."""
         working = int((counts > 0).sum())
@@ -193,7 +204,7 @@ class Vectorised:
         at_work = trees.rows(carry, slice(0, working))
         laid_out = (phase.plan, _holders(site), who[:working], keys[:working], int(counts[0]), self._static)
         if self._static and phase.plan.draws:  # a step without batches is done once, and may change the carry's shape
-            worked = self._run(phase, site, given, at_work, stretches(*laid_out), counts[:working])
+            worked = self._run(phase, site, given, at_work, stretches(*laid_out), counts[:working], bind)
         else:
             worked = _stepped_out(phase, site, given, at_work, places(*laid_out), counts[:working])
         return worked if working == len(who) else trees.concat([worked, trees.rows(carry, slice(working, None))])
@@ -217,9 +228,9 @@ class Vectorised:
         if self._static:
             steps = (phase.plan.steps or 0) if site is None else int(step_counts(phase.plan, site.holders, server)[0])
             laid_out = stretches(phase.plan, _holders(site), server, key, steps, full_width=True)
-            return (
-                self._run(phase, site, state, carry, laid_out, np.full(cohort, steps), shared=True) if steps else carry
-            )
+            if not steps:
+                return carry
+            return self._run(phase, site, state, carry, laid_out, np.full(cohort, steps), self._bind(), shared=True)
         for batches in batches_alone(phase.plan, site, server, key[0]):
             carry = stepped(phase.step, True, state, carry, batches, torch.arange(cohort))
         return carry
@@ -232,6 +243,7 @@ class Vectorised:
         carry: Tree,
         laid_out: Iterator[tuple[int, tuple[Place, ...]]],
         counts: np.ndarray,
+        bind: Bind,
         shared: bool = False,
     ) -> Tree:
         """The carry after all steps, by the program for such a phase and such shapes, which is made once."""
@@ -239,12 +251,17 @@ class Vectorised:
         shapes = [
             (leaf.shape, leaf.dtype) for leaf in trees.leaves((given, carry, *(place.rows[0] for place in first[1])))
         ]
-        name = (id(phase.step), shared, *shapes)
+        name = (id(phase.step), shared, bind, *shapes)
         if name not in self._programs:
             program = Program(phase.step, site, given, carry, first[1], shared)
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
         stretches = itertools.chain([first], laid_out)
-        return self._programs[name][1].run(given, carry, stretches, counts, self._bind)
+        return self._programs[name][1].run(given, carry, stretches, counts, bind)
+
+    def _bind(self, what: str = "server") -> Bind:
+        """How the steps of such work become a program."""
+        seldom = what in ("personalise", "score")
+        return compiled if self.compiled is True or (self.compiled and not seldom) else as_it_is
 
     def _each(self, function: Callable[[Tree, Tree], Tree], count: int) -> Callable[[Tree, Tree], Tree]:
         """`start` or `finish` for a stack of `count` clients with one `given`."""

@@ -63,7 +63,7 @@ def fit(
     engine: str = "vectorised",
     device: str = "cpu",
     chunk: int | None = None,
-    compile: bool = False,
+    compile: engines.Compile = False,
     memory: Path | None = None,
     pretrain: int = 0,
     pretrain_lr: float = 0.1,
@@ -81,7 +81,7 @@ def fit(
     engine    "vectorised" or "one_by_one"
     device    cpu, cuda or mps
     chunk     how many clients are stacked at a time; None: as many as fit
-    compile   whether steps are compiled
+    compile   whether steps are compiled: True, False, or "training" for all but personalising and scoring
     memory    a folder for what clients keep between rounds; None: they keep it in RAM
     pretrain  epochs of SGD on the server's data before the first round, at rate pretrain_lr, pretrain_batch at a time
     progress  called after every round

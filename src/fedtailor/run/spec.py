@@ -45,7 +45,7 @@ class Common(BaseModel):
     device: str = "cpu"  # cpu, cuda, mps
     precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"  # tf32, bf16: what models calculate in
     chunk: Whole | None = None  # clients stacked at a time; none: as many as fit
-    compile: Annotated[bool, Field(strict=True)] | Literal["auto"] = "auto"  # auto: if that saves time
+    compile: Annotated[bool, Field(strict=True)] | Literal["auto", "training"] = "auto"  # auto: training, if it pays
     threads: Whole | None = None  # of the CPU; none: as torch chooses
     memory: Literal["ram", "files"] = "ram"  # where clients' memory is while training
     evaluate_every: Whole | None = None  # rounds between two looks at the scores; none: 10 looks

@@ -29,7 +29,7 @@ class Begin(NamedTuple):
     spec: dict[str, Any]
     home: str  # the run's folder
     chunk: int | None
-    compile: bool
+    compile: engines.Compile
     threads: int
     remedy: str
 
