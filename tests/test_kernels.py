@@ -1,8 +1,9 @@
-"""Kernels on a GPU: torch's own convolutions in double precision are the oracle."""
+"""Kernels on a GPU: torch's own convolutions in double precision, and bits drawn on the CPU, are the oracles."""
 
 import pytest
 import torch
 
+from fedtailor import keyed
 from fedtailor.convolution import Window, _turned, convolved, works_on
 
 HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
@@ -43,3 +44,16 @@ def test_kernels_do_what_double_precision_does(shape: tuple[int, ...], dtype: to
         assert own.dtype == dtype
         gap = (own.double().cpu() - expected).norm() / expected.norm()
         assert gap < (1e-2 if dtype == torch.bfloat16 else 1e-3)
+
+
+@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
+@pytest.mark.parametrize(
+    "shapes", [((), ()), ((5,), ()), ((7, 1), (33,)), ((), (1000,)), ((3, 1), (3, 300)), ((0,), ())]
+)
+def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes)
+    for folding in (0, keyed._FOLDING):
+        expected = keyed.mixed(keys, counters, folding)
+        assert torch.equal(keyed.mixed(keys.cuda(), counters.cuda(), folding).cpu(), expected)
+    assert torch.equal(keyed.fold(keys.cuda(), counters.cuda()).cpu(), keyed.fold(keys, counters))

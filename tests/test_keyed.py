@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedtailor import keyed
 from fedtailor.errors import InputError
@@ -338,6 +340,37 @@ def test_vmapped_is_one_by_one(n: int) -> None:
     together = vmap(partial(draws, n=n))(keys)
     for i, k in enumerate(keys):
         assert_same(draws(k, n), {name: rows[i] for name, rows in together.items()})
+
+
+class Listing(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lists the operations that are done."""
+
+    def __init__(self, used: list[Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.used = used
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.used.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_drawn_in_one_operation_they_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys, names = key(3, torch.arange(6)), torch.arange(4)
+    both = vmap(vmap(fold, (None, 0)), (0, None))
+    ways: list[Callable[[], dict[str, Tensor]]] = [
+        lambda: draws(keys[0], 7),
+        lambda: vmap(partial(draws, n=7))(keys),
+        lambda: {"kept": vmap(vmap(partial(keep_mask, shape=(3, 5), p=0.3)))(keys.reshape(2, 3))},
+        lambda: {"fold": fold(keys[:, None], names), "named": fold(keys, "name"), "both": both(keys, names)},
+        lambda: {"by last": vmap(fold, (1, None), 1)(keys.reshape(2, 3), names[:2])},
+    ]
+    plainly = [way() for way in ways]
+    used: list[Any] = []
+    monkeypatch.setattr(keyed, "_in_one", lambda _: True)
+    with Listing(used):
+        for way, expected in zip(ways, plainly, strict=True):
+            assert_same(way(), expected)
+    assert used.count(torch.ops.fedtailor.mixed.default) > len(ways)
 
 
 def check_compiled() -> None:

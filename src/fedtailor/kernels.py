@@ -1,9 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Triton kernels for convolutions of a whole stack of clients, each with weights of its own, in one launch.
+"""Triton kernels: convolutions of a whole stack of clients, each with weights of its own, and random bits.
 
 Images are [clients, batch, height, width, channels] and weights [clients, height, width, inputs, outputs], contiguous.
-Both kernels are products of matrices whose left one is never made: its rows are places of images, its columns taps of
-the window times channels, and its entries are read where they lie. Sums are kept in float32.
+Both of their kernels are products of matrices whose left one is never made: its rows are places of images, its columns
+taps of the window times channels, and its entries are read where they lie. Sums are kept in float32. Random bits are
+those of `keyed`.
 """
 
 import torch
@@ -51,6 +52,17 @@ def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, in
             tall, wide, deep, _precision(x), num_warps=4, num_stages=3,
         )  # fmt: skip
     return found.sum(1).to(x.dtype)
+
+
+def mix(key: Tensor, counters: Tensor, folding: int) -> Tensor:
+    """Threefry's 64 bits for each counter under a key; they broadcast."""
+    shape = torch.broadcast_tensors(key, counters)[0].shape  # type: ignore[no-untyped-call]
+    found = torch.empty(shape, dtype=torch.int64, device=key.device)
+    given = [each if each.numel() == 1 else each.expand(shape).contiguous() for each in (key, counters)]
+    if found.numel():
+        steps = (int(each.numel() > 1) for each in given)
+        _mix[(triton.cdiv(found.numel(), 256),)](*given, found, found.numel(), *steps, folding, 256, num_warps=4)
+    return found
 
 
 def _above(number: int) -> int:
@@ -158,3 +170,39 @@ def _correlate(
     found += (client * tl.num_programs(1) + part) * columns * outputs
     to = found + column[:, None] * outputs + out[None, :]
     tl.store(to, total, (column < columns)[:, None] & (out < outputs)[None, :])
+
+
+@triton.jit
+def _turn(x0, x1, r: tl.constexpr):
+    x0 = x0 + x1
+    return x0, ((x1 << r) | (x1 >> (32 - r))) ^ x0
+
+
+@triton.jit
+def _four(x0, x1, a: tl.constexpr, b: tl.constexpr, c: tl.constexpr, d: tl.constexpr):
+    x0, x1 = _turn(x0, x1, a)
+    x0, x1 = _turn(x0, x1, b)
+    x0, x1 = _turn(x0, x1, c)
+    return _turn(x0, x1, d)
+
+
+@triton.jit
+def _mix(
+    key, counters, found, size, key_step: tl.constexpr, counter_step: tl.constexpr, folding: tl.constexpr,
+    many: tl.constexpr,
+):  # fmt: skip
+    """Twenty rounds, and after every four of them a key's words added."""
+    at = tl.program_id(0).to(tl.int64) * many + tl.arange(0, many)
+    inside = at < size
+    k = tl.load(key + at * key_step, inside, 0).to(tl.int64)
+    counter = tl.load(counters + at * counter_step, inside, 0).to(tl.int64)
+    k0, k1 = k.to(tl.uint32) ^ folding, (k >> 32).to(tl.uint32)
+    k2 = k0 ^ k1 ^ 0x1BD11BDA
+    x0, x1 = k0 + counter.to(tl.uint32), k1 + (counter >> 32).to(tl.uint32)
+    x0, x1 = _four(x0, x1, 13, 15, 26, 6)
+    x0, x1 = _four(x0 + k1, x1 + k2 + 1, 17, 29, 16, 24)
+    x0, x1 = _four(x0 + k2, x1 + k0 + 2, 13, 15, 26, 6)
+    x0, x1 = _four(x0 + k0, x1 + k1 + 3, 17, 29, 16, 24)
+    x0, x1 = _four(x0 + k1, x1 + k2 + 4, 13, 15, 26, 6)
+    x0, x1 = x0 + k2, x1 + k0 + 5
+    tl.store(found + at, (x1.to(tl.int64) << 32) | x0.to(tl.int64), inside)

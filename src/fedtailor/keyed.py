@@ -18,6 +18,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 import numpy as np
@@ -64,12 +65,14 @@ def fold(key: Keys, value: int | str | Keys) -> Keys:
 
 def words(key: Keys, counters: Keys) -> Keys:
     """63 random bits for each counter, as non-negative int64; keys and counters broadcast."""
-    return _join(*_threefry(_split(key), _split(counters))) & (2**63 - 1)
+    return _drawn(key, counters) & (2**63 - 1)
 
 
 def bits(key: Tensor, n: int) -> Tensor:
     """n random int32; a longer draw begins with the shorter one."""
-    return torch.stack(_threefry(_split(key), (_positions(key, (n + 1) // 2), 0)), -1).flatten()[:n]
+    at = _positions(key, (n + 1) // 2)
+    pair = _split(mixed(key, at, 0)) if _in_one(key) else _threefry(_split(key), (at, 0))
+    return torch.stack(pair, -1).flatten()[:n]
 
 
 def uniform(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -181,7 +184,18 @@ def _as_key(number: int, like: Keys) -> Keys:
     return np.array([signed], dtype=np.int64)
 
 
+def _drawn(key: Keys, counters: Keys) -> Keys:
+    """64 bits for each counter."""
+    if isinstance(key, Tensor) and isinstance(counters, Tensor) and _in_one(key):
+        drawn: Tensor = mixed(key, counters, 0)
+        return drawn
+    return _join(*_threefry(_split(key), _split(counters)))
+
+
 def _below(key: Int, number: Int) -> Int:
+    if isinstance(key, Tensor) and isinstance(number, Tensor) and _in_one(key):
+        made: Tensor = mixed(key, number, _FOLDING)
+        return made
     low, high = _split(key)
     return _join(*_threefry((low ^ _FOLDING, high), _split(number)))
 
@@ -224,6 +238,53 @@ def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
+
+
+@torch.library.custom_op("fedtailor::mixed", mutates_args=(), device_types="cpu")
+def mixed(key: Tensor, counters: Tensor, folding: int) -> Tensor:
+    """64 bits for each counter, in one operation: a GPU has more to do with 140 tiny ones than with what uses them."""
+    low, high = _split(key)
+    return _join(*_threefry((low ^ folding, high), _split(counters)))
+
+
+@mixed.register_kernel("cuda")
+def _mixed_on_gpu(key: Tensor, counters: Tensor, folding: int) -> Tensor:
+    from fedtailor.kernels import mix
+
+    return mix(key, counters, folding)
+
+
+@mixed.register_fake
+def _mixed_shape(key: Tensor, counters: Tensor, folding: int) -> Tensor:
+    shape = torch.broadcast_tensors(key, counters)[0].shape  # type: ignore[no-untyped-call]
+    return key.new_empty(shape)
+
+
+@mixed.register_vmap
+def _mixed_for_many(
+    info: Any, in_dims: tuple[int | None, ...], key: Tensor, counters: Tensor, folding: int
+) -> tuple[Tensor, int]:
+    ranks = [each.ndim - (at is not None) for each, at in zip((key, counters), in_dims, strict=False)]
+    rows = [_row_first(each, at, max(ranks)) for each, at in zip((key, counters), in_dims, strict=False)]
+    return mixed(*rows, folding), 0
+
+
+def _row_first(x: Tensor, at: int | None, rank: int) -> Tensor:
+    """With the stack's dimension first, and then so many more."""
+    if at is None:
+        return x
+    moved = x.movedim(at, 0)
+    return moved.reshape(len(moved), *(1,) * (rank + 1 - moved.ndim), *moved.shape[1:])
+
+
+def _in_one(key: Tensor) -> bool:
+    """Whether bits are drawn in one operation, which a compiler could not fuse with others."""
+    return key.is_cuda and _has_kernels() and not _being_compiled()
+
+
+@lru_cache(1)
+def _has_kernels() -> bool:
+    return torch.version.hip is None and find_spec("triton") is not None
 
 
 def _turned_array(x: Array, r: int) -> Array:

@@ -73,18 +73,24 @@ class Program:
         return self._given, trees.rows(self._carry, slice(0, size)), places, self._at, self._left[:size]
 
 
-_POOLS: dict[torch.device, Any] = {}
+_FIRST: dict[torch.device, torch.cuda.CUDAGraph] = {}
 
 
 def _recorded(function: Bound, device: torch.device) -> torch.cuda.CUDAGraph:
     """What a function does, as a graph.
 
-    All graphs of a process share their passing memory: they run one after another, and keep nothing in it.
+    All graphs of a process share their passing memory: they run one after another, and keep nothing in it. A first one,
+    which does next to nothing, is kept, since torch gives the memory up with the last graph that has it.
     """
+    if device not in _FIRST:
+        _FIRST[device] = _captured(partial(torch.zeros, 1, device=device), None)
+    return _captured(function, _FIRST[device].pool())
+
+
+def _captured(function: Bound, pool: Any) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=_POOLS.get(device)):
+    with torch.cuda.graph(graph, pool=pool):
         function()
-    _POOLS.setdefault(device, graph.pool())
     return graph
 
 
