@@ -46,6 +46,27 @@ def test_programs_do_what_the_reference_does(name: str, hyper: dict[str, Any], c
     assert distance(*found) < 1e-10
 
 
+@pytest.mark.parametrize(("name", "hyper"), ROWS[:6], ids=[name for name, _ in ROWS[:6]])
+def test_weights_that_lie_column_by_column_learn_the_same(
+    name: str, hyper: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vectorised, "compiled", partial(as_it_is))
+    found, across = [], 0
+    for way in (True, False):
+        setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
+        engine = Vectorised(setting, compile=True) if way else engines.make(setting, "one_by_one")
+        state, people = setting.first_state(), setting.data.groups["train"]
+        for number in range(2):
+            state = engine.serve(state, engine.train(state, people[number:], number).gathered, number)
+        found.append((tuple(state), tuple(engine.score(state, people))))
+        if isinstance(engine, Vectorised):
+            programs = [program for _, program in engine._programs.values()]
+            across = sum(not leaf.is_contiguous() for each in programs for leaf in trees.leaves(each._carry))
+    assert across > 0
+    assert distance(*found) < 1e-10
+    assert all(leaf.is_contiguous() for leaf in trees.leaves(found[0]))
+
+
 def test_programs_are_made_once_for_all_rounds() -> None:
     setting = toy_setting("fedsim", data=toy_data(sizes=SIZES), epochs=2)
     engine, state = Vectorised(setting, static=True), setting.first_state()

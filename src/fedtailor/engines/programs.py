@@ -17,7 +17,7 @@ from torch.func import vmap
 from fedtailor import trees
 from fedtailor.data.batching import Place, at_once
 from fedtailor.engines.base import Site, pinned
-from fedtailor.engines.tracing import Bind, Bound
+from fedtailor.engines.tracing import Bind, Bound, read_across
 from fedtailor.types import Batch, Tree
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -26,10 +26,20 @@ Stretches = Iterator[tuple[int, tuple[Place, ...]]]
 
 
 class Program:
-    """Steps of one kind for a stack of clients, or of uploads that see the same batches (`shared`)."""
+    """Steps of one kind for a stack of clients, or of uploads that see the same batches (`shared`).
+
+    With `lay_out` carries lie in memory as the steps read them best.
+    """
 
     def __init__(
-        self, step: Step, site: Site | None, given: Tree, carry: Tree, draws: tuple[Place, ...], shared: bool
+        self,
+        step: Step,
+        site: Site | None,
+        given: Tree,
+        carry: Tree,
+        draws: tuple[Place, ...],
+        shared: bool,
+        lay_out: bool = False,
     ) -> None:
         count, device = len(trees.leaves(carry)[0]), trees.leaves(carry)[0].device
         self._given, self._carry = (trees.apply(_room, tree) for tree in (given, carry))
@@ -39,6 +49,10 @@ class Program:
         self._function = partial(_advance, step, shared, None if site is None else site.decode)
         self._steps: dict[int, Bound] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        if lay_out:
+            known = len(trees.leaves((self._columns, self._given)))
+            across = iter(read_across(self._function, (self._columns, *self._first(count)))[known:])
+            self._carry = trees.apply(lambda leaf: _room(leaf, next(across)), self._carry)
 
     def run(self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, bind: Bind) -> Tree:
         """The carry after all steps, of which each client takes its own number, the first the most."""
@@ -54,7 +68,7 @@ class Program:
             for number in range(begin, begin + steps):
                 self._go_on(stack_size(int((counts > number).sum()), len(counts)), bind)
             begin += steps
-        return trees.apply(torch.clone, self._carry)
+        return trees.apply(_copy, self._carry)
 
     def _go_on(self, size: int, bind: Bind) -> None:
         """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
@@ -141,8 +155,14 @@ def _where(going: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(going.reshape(-1, *(1 for _ in old.shape[1:])), new, old)
 
 
-def _room(leaf: Tensor) -> Tensor:
-    return torch.empty(leaf.shape, dtype=leaf.dtype, device=leaf.device)
+def _room(leaf: Tensor, across: bool = False) -> Tensor:
+    """Room for a leaf's like; for matrices, if so wanted, column by column."""
+    made = torch.empty_like(leaf.mT if across else leaf, memory_format=torch.contiguous_format)
+    return made.mT if across else made
+
+
+def _copy(leaf: Tensor) -> Tensor:
+    return leaf.clone(memory_format=torch.contiguous_format)
 
 
 def _places_room(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:

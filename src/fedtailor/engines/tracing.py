@@ -10,8 +10,9 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+import torch._inductor
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedtailor import trees
@@ -20,6 +21,8 @@ from fedtailor.types import Tree
 Bound = Callable[[], object]
 Bind = Callable[[Callable[..., None], tuple[Tree, ...]], Bound]
 """Makes of a function and what it is given something that only has to be called."""
+_ATEN = torch.ops.aten
+_SAME = (_ATEN.expand.default, _ATEN.view.default, _ATEN._unsafe_view.default, _ATEN._to_copy.default)
 Compile = bool | Literal["training"]
 """Whether steps are compiled: all, none, or those of training but not those of personalising and scoring."""
 
@@ -30,9 +33,37 @@ def as_it_is(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
 
 
 def compiled(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
-    """The same as compiled code."""
-    graph = _graph(_Flat(function, given), trees.leaves(given))
-    return partial(torch.compile(graph, dynamic=False), *trees.leaves(given))
+    """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time."""
+    leaves = trees.leaves(given)
+    code = torch._inductor.compile(_graph(_Flat(function, given), leaves), [*leaves])
+    return partial(code, *leaves)
+
+
+def read_across(function: Callable[..., None], given: tuple[Tree, ...]) -> list[bool]:
+    """Which leaves are stacks of matrices, no higher than wide, with which products go column by column.
+
+    That is how a linear layer uses its weights. On CPUs such products are up to three times as fast with weights that
+    lie in memory column by column, and those of the way back lose less.
+    """
+    leaves = trees.leaves(given)
+    nodes = [node for node in _graph(_Flat(function, given), leaves).graph.nodes if node.op == "placeholder"]
+    return [
+        leaf.ndim == 3 and leaf.shape[1] <= leaf.shape[2] and any(map(_multiplies_by_columns, node.users))
+        for node, leaf in zip(nodes, leaves, strict=True)
+    ]
+
+
+def _multiplies_by_columns(node: Node) -> bool:
+    """Whether matrices are turned by an operation, and then the right factors of a product."""
+    turned = node.target is _ATEN.transpose.int and set(node.args[1:]) == {1, 2}
+    turned = turned or (node.target is _ATEN.permute.default and node.args[1] == [0, 2, 1])
+    return turned and any(_is_factor(user, node) for user in node.users)
+
+
+def _is_factor(node: Node, of: Node) -> bool:
+    if node.target is _ATEN.bmm.default:
+        return node.args[1] is of
+    return node.target in _SAME and any(_is_factor(user, node) for user in node.users)
 
 
 class Traced:

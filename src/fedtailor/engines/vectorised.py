@@ -40,8 +40,6 @@ from fedtailor.engines.programs import Program, stepped
 from fedtailor.engines.tracing import Bind, Compile, Traced, as_it_is, compiled
 from fedtailor.types import Gathered, Phase, Result, State, Tree, Work
 
-_MOST_COMPILED = 200  # steps and shapes that one process may compile
-
 
 class Vectorised:
     """Runs whole cohorts as one program; `chunk` bounds how many clients are stacked, `compile` compiles steps.
@@ -63,8 +61,6 @@ class Vectorised:
     ) -> None:
         self.setting, self.notes, self.memory = setting, notes, setting.memory
         self.compiled = compile
-        if compile:  # every vmapped step is the same function to the compiler, which gives up after 8 by itself
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_COMPILED)
         self.chunk = chunk
         self._clients, self._server = setting.clients(), setting.server()
         self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
@@ -253,7 +249,8 @@ class Vectorised:
         ]
         name = (id(phase.step), shared, bind, *shapes)
         if name not in self._programs:
-            program = Program(phase.step, site, given, carry, first[1], shared)
+            lay_out = bind is compiled and self.setting.device.type == "cpu"
+            program = Program(phase.step, site, given, carry, first[1], shared, lay_out)
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
         stretches = itertools.chain([first], laid_out)
         return self._programs[name][1].run(given, carry, stretches, counts, bind)
