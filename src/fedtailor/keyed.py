@@ -243,6 +243,11 @@ def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int
 @torch.library.custom_op("fedtailor::mixed", mutates_args=(), device_types="cpu")
 def mixed(key: Tensor, counters: Tensor, folding: int) -> Tensor:
     """64 bits for each counter, in one operation: a GPU has more to do with 140 tiny ones than with what uses them."""
+    return mixed_in_full(key, counters, folding)
+
+
+def mixed_in_full(key: Tensor, counters: Tensor, folding: int) -> Tensor:
+    """The same by its many plain operations."""
     low, high = _split(key)
     return _join(*_threefry((low ^ folding, high), _split(counters)))
 
@@ -278,8 +283,10 @@ def _row_first(x: Tensor, at: int | None, rank: int) -> Tensor:
 
 
 def _in_one(key: Tensor) -> bool:
-    """Whether bits are drawn in one operation, which a compiler could not fuse with others."""
-    return key.is_cuda and _has_kernels() and not _being_compiled()
+    """Whether bits are drawn in one operation: on a GPU, and in lists of operations, which are short then."""
+    if torch.compiler.is_compiling():
+        return False
+    return get_proxy_mode() is not None or (key.is_cuda and _has_kernels())
 
 
 @lru_cache(1)

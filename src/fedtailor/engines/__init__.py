@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedtailor.data.batching import sizes_of
 from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named, one_step_each
@@ -17,7 +18,7 @@ from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.ranks import joined, started
 from fedtailor.engines.stacking import Member, Party
-from fedtailor.engines.tracing import Compile
+from fedtailor.engines.tracing import Compile, compiled
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
 
@@ -137,7 +138,11 @@ def tried(setting: Setting) -> Trial:
 def why_not_compiled(device: torch.device) -> str | None:
     """Compiles something trivial; the reason if that fails."""
     try:
-        torch.compile(torch.add)(torch.ones(2, device=device), 1.0)
+        compiled(_doubled, (torch.ones(2, device=device),))()
     except Exception as problem:
         return next(iter(str(problem).splitlines()), type(problem).__name__)
     return None
+
+
+def _doubled(x: Tensor) -> None:
+    x.mul_(2)

@@ -6,16 +6,19 @@ stacks, keeps it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 import torch
-import torch._inductor
 from torch import Tensor
+from torch._guards import TracingContext
+from torch._guards import tracing as in_context
+from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from fedtailor import trees
+from fedtailor import keyed, trees
 from fedtailor.types import Tree
 
 Bound = Callable[[], object]
@@ -34,9 +37,24 @@ def as_it_is(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
 
 def compiled(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
     """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time."""
+    import torch._inductor  # here: it takes seconds, which nobody else should wait for
+
+    _have_draws_fused()
     leaves = trees.leaves(given)
-    code = torch._inductor.compile(_graph(_Flat(function, given), leaves), [*leaves])
+    graph = _graph(_Flat(function, given), leaves)
+    shapes = FakeTensorMode(shape_env=ShapeEnv())  # without which torch would not keep the code on disk
+    with in_context(TracingContext(shapes)):
+        code = torch._inductor.compile(graph, [*leaves])
     return partial(code, *leaves)
+
+
+@cache
+def _have_draws_fused() -> None:
+    """Tells the compiler what a draw's one operation comes down to, as it asks for all such knowledge once."""
+    from torch._inductor import decomposition
+
+    decomposition.decompositions.setdefault(torch.ops.fedtailor.mixed.default, keyed.mixed_in_full)
+    decomposition.fast_random_decomps.cache_clear()
 
 
 def read_across(function: Callable[..., None], given: tuple[Tree, ...]) -> list[bool]:
