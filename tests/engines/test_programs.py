@@ -1,5 +1,6 @@
 """Steps by programs against the reference, without a compiler or a GPU: the same room, the same leaving in lots."""
 
+import shutil
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -7,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from agreement import distance
 from fedtailor import engines, trees
 from fedtailor.engines import vectorised
 from fedtailor.engines.measuring import MOST, Peak, chunk_that_fits
-from fedtailor.engines.programs import Program
-from fedtailor.engines.tracing import Bound, Compile, as_it_is
+from fedtailor.engines.programs import Program, _advance
+from fedtailor.engines.tracing import Bound, Compile, as_it_is, compiled
 from fedtailor.engines.vectorised import Vectorised
+from fedtailor.types import Batch, Tree
 from scenarios import toy_data, toy_setting
 
 SIZES = (24, 17, 9, 8, 3, 2, 1, 1)
@@ -87,6 +90,21 @@ def test_a_program_changes_nothing_that_it_is_given() -> None:
     engine.train(state, setting.data.groups["train"], 1)
     assert distance(before, tuple(state)) == 0.0
     assert distance(kept, one) == 0.0
+
+
+def _turned_about(given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, ...]) -> dict[str, Tensor]:
+    return {"a": carry["b"] + 1, "b": 2 * carry["a"], "c": carry["a"] - carry["b"]}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_steps_read_everything_before_they_write() -> None:
+    room = {name: torch.tensor([float(at), 7.0]) for at, name in enumerate("abc")}
+    at, left = torch.zeros(1, dtype=torch.int64), torch.tensor([2, 1])
+    go_on = compiled(partial(_advance, _turned_about, False, None), ((), (), room, (), at, left))
+    for expected in ([[2.0, 8.0], [0.0, 14.0], [-1.0, 0.0]], [[1.0, 8.0], [4.0, 14.0], [2.0, 0.0]]):
+        go_on()
+        assert [leaf.tolist() for leaf in room.values()] == expected
+    assert at.tolist() == [2]
 
 
 def test_room_for_places_holds_a_whole_stretch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from torch.func import vmap
 from fedtailor import trees
 from fedtailor.data.batching import Place, at_once
 from fedtailor.engines.base import Site, pinned
-from fedtailor.engines.tracing import Bind, Bound, read_across
+from fedtailor.engines.tracing import Bind, Bound, being_followed, read_across
 from fedtailor.types import Batch, Tree
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -172,9 +172,17 @@ def _places_room(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:
 
 
 def _load(room: Tree, tree: Tree) -> None:
-    """Fills room with a tree of its shape, in one operation."""
-    if leaves := trees.leaves(room):
-        torch._foreach_copy_(leaves, trees.leaves(trees.apply(_second, room, tree)))
+    """Fills room with a tree of its shape: in one operation, but leaf by leaf in code that is to be compiled.
+
+    A step's tree is made of what is in the room, and torch.compile, of one operation, makes code that computes later
+    leaves from what it has already written over earlier ones.
+    """
+    rooms, values = trees.leaves(room), trees.leaves(trees.apply(_second, room, tree))
+    if being_followed():
+        for each, value in zip(rooms, values, strict=True):
+            each.copy_(value)
+    elif rooms:
+        torch._foreach_copy_(rooms, values)
 
 
 def _second(_: Tensor, leaf: Tensor) -> Tensor:

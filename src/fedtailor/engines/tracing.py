@@ -15,7 +15,7 @@ from torch._guards import TracingContext
 from torch._guards import tracing as in_context
 from torch._subclasses import FakeTensorMode
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fedtailor import keyed, trees
@@ -82,6 +82,11 @@ def _is_factor(node: Node, of: Node) -> bool:
     if node.target is _ATEN.bmm.default:
         return node.args[1] is of
     return node.target in _SAME and any(_is_factor(user, node) for user in node.users)
+
+
+def being_followed() -> bool:
+    """Whether what is done now is being written down as a list."""
+    return get_proxy_mode() is not None
 
 
 class Traced:
