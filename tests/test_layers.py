@@ -13,7 +13,7 @@ BELOW = {
     "errors": set(),
     "types": set(),
     "trees": {"types"},
-    "keyed": {"errors"},
+    "keyed": {"errors", "kernels"},
     "calculus": {"errors", "trees", "types"},
     "optim": {"errors", "trees", "types"},
     "purity": {"errors", "keyed"},

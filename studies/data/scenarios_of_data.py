@@ -36,18 +36,18 @@ SCENARIOS = (
     Scenario("the same, other heterogeneity", "cifar10 partition=half-and-half images=68 drop_half=true server=0"),
     Scenario(
         "FSL, CIFAR-10, 10 clients",
-        "cifar10 partition=few-labels clients=10 size=5000 server=500 overlap=true",
+        "cifar10 partition=few-labels clients=10 size=5000 server=628 overlap=true",
         "10; 50,000; 5,000 each; server 500",
     ),
     Scenario(
         "FSL, CIFAR-10, 1000 clients",
-        "cifar10 partition=few-labels clients=1000 size=50 server=10 server_from=people overlap=true",
+        "cifar10 partition=few-labels clients=1000 size=50 server=13 server_from=people overlap=true",
         "1,000; 50,000; 50 each; server 500",
     ),
     Scenario(
         "FSL, EMNIST, some clients' examples",
         "emnist-balanced partition=few-labels clients=45 labels=3 "
-        "server=9 server_from=clients server_each=50 overlap=true",
+        "server=9 server_from=clients server_each=62 overlap=true",
         "450; 108,000; 240 each; server 450",
     ),
     Scenario(

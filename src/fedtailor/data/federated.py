@@ -25,13 +25,13 @@ from fedtailor.errors import require
 AUGMENT, DAMAGE = 33, 34
 """What random numbers are drawn for, among the purposes of a dataset."""
 
-VERSION = 2
+VERSION = 3
 """Of the ways in which data is divided: what another version has kept on disk is made again."""
 
 CHECKED = 1 << 24
 """Up to so many examples, all that a dataset promises is checked; above, what follows from how it is made is not."""
 
-OVERLAP = "clients keep the examples that the server has drawn from them, or has too"
+OVERLAP = "clients train on examples that the server has drawn from them, or has too"
 
 Rows = NDArray[np.int64]
 Options = dict[str, Any]
@@ -64,7 +64,8 @@ def federated(name: str, **given: Any) -> FederatedDataset:
                      server_fill as large as EMNIST's; set: examples of server_set, another data set, whose classes have
                      the same names
     server_damage    none, or what is done to the server's copy, by server_amount
-    overlap          clients keep what the server draws from them, as in FSL's paper
+    overlap          clients keep what the server draws from them, as in FSL's paper, but for what they are tested on,
+                     which it gives up
     split            test examples are random, the last of each person, or those of the set's own test part
     test_share, validation_clients, new_clients, adapt, support, seed: as for `from_arrays`
 
@@ -144,8 +145,9 @@ def _servers(data: Stored, options: Options, division: Division) -> dict[str, Ar
         (data.columns["x"], division.own) if elsewhere is None else (elsewhere[0], np.arange(len(elsewhere[0])))
     )
     kept = _kept(data, options, division, drawn, rows)
-    gave = f"clients have an equal of each of the {len(rows)} examples drawn for the server, which gives these up"
-    require(len(kept) > 0, f"{data.name}: {gave}; ask for more than {options['server']}, or for overlap=true.")
+    have, or_else = ("are tested on", "") if options["overlap"] else ("have", ", or for overlap=true")
+    gave = f"clients {have} an equal of each of the {len(rows)} examples drawn for the server, which gives these up"
+    require(len(kept) > 0, f"{data.name}: {gave}; ask for more than {options['server']}{or_else}.")
     if elsewhere is None:
         return {"own": division.own[kept]}
     return {"own_x": elsewhere[0][kept], "own_y": elsewhere[1][kept]}
@@ -161,12 +163,14 @@ def _examples(data: Stored, arrays: dict[str, Array]) -> Examples | None:
 
 
 def _kept(data: Stored, options: Options, division: Division, own: Array, rows: Rows) -> Rows:
-    """Which of these rows, of examples drawn for the server, it keeps: none that equals a client's."""
-    if options["overlap"]:
-        return np.arange(len(rows))
+    """Which of these rows, of examples drawn for the server, it keeps.
+
+    None that equals a client's; or, if they may overlap, none that a client is tested on.
+    """
+    parts = [division.splits["test"]] if options["overlap"] else division.splits.values()
     mine, x = content.hashes(own, rows), data.columns["x"]
     shared = [np.zeros(0, np.uint64)]
-    for split in {id(split): split for split in division.splits.values()}.values():
+    for split in {id(split): split for split in parts}.values():
         for start in range(0, len(split.index), 1 << 20):
             held = np.asarray(split.index[start : start + (1 << 20)])
             shared.append(content.hashes(x, held[content.among(x, held, mine)]))

@@ -93,7 +93,8 @@ def test_the_server_gives_up_what_clients_have(place: Path) -> None:
     assert set(contents(x)) <= set(contents(doubled[40:]))
     assert len(index) == 150
     kept = load("mnist", partition="iid", clients=5, **other(70, "other", overlap=True))
-    assert len(served(kept)[0]) == 70
+    assert len(x) < len(served(kept)[0]) < 70
+    assert set(contents(served(kept)[0])).isdisjoint(contents(kept.clients.x[kept.clients.splits["test"].index]))
 
 
 def test_another_content_of_the_other_set_is_another_division(place: Path) -> None:
