@@ -173,27 +173,13 @@ class Vectorised:
         site: Site | None,
         bind: Bind,
     ) -> Tree:
-        """All steps of a phase for a stack of holders."""
+        """All steps of a phase for a stack of holders, who are sorted for it: the first has the most steps."""
         counts = np.full(len(who), phase.plan.steps) if site is None else step_counts(phase.plan, site.holders, who)
         order = np.argsort(-counts, kind="stable")
-        if (order == np.arange(len(order))).all():
-            return self._sorted(phase, given, carry, who, keys, site, counts, bind)
-        there, back = (sent(torch.from_numpy(each), self.setting.device) for each in (order, np.argsort(order)))
-        rows = trees.rows(carry, there)
-        return trees.rows(self._sorted(phase, given, rows, who[order], keys[order], site, counts[order], bind), back)
-
-    def _sorted(
-        self,
-        phase: Phase,
-        given: Tree,
-        carry: Tree,
-        who: np.ndarray,
-        keys: Tensor,
-        site: Site | None,
-        counts: np.ndarray,
-        bind: Bind,
-    ) -> Tree:
-        """The same for holders sorted by their number of steps, the first the most."""
+        moved = bool((order != np.arange(len(order))).any())
+        if moved:
+            there, back = (sent(torch.from_numpy(each), self.setting.device) for each in (order, np.argsort(order)))
+            carry, who, keys, counts = trees.rows(carry, there), who[order], keys[order], counts[order]
         working = int((counts > 0).sum())
         if not working:
             return carry
@@ -203,7 +189,9 @@ class Vectorised:
             worked = self._run(phase, site, given, at_work, stretches(*laid_out), counts[:working], bind)
         else:
             worked = _stepped_out(phase, site, given, at_work, places(*laid_out), counts[:working])
-        return worked if working == len(who) else trees.concat([worked, trees.rows(carry, slice(working, None))])
+        if working < len(who):
+            worked = trees.concat([worked, trees.rows(carry, slice(working, None))])
+        return trees.rows(worked, back) if moved else worked
 
     def _corrected(self, state: State, changes: Tree, cohort: int, number: int) -> Tree:
         """The server's correction of every upload, on the same server batches for all."""
