@@ -37,6 +37,7 @@ def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: in
             "numpy": "2.4.6",
             "platform": "Linux-6.1-x86_64",
         },
+        "machine": "A processor",
         "commit": "0123abcd",
         "choices": {"engine": "vectorised", "chunk": 256, "compile": False, "precision": "float32", "notes": []},
         "metric": {"name": "accuracy", "higher_is_better": True},

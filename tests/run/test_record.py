@@ -17,7 +17,7 @@ import fedtailor as ft
 from fedtailor import models
 from fedtailor.run import build
 from fedtailor.run.commands import repeat_command
-from fedtailor.run.record import Folder, commit
+from fedtailor.run.record import Folder, commit, machine
 from fedtailor.run.session import start
 from fedtailor.run.spec import read_spec
 
@@ -54,6 +54,7 @@ def test_it_says_what_was_asked_for_and_with_what(record: dict[str, Any], out: P
     assert record["spec"]["data_options"]["labels"] == 2
     assert record["versions"]["torch"] == torch.__version__
     assert record["versions"].keys() == {"fedtailor", "python", "torch", "numpy", "platform"}
+    assert record["machine"] == machine(torch.device("cpu")) != ""
     assert record["commit"] == commit()
     assert record["commit"] is None or re.fullmatch(r"[0-9a-f]{7,40}\+?", record["commit"])
     assert (record["format"], record["status"], record["name"]) == (1, "finished", "fedavg")

@@ -165,6 +165,7 @@ def first_record(
         "origins": origins(spec, hyper),
         "command": command,
         "versions": versions(),
+        "machine": machine(setting.device),
         "commit": commit(),
         "choices": dict(choices),
         "metric": {"name": metric.name, "higher_is_better": metric.higher_is_better},
@@ -260,6 +261,15 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "platform": platform.platform(),
     }
+
+
+def machine(device: torch.device) -> str:
+    """The GPU's name, or the processor's: seconds mean nothing without it."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def commit() -> str | None:

@@ -18,12 +18,17 @@ def repeat(lines: Sequence[Line]) -> str:
 
 
 def made_with(lines: Sequence[Line]) -> str:
-    """Versions and commits that all runs share, in a line; those that differ are named so."""
+    """Versions, commits and machines that all runs share, in a line; those that differ are named so."""
     found: dict[str, list[str]] = {}
     for _, run in runs_of(lines):
-        for name, version in {**run["versions"], "commit": run["commit"] or "unknown"}.items():
+        for name, version in _made(run).items():
             found.setdefault(name, []).append(str(version))
     return " · ".join(f"{name} {_one_of(versions)}" for name, versions in found.items())
+
+
+def _made(run: Record) -> dict[str, str]:
+    """What a run was made with, and on; records of old do not say on what."""
+    return {**run["versions"], "commit": run["commit"] or "unknown", "machine": run.get("machine", "unknown")}
 
 
 def _one_of(versions: list[str]) -> str:
@@ -39,7 +44,7 @@ def _line(number: int, line: Line, is_open: bool) -> str:
 
 def _run(run: Record) -> str:
     seed = "" if seed_of(run) is None else f"seed {seed_of(run)}: "
-    parts = {"choices": run["choices"], "versions": {**run["versions"], "commit": run["commit"] or "unknown"}}
+    parts = {"choices": run["choices"], "versions": _made(run)}
     facts = "".join(f"<div><h4>{name}</h4>{_facts(values)}</div>" for name, values in parts.items())
     spec = json.dumps(run["spec"], indent=2, ensure_ascii=False, default=str)
     return (

@@ -5,13 +5,11 @@ last round (std, worst tenth); there is no best round. A run that diverged has a
 """
 
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from fedtailor.run.files import read_json, write_bytes
 from fedtailor.run.metrics import first_reaching, rise_time, rolling
@@ -40,7 +38,7 @@ def record_of(asked: Asked, ran: Ran, out: Path) -> Record:
         "about": {
             "versions": first["versions"],
             "commit": first["commit"],
-            "machine": machine(first["spec"]["device"]),
+            "machine": first.get("machine", "unknown"),
             "scale": asked.scale,
             "stands_in": first["spec"]["data"] if ran.planned.embedded else None,
             "minutes": None if minutes is None else round(minutes, 2),
@@ -66,15 +64,6 @@ def read_record(path: Path) -> Record:
     """A record that was written."""
     found: Record = read_json(path)
     return found
-
-
-def machine(device: str) -> str:
-    """The processor's name, or the GPU's."""
-    if device == "cuda":
-        return str(torch.cuda.get_device_name())
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _json(value: Any) -> str:
