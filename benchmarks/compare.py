@@ -5,8 +5,8 @@
 Every way is a process of its own, peers in an environment of their own (.venv-peers/NAME, made by `make bench`); those
 whose environment is missing are left out. They are told to train in turn, so that whatever else the machine does meets
 all alike, and only one trains at a time. All must take equally many gradient steps and end with the same weights, or
-nothing is reported. A turn of several rounds is waited for at its end. Results are written if nothing but the device is
-chosen.
+nothing is reported. A turn of several rounds is waited for at its end. Results are written, case by case, if nothing
+but the device is chosen.
 """
 
 import statistics
@@ -63,7 +63,7 @@ class Case(NamedTuple):
 
 CASES = {
     "cpu": (Case("cnn", 10, 20, 1, turns=4), Case("mlp", 10, 40, 5, turns=5), Case("mlp", 50, 40, 2, turns=5)),
-    "cuda": (Case("cnn", 10, 20, 5, turns=5), Case("cnn", 50, 20, 2, turns=4)),
+    "cuda": (Case("cnn", 10, 20, 10, turns=5), Case("cnn", 50, 20, 4, turns=4)),
 }
 FIRST: dict[str, Callable[[], nn.Module]] = {
     "cnn": partial(models.fedsim_femnist, (1, 28, 28), 62),
@@ -157,8 +157,8 @@ def main(words: list[str]) -> None:
     for case in [case for case in CASES[device] if case.net in words] or CASES[device]:
         cases.append(measured(case._replace(turns=2, rounds=1) if "quick" in words else case, ways, device))
         show(cases[-1])
-    if set(words) <= {"cuda"}:
-        save("peers" if device == "cpu" else "peers-gpu", {"machine": here, "cases": cases})
+        if set(words) <= {"cuda"}:
+            save("peers" if device == "cpu" else "peers-gpu", {"machine": here, "cases": cases})
 
 
 if __name__ == "__main__":

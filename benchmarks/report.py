@@ -12,6 +12,8 @@ from results import FOLDER, in_words, load, spread
 README = Path(__file__).parent / "README.md"
 NAMES = {
     "ours": "**fedtailor**, compiled",
+    "ours-tf32": "**fedtailor**, compiled, tf32",
+    "ours-bf16": "**fedtailor**, compiled, bf16",
     "dataloader": "DataLoader loop",
     "dataloader-1": "DataLoader loop, 1 thread",
     "pfl": "pfl-research",
@@ -27,9 +29,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def times_ours(case: Found, way: str) -> list[float]:
+def times_ours(case: Found, way: str, ours: str) -> list[float]:
     """How many times as long as this project a way took, turn by turn."""
-    return [theirs / own for theirs, own in zip(case["ms"][way], case["ms"]["ours"], strict=True)]
+    return [theirs / own for theirs, own in zip(case["ms"][way], case["ms"][ours], strict=True)]
 
 
 def ratio(values: Sequence[float]) -> str:
@@ -40,11 +42,13 @@ def ratio(values: Sequence[float]) -> str:
 def peers(found: Found, name: str) -> str:
     """Every way in every case, and as bars."""
     cases = found["cases"]
-    head = ["", *(cell for case in cases for cell in (f"{case['title']}, ms a round", "of ours"))]
+    ours = [way for way in cases[0]["ms"] if way.startswith("ours")]
+    heads = [f"of {way.partition('-')[2]}'s" if "-" in way else "of ours" for way in ours]
+    head = ["", *(cell for case in cases for cell in (f"{case['title']}, ms a round", *heads))]
     rows = []
     for way in cases[0]["ms"]:
-        cells = [(spread(case["ms"][way]), "1" if way == "ours" else ratio(times_ours(case, way))) for case in cases]
-        rows.append([NAMES[way], *(cell for pair in cells for cell in pair)])
+        cells = [(spread(case["ms"][way]), *(_beside(case, way, own) for own in ours)) for case in cases]
+        rows.append([NAMES[way], *(cell for several in cells for cell in several)])
     panels = [Panel(f"{case['title']}: ms a round", _bars(case)) for case in cases]
     (FOLDER / f"{name}.svg").write_text(svg(panels))
     gap = max(gap for case in cases for gap in case["gaps"].values())
@@ -57,9 +61,15 @@ def peers(found: Found, name: str) -> str:
     return "\n\n".join([table(head, rows), f"![Milliseconds per round](results/{name}.svg)", checked])
 
 
+def _beside(case: Found, way: str, ours: str) -> str:
+    return "1" if way == ours else ratio(times_ours(case, way, ours))
+
+
 def _bars(case: Found) -> list[Bar]:
     ways = case["ms"].items()
-    return [Bar(NAMES[way].replace("*", ""), ms, f"{statistics.median(ms):.0f}", way == "ours") for way, ms in ways]
+    return [
+        Bar(NAMES[way].replace("*", ""), ms, f"{statistics.median(ms):.0f}", way.startswith("ours")) for way, ms in ways
+    ]
 
 
 def costs(found: Found, name: str) -> str:
@@ -120,6 +130,17 @@ def engines(found: Found, name: str) -> str:
     return f"{table(head, rows)}\n\n{in_words(found['machine'])}"
 
 
+def costs_gpu(found: Found, name: str) -> str:
+    """What was measured on a GPU beside something else, a table for each."""
+    tables = []
+    for title, ways in found["parts"].items():
+        first = statistics.median(next(iter(ways.values()))["ms"])
+        times = {way: each["ms"] for way, each in ways.items()}
+        rows = [[way, spread(ms), f"{statistics.median(ms) / first:.2f}"] for way, ms in times.items()]
+        tables.append(table([title, "ms", "of the first row's"], rows))
+    return "\n\n".join([*tables, in_words(found["machine"])])
+
+
 def filled(text: str, name: str, content: str) -> str:
     """A text with something else between two markers."""
     begin, end = f"<!-- {name}: made by benchmarks/report.py -->", f"<!-- end of {name} -->"
@@ -133,7 +154,7 @@ def filled(text: str, name: str, content: str) -> str:
 def main() -> None:
     """Writes whatever has been measured."""
     text = README.read_text()
-    made = {"peers": peers, "peers-gpu": peers, "engines": engines, "costs": costs}
+    made = {"peers": peers, "peers-gpu": peers, "engines": engines, "costs": costs, "costs-gpu": costs_gpu}
     for name, say in made.items():
         if (found := load(name)) is not None:
             text = filled(text, name, say(found, name))
