@@ -152,6 +152,11 @@ def test_only_the_forward_mode_needs_forward_rules() -> None:
     assert_close(hessian_product(square, CUBE, DATA, ALONG, "reverse"), trees.scaled(ALONG, 2.0))
     with pytest.raises(RuntimeError, match="jvp"):
         hessian_product(square, CUBE, DATA, ALONG, "forward")
+    assert_close(hessian_product(square, CUBE, DATA, ALONG, "any"), trees.scaled(ALONG, 2.0))
+
+
+def test_any_mode_is_forward_where_that_is_possible() -> None:
+    assert_close(hessian_product(mlp, W, DATA, U, "any"), hessian_product(mlp, W, DATA, U, "forward"), 0)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -264,7 +269,7 @@ def test_a_compiled_vectorised_product_equals_the_eager_one() -> None:
         ),
         (
             lambda: hessian_product(mlp, W, DATA, U, "sideways"),  # type: ignore[arg-type]
-            "hessian_product: mode must be reverse or forward, got 'sideways'.",
+            "hessian_product: mode must be reverse, forward or any, got 'sideways'.",
         ),
         (
             lambda: hessian_product(mlp, W, DATA, {"w1": U["w1"]}),

@@ -1,3 +1,4 @@
+import gc
 import json
 import re
 import subprocess
@@ -6,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor import methods
+from fedtailor import cli, methods
 from fedtailor.data import KNOWN
 
 
@@ -52,7 +53,7 @@ WRONG = [
     ("model=no.py:Net", "model: there is no Python file 'no.py'."),
     ("no.toml", "There is no file 'no.toml'."),
     ("engine=vector", "engine: "),
-    ("compile=perhaps", "compile: "),
+    ("compile=perhaps", "compile: input should be true or false, or 'auto' or 'training', got 'perhaps'."),
     ("seeds=1,x", "seeds: "),
 ]
 
@@ -68,6 +69,14 @@ def test_wrong_words_end_in_one_sentence_and_leave_nothing(words: str, sentence:
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_commands_seldom_look_for_garbage_among_what_torch_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, found = gc.get_threshold(), list[int]()
+    monkeypatch.setattr(cli, "app", lambda: found.append(gc.get_threshold()[0]))
+    cli.main()
+    gc.set_threshold(*before)
+    assert found[0] > before[0]
 
 
 def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:

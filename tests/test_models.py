@@ -181,9 +181,9 @@ def test_gradients_of_three_clients_at_once_are_those_of_each(name: str) -> None
         assert all(bool(leaf.any()) for leaf in trees.leaves(alone))
 
 
-@pytest.mark.parametrize("mode", ["reverse", "forward"])
+@pytest.mark.parametrize("mode", ["reverse", "any"])
 @pytest.mark.parametrize("name", NAMES)
-def test_hessian_products_are_differences_of_gradients(name: str, mode: Literal["reverse", "forward"]) -> None:
+def test_hessian_products_are_differences_of_gradients(name: str, mode: Literal["reverse", "any"]) -> None:
     learned, data = task(name), batch(name)
     along = perturbed(trees.zeros(learned.params), 1.0)
     product = hessian_product(learned.loss, learned.params, data, along, mode)
@@ -247,7 +247,7 @@ def test_derivatives_of_the_recurrence_are_right_in_every_mode() -> None:
     shapes = ((3, 2, 8), (8, 2))  # places, examples, gates of two units; their recurrent weight
     drawn = tuple(torch.randn(s, generator=source, dtype=torch.float64, requires_grad=True) for s in shapes)
     assert torch.autograd.gradcheck(recurrence, drawn, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(recurrence, drawn, check_fwd_over_rev=True)
+    assert torch.autograd.gradgradcheck(recurrence, drawn)
 
 
 @pytest.mark.slow

@@ -21,14 +21,15 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> Params:
 
 
 def hessian_product(
-    loss: Loss, params: Params, batch: Batch, direction: Params, mode: Literal["reverse", "forward"] = "reverse"
+    loss: Loss, params: Params, batch: Batch, direction: Params, mode: Literal["reverse", "forward", "any"] = "reverse"
 ) -> Params:
     """H(w) u exactly, without forming H.
 
-    `reverse` differentiates <g(w), u> and can be compiled. `forward` pushes u through the gradient: it keeps no second
-    graph in memory, but needs forward rules for every operation of the loss, and not every model compiles with it.
+    `reverse` differentiates <g(w), u>. `forward` pushes u through the gradient: it keeps no second graph in memory and
+    takes fewer products of matrices, but needs forward rules for every operation of the loss. `any` is forward if the
+    loss has them, and reverse if not.
     """
-    require(mode in _PRODUCTS, f"hessian_product: mode must be reverse or forward, got {mode!r}.")
+    require(mode in _PRODUCTS, f"hessian_product: mode must be reverse, forward or any, got {mode!r}.")
     return _PRODUCTS[mode](loss, params, batch, _aligned("hessian_product", direction, params))
 
 
@@ -67,7 +68,14 @@ def _forward_product(loss: Loss, params: Params, batch: Batch, direction: Params
     return product
 
 
-_PRODUCTS = {"reverse": _reverse_product, "forward": _forward_product}
+def _any_product(loss: Loss, params: Params, batch: Batch, direction: Params) -> Params:
+    try:
+        return _forward_product(loss, params, batch, direction)
+    except RuntimeError:  # NotImplementedError is one: some operation has no forward rule, or none for this layout
+        return _reverse_product(loss, params, batch, direction)
+
+
+_PRODUCTS = {"reverse": _reverse_product, "forward": _forward_product, "any": _any_product}
 
 
 def _aligned(who: str, direction: Params, params: Params) -> Params:

@@ -95,7 +95,8 @@ class _Bilinear(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keeps both factors."""
+        """Keeps both factors. Directions that are zero stay None, which spares a product."""
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[:2])
         ctx.save_for_forward(*inputs[:2])
         ctx.size, ctx.window = inputs[2:]
@@ -129,8 +130,10 @@ class _Convolved(_Bilinear):
         return found
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
         """By the images and by the weights."""
+        if g is None:
+            return None, None, None, None
         (x, w), needed = ctx.saved_tensors, ctx.needs_input_grad
         by_x = _by_images(x, w, g, ctx.window) if needed[0] else None
         by_w = correlated(x, g, (w.shape[1], w.shape[2]), ctx.window) if needed[1] else None
@@ -145,8 +148,10 @@ class _Correlated(_Bilinear):
         return found
 
     @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, v: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
         """By the images and by what came back, from that by the weights, v."""
+        if v is None:
+            return None, None, None, None
         x, g = ctx.saved_tensors
         return _by_images(x, v, g, ctx.window), convolved(x, v, _size(g), ctx.window), None, None
 

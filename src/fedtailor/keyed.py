@@ -165,10 +165,13 @@ def _number(name: int | str) -> int:
     return name
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _hashed(name: str) -> int:
     """64 bits that are the same in every process."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+
+
+# As torch.compiler.assume_constant_result marks it, which would import the compiler; that takes seconds.
+_hashed._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _tensor(number: int, device: torch.device | None = None) -> Tensor:

@@ -7,12 +7,14 @@ import pytest
 
 from fedtailor.engines import compiling
 from fedtailor.engines.compiling import KNOWN, NEW, SAVED, decided
+from fedtailor.engines.kept import PLACE, place
 from scenarios import toy_data, toy_setting
 
 
 @pytest.fixture(autouse=True)
 def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path))
+    monkeypatch.delenv(PLACE, raising=False)
 
 
 def test_long_runs_are_compiled_and_short_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,9 +61,16 @@ def test_a_disk_that_takes_nothing_does_no_harm(tmp_path: Path, monkeypatch: pyt
 def test_compiled_code_is_kept_beside_the_data_unless_the_user_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     compiling.keep_compiled()
-    assert os.environ.pop("TORCHINDUCTOR_CACHE_DIR") == str(tmp_path / "compiled")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "elsewhere")
+    assert os.environ[PLACE] == str(tmp_path / "compiled")
+    monkeypatch.setenv(PLACE, "elsewhere")
     compiling.keep_compiled()
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "elsewhere"
+    assert os.environ[PLACE] == "elsewhere"
+
+
+def test_what_torch_says_by_itself_the_user_has_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    asked = cache_dir()
+    assert os.environ[PLACE] == asked
+    assert place() == tmp_path / "compiled"

@@ -165,6 +165,23 @@ def test_a_function_may_serve_one_and_a_stack() -> None:
         assert engine._each(torch.dot, 2)(given, own).tolist() == [50.0, 110.0]
 
 
+def test_steps_of_all_sizes_go_by_one_name_that_other_steps_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def told(function: Any, given: tuple[Tree, ...], name: str) -> Bound:
+        names.append(name)
+        return as_it_is(function, given)
+
+    monkeypatch.setattr(vectorised, "compiled", told)
+    for lr in (0.1, 0.2):
+        setting = toy_setting("fedavg", data=toy_data(sizes=SIZES), epochs=2, lr=lr)
+        engine = Vectorised(setting, compile=True)
+        engine.train(setting.first_state(), setting.data.groups["train"], 0)
+    assert len(names) > 2
+    assert "" not in names
+    assert len(set(names)) == 2
+
+
 @pytest.mark.parametrize("name", ["fedsim", "fsl"])
 def test_what_is_compiled_for_training_alone_is_not_for_scoring(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []

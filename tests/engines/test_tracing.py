@@ -9,7 +9,7 @@ from torch.func import vmap
 from torch.nn import functional as nnf
 
 from fedtailor import trees
-from fedtailor.engines.tracing import Traced, compiled, read_across
+from fedtailor.engines.tracing import Traced, _compiled_here, compiled, followed, read_across
 
 
 class Pair(NamedTuple):
@@ -78,7 +78,8 @@ def _layers(room: dict[str, Tensor], x: Tensor, at: Tensor) -> None:
 def test_weights_of_narrowing_linear_layers_are_read_across() -> None:
     shapes = {"narrow": (2, 3, 8), "wide": (2, 9, 8), "left": (2, 3, 7), "embedding": (2, 4, 5), "added": (2, 3, 3)}
     room = {name: torch.ones(shape) for name, shape in shapes.items()} | {"out": torch.zeros(())}
-    found = read_across(_layers, (room, torch.ones(2, 6, 8), torch.zeros(2, 5, dtype=torch.int64)))
+    given = room, torch.ones(2, 6, 8), torch.zeros(2, 5, dtype=torch.int64)
+    found = read_across(followed(_layers, given), trees.leaves(given))
     assert [name for name, across in zip(room, found, strict=False) if across] == ["narrow"]
     assert not any(found[len(room) :])
 
@@ -91,3 +92,23 @@ def test_compiled_code_changes_what_it_was_made_for() -> None:
     for power in (2.0, 4.0, 8.0):
         go_on()
         assert room["a"].tolist() == [power] * 3
+
+
+def test_code_for_other_devices_is_made_for_fixed_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor
+
+    shapes: list[torch.Size] = []
+    monkeypatch.setattr(torch._inductor, "compile", lambda graph, given: shapes.extend(each.shape for each in given))
+    given = {"a": torch.ones(3, 28, 28)}, torch.tensor(2.0)
+    _compiled_here(followed(_doubled, given), trees.leaves(given))
+    assert [tuple(map(type, shape)) for shape in shapes] == [(int, int, int), ()]
+
+
+def test_lists_leave_out_what_nobody_uses_but_not_what_is_written() -> None:
+    def function(room: torch.Tensor, other: torch.Tensor) -> None:
+        other.exp().sum()
+        room.copy_(other * 2)
+
+    operations = [str(node.target) for node in followed(function, (torch.ones(3), torch.ones(3))).graph.nodes]
+    assert not any("exp" in each or "sum" in each for each in operations)
+    assert any("copy_" in each for each in operations)

@@ -256,7 +256,7 @@ WRONG = [
     ("run hidden=8,x", "hidden: input should be a valid integer, got 'x'."),
     ("run hidden=0", "hidden: input should be greater than or equal to 1, got 0."),
     ("run seed=-1", "seed: input should be greater than or equal to 0, got -1."),
-    ("run compile=perhaps", "compile: input should be a valid boolean, got 'perhaps'."),
+    ("run compile=perhaps", "compile: input should be true or false, or 'auto' or 'training', got 'perhaps'."),
     ("run method=fedavg fedsim.lam=1", "'fedsim' is not the method of this run, which is fedavg."),
     ("run device=abacus", "Engine: device must be cpu, cuda or mps, got 'abacus'."),
     ("run data.clients=many", "digits: clients must be a whole number of at least "),

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from fedtailor import trees
-from fedtailor.data.place import folder
 from fedtailor.engines.base import Setting, one_step_each
+from fedtailor.engines.kept import PLACE, place
 from fedtailor.engines.measuring import MOST
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.tracing import Compile
@@ -59,11 +59,7 @@ def decided(setting: Setting, cohort: int, rounds: int, chunk: int | None = None
 
 def keep_compiled() -> None:
     """Has torch keep compiled code beside the data, unless the user has said where."""
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_place()))
-
-
-def _place() -> Path:
-    return folder() / "compiled"
+    os.environ[PLACE] = str(place())
 
 
 def _seconds_a_step(setting: Setting, who: np.ndarray, chunk: int | None) -> float:
@@ -84,4 +80,4 @@ def _mark(setting: Setting, cohort: int) -> Path:
     shapes = [(tuple(leaf.shape), str(leaf.dtype)) for leaf in trees.leaves(setting.task.params)]
     plans = [phase.plan for phase in setting.method.client.phases]
     named = (setting.method.name, shapes, plans, cohort, str(setting.device), torch.__version__, setting.data.units)
-    return _place() / "seen" / hashlib.blake2b(repr(named).encode(), digest_size=12).hexdigest()
+    return place() / "seen" / hashlib.blake2b(repr(named).encode(), digest_size=12).hexdigest()

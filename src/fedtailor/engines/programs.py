@@ -17,7 +17,8 @@ from torch.func import vmap
 from fedtailor import trees
 from fedtailor.data.batching import Place, at_once
 from fedtailor.engines.base import Site, pinned
-from fedtailor.engines.tracing import Bind, Bound, being_followed, read_across
+from fedtailor.engines.kept import list_name
+from fedtailor.engines.tracing import Bind, Bound, being_followed, followed, read_across
 from fedtailor.types import Batch, Tree
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -49,10 +50,9 @@ class Program:
         self._function = partial(_advance, step, shared, None if site is None else site.decode)
         self._steps: dict[int, Bound] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._name = ""
         if lay_out:
-            known = len(trees.leaves((self._columns, self._given)))
-            across = iter(read_across(self._function, (self._columns, *self._first(count)))[known:])
-            self._carry = trees.apply(lambda leaf: _room(leaf, next(across)), self._carry)
+            self._lay_out(count)
 
     def run(self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, bind: Bind) -> Tree:
         """The carry after all steps, of which each client takes its own number, the first the most."""
@@ -70,10 +70,21 @@ class Program:
             begin += steps
         return trees.apply(_copy, self._carry)
 
+    def _lay_out(self, count: int) -> None:
+        """Follows a step of the whole stack to see how it reads the carry, and names it for the compiler.
+
+        A step sees one client and never the stack, so that its list for all tells it from every other step for some.
+        """
+        given = self._columns, *self._first(count)
+        whole, leaves = followed(self._function, given), trees.leaves(given)
+        self._name = list_name(whole, leaves)
+        across = iter(read_across(whole, leaves)[len(trees.leaves(given[:2])) :])
+        self._carry = trees.apply(lambda leaf: _room(leaf, next(across)), self._carry)
+
     def _go_on(self, size: int, bind: Bind) -> None:
         """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
         if size not in self._steps:
-            self._steps[size] = bind(self._function, (self._columns, *self._first(size)))
+            self._steps[size] = bind(self._function, (self._columns, *self._first(size)), self._name)
         elif self._at.is_cuda:
             if size not in self._graphs:
                 self._graphs[size] = _recorded(self._steps[size], self._at.device)

@@ -19,33 +19,54 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fedtailor import keyed, trees
+from fedtailor.engines import kept
+from fedtailor.engines.zeros import without_zeros
 from fedtailor.types import Tree
 
 Bound = Callable[[], object]
-Bind = Callable[[Callable[..., None], tuple[Tree, ...]], Bound]
-"""Makes of a function and what it is given something that only has to be called."""
+Bind = Callable[[Callable[..., None], tuple[Tree, ...], str], Bound]
+"""Makes of a function and what it is given something that only has to be called; the name is the function's, if any."""
 _ATEN = torch.ops.aten
 _SAME = (_ATEN.expand.default, _ATEN.view.default, _ATEN._unsafe_view.default, _ATEN._to_copy.default)
 Compile = bool | Literal["training"]
 """Whether steps are compiled: all, none, or those of training but not those of personalising and scoring."""
 
 
-def as_it_is(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
+def as_it_is(function: Callable[..., None], given: tuple[Tree, ...], name: str = "") -> Bound:
     """A function with what it is given."""
     return partial(function, *given)
 
 
-def compiled(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
-    """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time."""
+def compiled(function: Callable[..., None], given: tuple[Tree, ...], name: str = "") -> Bound:
+    """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time.
+
+    On a CPU code is kept in files. With a name that no other function has, it is found without following the function.
+    """
+    leaves = trees.leaves(given)
+    if any(leaf.device.type != "cpu" for leaf in leaves):
+        return partial(_compiled_here(_to_compile(function, given), leaves), *leaves)
+    try:
+        known = name or kept.list_name(followed(function, given), leaves)
+        return partial(kept.loaded(kept.library(known, leaves, partial(_to_compile, function, given))), leaves)
+    except (RuntimeError, OSError):  # torch makes no library of this list, or there is no room for it
+        return partial(_compiled_here(_to_compile(function, given), leaves), *leaves)
+
+
+def _to_compile(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
+    """A function's list, for a compiler that knows what a draw comes down to."""
+    _have_draws_fused()
+    return followed(function, given)
+
+
+def _compiled_here(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
+    """A list of operations as code of this process; torch keeps parts of it on disk."""
     import torch._inductor  # here: it takes seconds, which nobody else should wait for
 
-    _have_draws_fused()
-    leaves = trees.leaves(given)
-    graph = _graph(_Flat(function, given), leaves)
     shapes = FakeTensorMode(shape_env=ShapeEnv())  # without which torch would not keep the code on disk
     with in_context(TracingContext(shapes)):
-        code = torch._inductor.compile(graph, [*leaves])
-    return partial(code, *leaves)
+        alike: list[Any] = [shapes.from_tensor(leaf, static_shapes=True) for leaf in leaves]  # else it is for any shape
+        code: Callable[..., object] = torch._inductor.compile(graph, alike)
+    return code
 
 
 @cache
@@ -57,17 +78,21 @@ def _have_draws_fused() -> None:
     decomposition.fast_random_decomps.cache_clear()
 
 
-def read_across(function: Callable[..., None], given: tuple[Tree, ...]) -> list[bool]:
-    """Which leaves are stacks of matrices, no higher than wide, with which products go column by column.
+def followed(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
+    """A function's list of operations."""
+    return _graph(_Flat(function, given), trees.leaves(given))
+
+
+def read_across(graph: GraphModule, given: Sequence[Tensor]) -> list[bool]:
+    """Which tensors are stacks of matrices, no higher than wide, with which products in a list go column by column.
 
     That is how a linear layer uses its weights. On CPUs such products are up to three times as fast with weights that
     lie in memory column by column, and those of the way back lose less.
     """
-    leaves = trees.leaves(given)
-    nodes = [node for node in _graph(_Flat(function, given), leaves).graph.nodes if node.op == "placeholder"]
+    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
     return [
         leaf.ndim == 3 and leaf.shape[1] <= leaf.shape[2] and any(map(_multiplies_by_columns, node.users))
-        for node, leaf in zip(nodes, leaves, strict=True)
+        for node, leaf in zip(nodes, given, strict=True)
     ]
 
 
@@ -123,6 +148,7 @@ class _Flat:
 
 
 def _graph(function: Callable[..., Any], leaves: Sequence[Tensor]) -> GraphModule:
-    """The operations, found without doing them."""
+    """The operations that count, found without doing them; forward derivatives leave some that do not."""
     made: GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    without_zeros(made)
     return made

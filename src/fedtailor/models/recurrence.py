@@ -2,7 +2,7 @@
 
 Places come one after another, so a place must cost little: a product for all clients, and one operation for what is
 done to its outcome, where the device has that fused. Derivatives of any order are right: the first is written out, the
-others are those of its plain formula.
+others are those of its plain formula. The gradient has no forward rule, which would cost more than its gradient does.
 """
 
 from typing import Any
@@ -112,24 +112,12 @@ class _Backward(_Stacked):
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
         """Keeps what the plain formula needs."""
         ctx.save_for_backward(*inputs[:4], *inputs[5:])
-        ctx.save_for_forward(*inputs[:4], *inputs[5:])
 
     @staticmethod
     def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
         """That of the plain formula."""
         found = torch.func.vjp(_plain_backward, *ctx.saved_tensors)[1](by)
         return *found[:4], None, *found[4:]
-
-    @staticmethod
-    def jvp(ctx: Any, *along: Tensor) -> tuple[Tensor, Tensor]:
-        """That of the plain formula: the gradient of its gradient, since forward derivatives cannot be nested."""
-        directions = tuple(
-            torch.zeros_like(saved) if each is None else each
-            for saved, each in zip(ctx.saved_tensors, (*along[:4], *along[5:]), strict=True)
-        )
-        pulled: Any = torch.func.vjp(_plain_backward, *ctx.saved_tensors)
-        found: tuple[Tensor, Tensor] = torch.func.vjp(pulled[1], pulled[0])[1](directions)[0]
-        return found
 
 
 def _plain_backward(

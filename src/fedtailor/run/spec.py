@@ -271,8 +271,16 @@ def _validated(kind: Any, given: dict[str, Any]) -> Any:
         if first["type"] == "extra_forbidden":
             hint = f"put it under [hyper] as {key} = ..." if key in _all_hyper() else nearest(key, kind.model_fields)
             raise InputError(f"There is no key '{key}'; {hint}") from None
-        came = first["input"]
-        raise InputError(f"{key}: {first['msg'][0].lower()}{first['msg'][1:]}, got {came!r}.") from None
+        raise InputError(f"{key}: {_wanted(problem)}, got {first['input']!r}.") from None
+
+
+def _wanted(problem: ValidationError) -> str:
+    """What the first wrong value should have been; where it may be of several kinds, each of them."""
+    first, *rest = problem.errors()
+    same = [each["msg"] for each in rest if each["loc"][0] == first["loc"][0] and each["input"] is first["input"]]
+    others = [f", or {said.removeprefix('Input should be ')}" for said in same if said != first["msg"]]
+    said = first["msg"].replace("a valid boolean", "true or false") + "".join(others)
+    return said[0].lower() + said[1:]
 
 
 def _all_hyper() -> set[str]:
