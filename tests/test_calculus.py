@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedtailor import trees
 from fedtailor.calculus import difference_product, gradient, hessian_product, proximal
@@ -152,11 +154,17 @@ def test_only_the_forward_mode_needs_forward_rules() -> None:
     assert_close(hessian_product(square, CUBE, DATA, ALONG, "reverse"), trees.scaled(ALONG, 2.0))
     with pytest.raises(RuntimeError, match="jvp"):
         hessian_product(square, CUBE, DATA, ALONG, "forward")
-    assert_close(hessian_product(square, CUBE, DATA, ALONG, "any"), trees.scaled(ALONG, 2.0))
+    listed = make_fx(lambda along: hessian_product(square, CUBE, DATA, along, "any"))(ALONG)
+    assert_close(listed(ALONG), trees.scaled(ALONG, 2.0))
 
 
-def test_any_mode_is_forward_where_that_is_possible() -> None:
-    assert_close(hessian_product(mlp, W, DATA, U, "any"), hessian_product(mlp, W, DATA, U, "forward"), 0)
+def test_any_mode_is_forward_in_lists_and_reverse_elsewhere() -> None:
+    assert_close(hessian_product(mlp, W, DATA, U, "any"), hessian_product(mlp, W, DATA, U, "reverse"), 0)
+    lists = {
+        mode: make_fx(partial(hessian_product, mlp, W, DATA, mode=mode))(U) for mode in ("any", "forward", "reverse")
+    }
+    assert lists["any"].code == lists["forward"].code != lists["reverse"].code
+    assert_close(lists["any"](U), hessian_product(mlp, W, DATA, U), 1e-14)
 
 
 @pytest.mark.parametrize("mode", MODES)

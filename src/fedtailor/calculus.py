@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal
 
 import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from fedtailor import trees
 from fedtailor.errors import require
@@ -26,8 +27,9 @@ def hessian_product(
     """H(w) u exactly, without forming H.
 
     `reverse` differentiates <g(w), u>. `forward` pushes u through the gradient: it keeps no second graph in memory and
-    takes fewer products of matrices, but needs forward rules for every operation of the loss. `any` is forward if the
-    loss has them, and reverse if not.
+    takes fewer products of matrices, but needs forward rules for every operation of the loss, and multiplies by
+    directions that are zero. A list of operations that torch is making goes without these, so `any` is forward there
+    if the loss has such rules, and reverse otherwise.
     """
     require(mode in _PRODUCTS, f"hessian_product: mode must be reverse, forward or any, got {mode!r}.")
     return _PRODUCTS[mode](loss, params, batch, _aligned("hessian_product", direction, params))
@@ -69,6 +71,8 @@ def _forward_product(loss: Loss, params: Params, batch: Batch, direction: Params
 
 
 def _any_product(loss: Loss, params: Params, batch: Batch, direction: Params) -> Params:
+    if get_proxy_mode() is None:
+        return _reverse_product(loss, params, batch, direction)
     try:
         return _forward_product(loss, params, batch, direction)
     except RuntimeError:  # NotImplementedError is one: some operation has no forward rule, or none for this layout

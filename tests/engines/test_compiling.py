@@ -25,7 +25,7 @@ def test_long_runs_are_compiled_and_short_ones_are_not(monkeypatch: pytest.Monke
     found = decided(setting, 2, enough)
     assert found.compile
     assert found.why == f"{4 * enough:,} steps are enough for it to pay"
-    less = int(KNOWN / SAVED / 0.04) + 1
+    less = int(KNOWN["cpu"] / SAVED / 0.04) + 1
     assert decided(setting, 2, less).compile  # the same shapes have been compiled before
     assert not decided(setting, 3, less).compile
 

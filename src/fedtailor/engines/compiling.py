@@ -1,7 +1,7 @@
 """Whether compiling pays, and where what was compiled is kept.
 
 A step of a cohort is timed as it is. Compiling saves about two fifths of such steps, or more, and takes about half a
-minute for each new step; or a few seconds, where the same shapes were compiled before, since compiled code is kept on
+minute for each new step; or seconds, where the same shapes were compiled before, since compiled code is kept on
 disk. Both were measured on a few models (benchmarks/README.md): the decision is a guess, and made once for a run.
 """
 
@@ -27,7 +27,7 @@ from fedtailor.errors import FedtailorError
 
 SAVED = 0.4
 """The part of the time of steps that compiling saves."""
-NEW, KNOWN = {"cpu": 30.0, "cuda": 45.0}, 6.0
+NEW, KNOWN = {"cpu": 30.0, "cuda": 45.0}, {"cpu": 2.0, "cuda": 6.0}
 """Seconds that compiling takes, for shapes that are new and for those that were compiled before."""
 
 
@@ -47,7 +47,8 @@ def decided(setting: Setting, cohort: int, rounds: int, chunk: int | None = None
     except FedtailorError:  # which the engine itself will tell of, and of what it does instead
         return Decision(False, "a step could not be timed")
     lasts, mark = steps * each, _mark(setting, cohort)
-    takes = KNOWN if mark.exists() else NEW.get(setting.device.type, NEW["cpu"])
+    times = KNOWN if mark.exists() else NEW
+    takes = times.get(setting.device.type, times["cpu"])
     pays = SAVED * lasts > takes
     said = f"{steps:,} steps are {'enough' if pays else 'too few'} for it to pay"  # no times: equal runs, equal records
     if pays:
