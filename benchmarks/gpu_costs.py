@@ -33,7 +33,7 @@ Way = Callable[[], object]
 NOBODY: dict[str, Any] = {"validation_clients": 0.0, "new_clients": 0.0}
 
 
-class Cudnn(nn.Module):
+class TorchsOwn(nn.Module):
     """The text model as one would write it for one client."""
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ def of_models() -> dict[str, Any]:
     lstm = setting_of("fedavg", models.shakespeare, texts(PEOPLE, 20), batch=4)
     return {
         "ResNet-18": milliseconds({"ours": ours(resnet, True), "loop": partial(next, looped(resnet, small()))}),
-        "LSTM": milliseconds({"ours": ours(lstm, False), "loop": partial(next, looped(lstm, Cudnn()))}),
+        "LSTM": milliseconds({"ours": ours(lstm, False), "loop": partial(next, looped(lstm, TorchsOwn()))}),
     }
 
 

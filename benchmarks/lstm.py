@@ -15,7 +15,7 @@ from torch.nn import functional as nnf
 from fedtailor import engines, models
 from fedtailor.run.fitting import prepare, task_for
 from fedtailor.run.loop import round_loop
-from gpu_costs import Cudnn, texts
+from gpu_costs import TorchsOwn, texts
 from results import in_words, machine, spread
 
 CLIENTS, STEPS, TURNS = 10, 5, 5
@@ -25,7 +25,7 @@ GFLOP = 3 * 2 * (4 * 256 * (8 + 256) + 4 * 256 * 512 + 256 * 90) * 4 * 80 / 1e9
 
 def looped(threads: int) -> Callable[[], None]:
     """A client's steps with torch.nn.LSTM."""
-    model, x, y = Cudnn(), torch.randint(90, (4, 80)), torch.randint(90, (4, 80))
+    model, x, y = TorchsOwn(), torch.randint(90, (4, 80)), torch.randint(90, (4, 80))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
 
     def steps() -> None:

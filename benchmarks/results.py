@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,22 +9,19 @@ from typing import Any
 
 import torch
 
+from fedtailor.run.record import machine as name_of
+
 FOLDER = Path(__file__).parent / "results"
-
-
-def processor() -> str:
-    """The processor's name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
     """What is measured on, and what else it was doing when measuring began."""
-    here = {"processor": processor(), "cores": len(os.sched_getaffinity(0)), "load": round(os.getloadavg()[0], 1)}
-    gpu = {"gpu": torch.cuda.get_device_name()} if device == "cuda" else {}
+    here = {
+        "processor": name_of(torch.device("cpu")),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    gpu = {"gpu": name_of(torch.device(device))} if device == "cuda" else {}
     return {**here, **gpu, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 

@@ -52,10 +52,11 @@ def test_a_sum_with_zeros_stays_what_it_was_when_its_term_is_written_over() -> N
     assert _operations(function, A)[1].tolist() == (A + 7.0).tolist()
 
 
-def test_zeros_that_are_written_into_are_none() -> None:
+@pytest.mark.parametrize("write", [Tensor.copy_, lambda to, of: torch._foreach_copy_([to], [of])])
+def test_zeros_that_are_written_into_are_none(write: Callable[[Tensor, Tensor], object]) -> None:
     def function(room: Tensor, a: Tensor) -> None:
         filled = torch.zeros_like(a)
-        filled[0].copy_(a[0])
+        write(filled[0], a[0])
         room.copy_(a * filled + _zeros(a))
 
     assert _operations(function, A)[1].tolist() == [[0.0, 1.0, 4.0], [0.0, 0.0, 0.0]]

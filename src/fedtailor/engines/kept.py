@@ -39,6 +39,7 @@ SEES_STACKS = (
     "engines/kept.py",
     "engines/programs.py",
     "engines/tracing.py",
+    "engines/zeros.py",
     "keyed.py",
     "models/recurrence.py",
 )

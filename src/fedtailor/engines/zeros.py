@@ -31,14 +31,15 @@ _LINEAR = (
 
 def without_zeros(made: GraphModule) -> None:
     """Removes from a list what is done with zeros, and has the rest meet plain ones; of a list that has derivatives."""
-    if any(node.target is _KNOWING for node in made.graph.nodes):
-        _remove(made, set(_written(made)))
+    has_derivatives = any(node.target is _KNOWING for node in made.graph.nodes)
     made.graph.eliminate_dead_code()
+    if has_derivatives:
+        _remove(made, set(_written(made)))
+        made.graph.eliminate_dead_code()
     made.recompile()
 
 
 def _remove(made: GraphModule, written: set[Node]) -> None:
-    made.graph.eliminate_dead_code()
     zeros: set[Node] = set()
     for node in made.graph.nodes:
         if node not in written and _is_zero(node, zeros):
@@ -52,11 +53,18 @@ def _remove(made: GraphModule, written: set[Node]) -> None:
 def _written(made: GraphModule) -> Iterator[Node]:
     """What something is written into, and what that is a view of."""
     for node in made.graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
-            into = node.args[0]
-            while isinstance(into, Node):
-                yield into
-                into = into.args[0] if into.target in _VIEWS else None
+        if isinstance(node.target, OpOverload):
+            for given, said in zip(node.args, node.target._schema.arguments, strict=False):
+                if said.alias_info is not None and said.alias_info.is_write:
+                    for into in given if isinstance(given, list) else [given]:
+                        yield from _bases(into)
+
+
+def _bases(node: Any) -> Iterator[Node]:
+    """A tensor, and all that it is a view of."""
+    while isinstance(node, Node):
+        yield node
+        node = node.args[0] if node.target in _VIEWS else None
 
 
 def _is_zero(node: Node, zeros: set[Node]) -> bool:
