@@ -18,11 +18,13 @@ from fedtailor.engines import kept, tracing
 from fedtailor.engines.tracing import compiled, followed
 
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+has_a_gpu = torch.cuda.is_available()
 
 
 @pytest.fixture(autouse=True)
 def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(kept.PLACE, str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture
@@ -117,6 +119,7 @@ def test_a_named_function_is_followed_only_to_be_compiled(made: list[Path], monk
 
 
 @needs_a_compiler
+@pytest.mark.skipif(has_a_gpu, reason="loading has ended processes that had used a GPU")
 def test_code_from_a_file_does_the_same_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for _ in range(2):
@@ -144,6 +147,50 @@ def test_a_list_that_no_library_can_be_made_of_is_code_of_this_process(
     compiled(partial(_grown, 2.0), (room,))()
     assert room.tolist() == [4.0, 11.0]
     assert list((tmp_path / "steps").iterdir()) == []
+
+
+@pytest.fixture
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[GraphModule]:
+    """The libraries that torch was asked for; each is an empty file, and lists are gone through instead."""
+    import torch._inductor
+
+    found: list[GraphModule] = []
+
+    def empty(graph: GraphModule, given: Any, options: dict[str, Any]) -> None:
+        Path(options["aot_inductor.output_path"]).touch()
+        found.append(graph)
+
+    monkeypatch.setattr(torch._inductor, "aot_compile", empty)
+    monkeypatch.setattr(tracing, "_compiled_here", lambda graph, leaves: graph.forward)
+    return found
+
+
+def test_where_a_process_does_not_survive_loading_nothing_is_loaded(
+    tmp_path: Path, asked_for: list[GraphModule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_LOADING", "import os; os.abort()")
+    monkeypatch.setattr(kept, "loaded", None)
+    for size in (2, 4):
+        room = torch.ones(size, 2)
+        compiled(partial(_grown, 2.0), (room,))()
+        assert room.tolist() == [[4.0, 3.0]] * size
+    assert len(asked_for) == 1  # and not once more for the other size
+    assert list((tmp_path / "steps").iterdir()) == []
+
+
+def test_loading_is_tried_out_once(asked_for: list[GraphModule], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "_LOADING", "pass")
+    monkeypatch.setattr(kept, "loaded", lambda library: len)
+    compiled(partial(_grown, 2.0), (torch.ones(2),))
+    monkeypatch.setattr(kept, "_LOADING", "import os; os.abort()")
+    compiled(partial(_grown, 2.0), (torch.ones(4, 2),))
+    assert len(asked_for) == 2
+
+
+def test_there_are_no_libraries_with_a_gpu(asked_for: list[GraphModule], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    compiled(partial(_grown, 2.0), (torch.ones(2),))
+    assert asked_for == []
 
 
 def test_libraries_that_nobody_loads_make_room(tmp_path: Path) -> None:

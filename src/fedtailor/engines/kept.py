@@ -8,11 +8,12 @@ has changed finds old code. A list whose library is there needs no compiler, of 
 import hashlib
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import attrgetter
@@ -28,6 +29,8 @@ from fedtailor.data.place import folder
 PLACE = "TORCHINDUCTOR_CACHE_DIR"
 """The variable that says where torch keeps compiled code."""
 _LIBRARY = "step.so"
+_LOADS = "yes"
+_LOADING = "import sys, torch; torch._C._aoti.AOTIModelContainerRunnerCpu(sys.argv[1], 1)"
 _FORGOTTEN_S = 30 * 24 * 3600
 """Libraries that nobody has loaded for so long make room for others."""
 _HASTE = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # for what calls the kernels, not for these
@@ -61,10 +64,32 @@ def list_name(graph: GraphModule, given: Sequence[Tensor]) -> str:
 
 def library(name: str, given: Sequence[Tensor], follow: Callable[[], GraphModule]) -> Path:
     """The library for such tensors of a list that is known by a name, and followed if there is none yet."""
+    _refuse_if_none_loads()
     at = place() / "steps" / _hashed((name.encode(), *_kinds(given), *_surroundings()))
     if not (at / _LIBRARY).exists():
         _make(follow(), given, at)
     return at / _LIBRARY
+
+
+def _refuse_if_none_loads() -> None:
+    """Raises where libraries have been found not to load.
+
+    Loading has ended a process without a word: with torch 2.11, after it had used a GPU. So there are none with GPUs.
+    """
+    verdict = _verdict()
+    if torch.cuda.is_available() or (verdict.exists() and verdict.read_text() != _LOADS):
+        raise RuntimeError("compiled code does not load from files here")
+
+
+def _try_out(library: Path) -> None:
+    """Finds out once, with the first library that is made, whether a process survives loading it."""
+    if not (verdict := _verdict()).exists():
+        tried = subprocess.run([sys.executable, "-c", _LOADING, str(library)], capture_output=True, check=False)
+        verdict.write_text(_LOADS if tried.returncode == 0 else f"no: {tried.returncode}")
+
+
+def _verdict() -> Path:
+    return place() / f"loads-{_hashed([repr((torch.__version__, _processor())).encode()])}"
 
 
 def loaded(library: Path) -> Callable[[Sequence[Tensor]], object]:
@@ -87,6 +112,8 @@ def _make(graph: GraphModule, given: Sequence[Tensor], at: Path) -> None:
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about itself
             options = _HASTE | {"aot_inductor.output_path": str(made / _LIBRARY)}
             torch._inductor.aot_compile(graph, tuple(given), options=options)
+        _try_out(made / _LIBRARY)
+        _refuse_if_none_loads()
         if not at.exists():
             shutil.move(made, at)
     _forget(at.parent)
@@ -120,10 +147,14 @@ def _kinds(tensors: Iterable[Tensor]) -> Iterator[bytes]:
 
 def _surroundings() -> Iterator[bytes]:
     """What code depends on besides the operations."""
-    machine = sys.platform, torch.get_num_threads(), sorted(torch.cpu.get_capabilities().items())
+    machine = _processor(), torch.get_num_threads()
     told = sorted((name, value) for name, value in os.environ.items() if _counts(name))
     yield repr((torch.__version__, machine, told)).encode()
     yield _own_code()
+
+
+def _processor() -> tuple[Hashable, ...]:
+    return sys.platform, *sorted(torch.cpu.get_capabilities().items())
 
 
 def _counts(variable: str) -> bool:
