@@ -41,6 +41,17 @@ def test_a_document_shows_the_table_of_the_records(document: Path, table: Any, r
     assert table.shown_in(document.read_text()) == table.table(records)
 
 
+def test_fsls_gaps_are_those_of_their_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = STUDY.parent / "fsl"
+    monkeypatch.syspath_prepend(str(folder))
+    gaps, record = __import__("gaps"), folder / "gaps.json"
+    shown = gaps.shown_in((folder / "README.md").read_text())
+    assert shown == (gaps.table(json.loads(record.read_text())) if record.exists() else "")
+    looks = [{"round": look, "clients": 10.0 + look, "server": 0.5, "loss": 1.0} for look in gaps.LOOKS]
+    made = [{"labels": each, "server": size, "along": looks} for each in gaps.LABELS for size in gaps.SERVER]
+    assert gaps.table(made).splitlines()[2].startswith("| 1 | 10 | 0.5 | 0.5 | 60 | 0.5 |")
+
+
 FOLDERS = sorted(path.parent for path in STUDY.parent.glob("*/study.toml"))
 EVERY = [read_study(folder) for folder in FOLDERS]
 PARTS = [pytest.param(study, part, id=f"{study.name}-{part.name}") for study in EVERY for part in study.parts]
