@@ -21,10 +21,11 @@ BELOW = {
     "convolution": {"kernels", "purity"},
     "losses": set(),
     "task": {"convolution", "errors", "losses", "purity", "types"},
-    "models": set(),
+    "native": {"data"},
+    "models": {"native"},
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
     "data": {"disk", "errors", "keyed", "types"},
-    "engines": {"data", "errors", "keyed", "task", "trees", "types"},
+    "engines": {"data", "errors", "keyed", "native", "task", "trees", "types"},
     "analysis": {"calculus", "data", "errors", "keyed", "task", "trees", "types"},
     "run": {
         "analysis",

@@ -7,7 +7,7 @@ import pytest
 
 from fedtailor.engines import compiling
 from fedtailor.engines.compiling import KNOWN, NEW, SAVED, decided
-from fedtailor.engines.kept import PLACE, place
+from fedtailor.native import PLACE, place
 from scenarios import toy_data, toy_setting
 
 

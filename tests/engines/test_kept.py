@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from fedtailor import native
 from fedtailor.engines import kept, tracing
 from fedtailor.engines.tracing import compiled, followed
 
@@ -23,7 +24,7 @@ has_a_gpu = torch.cuda.is_available()
 
 @pytest.fixture(autouse=True)
 def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(kept.PLACE, str(tmp_path))
+    monkeypatch.setenv(native.PLACE, str(tmp_path))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 

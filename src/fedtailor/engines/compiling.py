@@ -18,12 +18,12 @@ import torch
 
 from fedtailor import trees
 from fedtailor.engines.base import Setting, one_step_each
-from fedtailor.engines.kept import PLACE, place
 from fedtailor.engines.measuring import MOST
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.tracing import Compile
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import FedtailorError
+from fedtailor.native import PLACE, place
 
 SAVED = 0.4
 """The part of the time of steps that compiling saves."""

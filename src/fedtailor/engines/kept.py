@@ -5,7 +5,6 @@ the kinds of tensors, the processor and its threads, torch, and this project's c
 has changed finds old code. A list whose library is there needs no compiler, of which the import alone takes seconds.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from operator import attrgetter
@@ -24,10 +23,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from fedtailor.data.place import folder
+from fedtailor.native import PLACE, hashed, place, processor
 
-PLACE = "TORCHINDUCTOR_CACHE_DIR"
-"""The variable that says where torch keeps compiled code."""
 _LIBRARY = "step.so"
 _LOADS = "yes"
 _LOADING = "import sys, torch; torch._C._aoti.AOTIModelContainerRunnerCpu(sys.argv[1], 1)"
@@ -49,23 +46,15 @@ SEES_STACKS = (
 """Code that may do otherwise for another number of clients, or has a say in what operations come down to."""
 
 
-def place() -> Path:
-    """Where compiled code is kept: beside the data, unless the user has said where."""
-    said, torchs_own = os.environ.get(PLACE), sys.modules.get("torch._inductor.runtime.cache_dir_utils")
-    if torchs_own is not None and said == torchs_own.default_cache_dir():  # torch says so as soon as it is imported
-        said = None
-    return Path(said) if said else folder() / "compiled"
-
-
 def list_name(graph: GraphModule, given: Sequence[Tensor]) -> str:
     """A name that no other list of operations on such tensors has."""
-    return _hashed((*_operations(graph), *_kinds(given)))
+    return hashed((*_operations(graph), *_kinds(given)))
 
 
 def library(name: str, given: Sequence[Tensor], follow: Callable[[], GraphModule]) -> Path:
     """The library for such tensors of a list that is known by a name, and followed if there is none yet."""
     _refuse_if_none_loads()
-    at = place() / "steps" / _hashed((name.encode(), *_kinds(given), *_surroundings()))
+    at = place() / "steps" / hashed((name.encode(), *_kinds(given), *_surroundings()))
     if not (at / _LIBRARY).exists():
         _make(follow(), given, at)
     return at / _LIBRARY
@@ -85,11 +74,12 @@ def _try_out(library: Path) -> None:
     """Finds out once, with the first library that is made, whether a process survives loading it."""
     if not (verdict := _verdict()).exists():
         tried = subprocess.run([sys.executable, "-c", _LOADING, str(library)], capture_output=True, check=False)
-        verdict.write_text(_LOADS if tried.returncode == 0 else f"no: {tried.returncode}")
+        survived = tried.returncode in (0, 1)  # 1: an exception, which is no harm; it lacks this project's operations
+        verdict.write_text(_LOADS if survived else f"no: {tried.returncode}")
 
 
 def _verdict() -> Path:
-    return place() / f"loads-{_hashed([repr((torch.__version__, _processor())).encode()])}"
+    return place() / f"loads-{hashed([repr((torch.__version__, processor())).encode()])}"
 
 
 def loaded(library: Path) -> Callable[[Sequence[Tensor]], object]:
@@ -112,6 +102,10 @@ def _make(graph: GraphModule, given: Sequence[Tensor], at: Path) -> None:
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about itself
             options = _HASTE | {"aot_inductor.output_path": str(made / _LIBRARY)}
             torch._inductor.aot_compile(graph, tuple(given), options=options)
+        for calls in made.glob("*.wrapper.json"):
+            calls.rename(
+                (made / _LIBRARY).with_suffix(".json")
+            )  # where a library looks for operations that torch lacks
         _try_out(made / _LIBRARY)
         _refuse_if_none_loads()
         if not at.exists():
@@ -147,14 +141,10 @@ def _kinds(tensors: Iterable[Tensor]) -> Iterator[bytes]:
 
 def _surroundings() -> Iterator[bytes]:
     """What code depends on besides the operations."""
-    machine = _processor(), torch.get_num_threads()
+    machine = processor(), torch.get_num_threads()
     told = sorted((name, value) for name, value in os.environ.items() if _counts(name))
     yield repr((torch.__version__, machine, told)).encode()
     yield _own_code()
-
-
-def _processor() -> tuple[Hashable, ...]:
-    return sys.platform, *sorted(torch.cpu.get_capabilities().items())
 
 
 def _counts(variable: str) -> bool:
@@ -165,11 +155,4 @@ def _counts(variable: str) -> bool:
 @cache
 def _own_code() -> bytes:
     """What a list of operations for a whole stack does not tell: this project's code that sees stacks."""
-    return _hashed((_CODE / name).read_bytes() for name in SEES_STACKS).encode()
-
-
-def _hashed(parts: Iterable[bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=20)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little") + part)
-    return digest.hexdigest()
+    return hashed((_CODE / name).read_bytes() for name in SEES_STACKS).encode()

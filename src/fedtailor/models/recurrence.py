@@ -1,14 +1,21 @@
 """The recurrence of a layer of long short-term memory, for one client or a whole stack, each with weights of its own.
 
-Places come one after another, so a place must cost little: a product for all clients, and one operation for what is
-done to its outcome, where the device has that fused. Derivatives of any order are right: the first is written out, the
-others are those of its plain formula. The gradient has no forward rule, which would cost more than its gradient does.
+Places come one after another, so a place must cost little: on a GPU a product for all clients, and one operation for
+what is done to its outcome. On a CPU clients come one after another instead, all places of each in compiled code
+(`recurrence.cpp`), where there is a compiler and numbers are of single precision. Derivatives of any order are right:
+the first is written out, the others are those of its plain formula. The gradient has no forward rule, which would cost
+more than its gradient does.
 """
 
+from ctypes import c_int64, c_void_p
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedtailor import native
 
 
 def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
@@ -46,6 +53,10 @@ class _Forward(_Stacked):
     @staticmethod
     def forward(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Place after place."""
+        if _is_for_native(projected):
+            ours = projected.transpose(0, 1).contiguous(), weight.contiguous()
+            states, cells, gates = (each.transpose(0, 1) for each in _recur(*ours))
+            return states, cells, gates
         back, found = weight.transpose(1, 2), []
         hidden = cell = projected.new_zeros(*projected.shape[1:3], weight.shape[2])
         for inputs in projected.contiguous().unbind(0):
@@ -99,6 +110,9 @@ class _Backward(_Stacked):
         by_cell: Tensor,
     ) -> tuple[Tensor, Tensor]:
         """From the last place to the first."""
+        if _is_for_native(projected):
+            ours = (each.transpose(0, 1).contiguous() for each in (cells, gates, by_state, by_cell))
+            return _with_weights(_recur_back(weight.contiguous(), *ours).transpose(0, 1), states)
         hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
         before = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
         places = zip(*(each.unbind(0)[::-1] for each in (before, cells, gates, by_state, by_cell)), strict=True)
@@ -118,6 +132,57 @@ class _Backward(_Stacked):
         """That of the plain formula."""
         found = torch.func.vjp(_plain_backward, *ctx.saved_tensors)[1](by)
         return *found[:4], None, *found[4:]
+
+
+def _is_for_native(tensor: Tensor) -> bool:
+    """Whether compiled code is to be used for such numbers, and is there."""
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and _native() is not None
+
+
+@cache
+def _native() -> Any:
+    """The compiled code, or None."""
+    found = native.library(Path(__file__).with_suffix(".cpp"))
+    if found is not None:
+        found.recur.argtypes = [c_void_p] * 5 + [c_int64] * 5
+        found.recur_back.argtypes = [c_void_p] * 6 + [c_int64] * 5
+        found.recur.restype = found.recur_back.restype = None
+    return found
+
+
+@torch.library.custom_op("fedtailor::recur", mutates_args=(), device_types="cpu")
+def _recur(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """States, cells and gates [C, T, B, ...], from projected inputs [C, T, B, 4 hidden] and recurrent weights."""
+    made: tuple[Tensor, Tensor, Tensor] = _recur_fake(projected, weight)
+    _native().recur(*_places_of(projected, weight, *made), *made[0].shape, _threads(projected))
+    return made
+
+
+@_recur.register_fake
+def _recur_fake(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    shape = *projected.shape[:3], weight.shape[2]
+    return projected.new_empty(shape), projected.new_empty(shape), torch.empty_like(projected)
+
+
+@torch.library.custom_op("fedtailor::recur_back", mutates_args=(), device_types="cpu")
+def _recur_back(weight: Tensor, cells: Tensor, gates: Tensor, by_state: Tensor, by_cell: Tensor) -> Tensor:
+    """The gradient by the sums that enter the gates [C, T, B, 4 hidden]."""
+    made = torch.empty_like(gates)
+    _native().recur_back(*_places_of(weight, cells, gates, by_state, by_cell, made), *cells.shape, _threads(cells))
+    return made
+
+
+@_recur_back.register_fake
+def _recur_back_fake(weight: Tensor, cells: Tensor, gates: Tensor, by_state: Tensor, by_cell: Tensor) -> Tensor:
+    return torch.empty_like(gates)
+
+
+def _places_of(*tensors: Tensor) -> list[int]:
+    return [tensor.data_ptr() for tensor in tensors]
+
+
+def _threads(stack: Tensor) -> int:
+    return max(1, min(torch.get_num_threads(), stack.shape[0]))
 
 
 def _plain_backward(

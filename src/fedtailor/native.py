@@ -1,0 +1,71 @@
+"""Code of this project in C++, compiled for the processor when it is first asked for, and where compiled code is kept.
+
+Where there is no compiler, or it fails, there is no such code, and whoever asks for it does without.
+"""
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Hashable, Iterable
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from fedtailor.data.place import folder
+
+PLACE = "TORCHINDUCTOR_CACHE_DIR"
+"""The variable that says where torch keeps compiled code."""
+_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+_FORM = ("-shared", "-fPIC", "-pthread")
+
+
+def place() -> Path:
+    """Where compiled code is kept: beside the data, unless the user has said where."""
+    said, torchs_own = os.environ.get(PLACE), sys.modules.get("torch._inductor.runtime.cache_dir_utils")
+    if torchs_own is not None and said == torchs_own.default_cache_dir():  # torch says so as soon as it is imported
+        said = None
+    return Path(said) if said else folder() / "compiled"
+
+
+def processor() -> tuple[Hashable, ...]:
+    """What code for this processor alone depends on."""
+    return sys.platform, *sorted(torch.cpu.get_capabilities().items())
+
+
+def hashed(parts: Iterable[bytes]) -> str:
+    """A name that other parts do not have."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+@cache
+def library(source: Path) -> ctypes.CDLL | None:
+    """What a file of C++ comes to; None where it cannot be compiled or loaded."""
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    if not compiler:
+        return None
+    command = compiler, *_FLAGS, *_FORM
+    name = hashed((source.read_bytes(), repr((command, processor())).encode()))
+    at = place() / "native" / f"{source.stem}-{name}.so"
+    try:
+        if not at.exists():
+            _make(source, command, at)
+        return ctypes.CDLL(str(at))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _make(source: Path, command: tuple[str, ...], at: Path) -> None:
+    """Compiles into a file that appears when it is whole."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=at.parent) as room:
+        made = Path(room) / at.name
+        subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True)
+        made.replace(at)
