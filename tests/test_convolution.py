@@ -10,10 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedtailor import models
 from fedtailor.convolution import (
     Convolution,
     Window,
     convolved,
+    convolves_much,
     correlated,
     with_plain_convolutions,
     with_stacked_convolutions,
@@ -140,6 +142,13 @@ def test_a_task_trains_alike_and_gives_torchs_own_layers_away() -> None:
     assert not any(isinstance(layer, Convolution) for layer in task.training.modules())
     assert any(isinstance(layer, Convolution) for layer in whole.training.modules())
     assert not any(isinstance(layer, Convolution) for layer in whole.module(whole.params).modules())
+
+
+def test_large_convolutions_are_told_from_small_ones() -> None:
+    assert convolves_much(models.fedsim_femnist((1, 28, 28), 62))
+    assert not convolves_much(models.lenet((3, 32, 32), 10))
+    assert not convolves_much(nn.Conv2d(64, 64, 3, groups=64))
+    assert not convolves_much(nn.Linear(64, 64))
 
 
 def test_there_are_no_kernels_for_a_processor() -> None:

@@ -47,6 +47,12 @@ def with_plain_convolutions(model: nn.Module) -> nn.Module:
     return copied
 
 
+def convolves_much(model: nn.Module) -> bool:
+    """Whether a model has convolutions whose channels fill a processor's vectors of 16 numbers."""
+    layers = (module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d))
+    return any(min(layer.in_channels // layer.groups, layer.out_channels) >= 16 for layer in layers)
+
+
 def works_on(device: torch.device) -> bool:
     """Whether there are kernels for a device: a GPU with matrix units for short floats, and Triton."""
     there = device.type == "cuda" and torch.version.hip is None and find_spec("triton") is not None

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from agreement import distance
 from fedtailor import engines, trees
-from fedtailor.engines import vectorised
+from fedtailor.engines import rewriting, vectorised
 from fedtailor.engines.measuring import MOST, Peak, chunk_that_fits
 from fedtailor.engines.programs import Program, _advance
-from fedtailor.engines.tracing import Bound, Compile, as_it_is, compiled
+from fedtailor.engines.tracing import Bound, Compile, as_it_is, compiled, followed
 from fedtailor.engines.vectorised import Vectorised
+from fedtailor.purity import drawn_from
+from fedtailor.task import Task, classification
 from fedtailor.types import Batch, Tree
-from scenarios import toy_data, toy_setting
+from scenarios import toy_data, toy_setting, train
 
 SIZES = (24, 17, 9, 8, 3, 2, 1, 1)
 ROWS: list[tuple[str, dict[str, Any]]] = [
@@ -68,6 +70,48 @@ def test_weights_that_lie_column_by_column_learn_the_same(
     assert across > 0
     assert distance(*found) < 1e-10
     assert all(leaf.is_contiguous() for leaf in trees.leaves(found[0]))
+
+
+def looking(dropout: float = 0.2) -> Task:
+    """A task whose model convolves and pools."""
+    with drawn_from(5):
+        seen = (nn.Linear(5, 36), nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2))
+        model = nn.Sequential(*seen, nn.Conv2d(16, 16, 2), nn.Dropout(dropout), nn.Flatten(), nn.Linear(16, 3))
+    return classification(model).to(dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("name", "hyper"), ROWS[:4], ids=[name for name, _ in ROWS[:4]])
+def test_clients_with_convolutions_take_compiled_steps_one_after_another(
+    name: str, hyper: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: set[int] = set()
+
+    def told(function: Any, given: tuple[Tree, ...], called: str) -> Bound:
+        sizes.add(len(trees.leaves(given[2])[0]))
+        graph, leaves = followed(function, given, rewriting.TABLE), trees.leaves(given)
+        assert not any(node.target is torch.ops.aten.bmm.default for node in graph.graph.nodes)
+        return partial(graph, *leaves)
+
+    monkeypatch.setattr(vectorised, "compiled", told)
+    found = []
+    for way in (True, False):
+        setting = toy_setting(name, looking(), toy_data(sizes=SIZES), **hyper)
+        engine = Vectorised(setting, compile=True) if way else engines.make(setting, "one_by_one")
+        state, people = setting.first_state(), setting.data.groups["train"]
+        for number in range(2):
+            state = engine.serve(state, engine.train(state, people[number:], number).gathered, number)
+        found.append((tuple(state), tuple(engine.score(state, people))))
+    assert sizes == {1}
+    assert distance(*found) < 1e-10
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_convolutions_learn_what_the_reference_does() -> None:
+    found = []
+    for engine in ("vectorised", "one_by_one"):
+        setting = toy_setting("fedavg", looking(), toy_data(sizes=SIZES))
+        found.append(train(setting, 2, name=engine, compile="training")[0].params)
+    assert distance(*found) < 1e-10
 
 
 def test_programs_are_made_once_for_all_rounds() -> None:

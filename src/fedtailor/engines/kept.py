@@ -38,6 +38,7 @@ SEES_STACKS = (
     "engines/base.py",
     "engines/kept.py",
     "engines/programs.py",
+    "engines/rewriting.py",
     "engines/tracing.py",
     "engines/zeros.py",
     "keyed.py",

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fedtailor import keyed, trees
-from fedtailor.engines import kept
+from fedtailor.engines import kept, rewriting
 from fedtailor.engines.zeros import without_zeros
 from fedtailor.types import Tree
 
@@ -28,6 +28,7 @@ Bind = Callable[[Callable[..., None], tuple[Tree, ...], str], Bound]
 """Makes of a function and what it is given something that only has to be called; the name is the function's, if any."""
 _ATEN = torch.ops.aten
 _SAME = (_ATEN.expand.default, _ATEN.view.default, _ATEN._unsafe_view.default, _ATEN._to_copy.default)
+Table = dict[Any, Callable[..., Any]]
 Compile = bool | Literal["training"]
 """Whether steps are compiled: all, none, or those of training but not those of personalising and scoring."""
 
@@ -53,9 +54,9 @@ def compiled(function: Callable[..., None], given: tuple[Tree, ...], name: str =
 
 
 def _to_compile(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
-    """A function's list, for a compiler that knows what a draw comes down to."""
+    """A function's list, for a compiler that knows what a draw comes down to; of operations that suit it best."""
     _have_draws_fused()
-    return followed(function, given)
+    return followed(function, given, rewriting.TABLE)
 
 
 def _compiled_here(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
@@ -78,9 +79,9 @@ def _have_draws_fused() -> None:
     decomposition.fast_random_decomps.cache_clear()
 
 
-def followed(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
-    """A function's list of operations."""
-    return _graph(_Flat(function, given), trees.leaves(given))
+def followed(function: Callable[..., None], given: tuple[Tree, ...], table: Table | None = None) -> GraphModule:
+    """A function's list of operations; those in the table come down to others."""
+    return _graph(_Flat(function, given), trees.leaves(given), table)
 
 
 def read_across(graph: GraphModule, given: Sequence[Tensor]) -> list[bool]:
@@ -147,8 +148,8 @@ class _Flat:
         return trees.leaves(self.made)
 
 
-def _graph(function: Callable[..., Any], leaves: Sequence[Tensor]) -> GraphModule:
+def _graph(function: Callable[..., Any], leaves: Sequence[Tensor], table: Table | None = None) -> GraphModule:
     """The operations that count, found without doing them; forward derivatives leave some that do not."""
-    made: GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    made: GraphModule = make_fx(function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
     without_zeros(made)
     return made

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor import keyed, trees
+from fedtailor.convolution import convolves_much
 from fedtailor.data.batching import Place, places, step_counts, stretches
 from fedtailor.data.holders import Holders
 from fedtailor.engines.base import (
@@ -36,7 +37,7 @@ from fedtailor.engines.base import (
     telling,
 )
 from fedtailor.engines.measuring import MOST
-from fedtailor.engines.programs import Program, stepped
+from fedtailor.engines.programs import Program, Stretches, stepped
 from fedtailor.engines.tracing import Bind, Compile, Traced, as_it_is, compiled
 from fedtailor.types import Gathered, Phase, Result, State, Tree, Work
 
@@ -184,11 +185,16 @@ class Vectorised:
         if not working:
             return carry
         at_work = trees.rows(carry, slice(0, working))
-        laid_out = (phase.plan, _holders(site), who[:working], keys[:working], int(counts[0]), self._static)
-        if self._static and phase.plan.draws:  # a step without batches is done once, and may change the carry's shape
-            worked = self._run(phase, site, given, at_work, stretches(*laid_out), counts[:working], bind)
+        plan, holders = phase.plan, _holders(site)
+        if self._static and plan.draws:  # a step without batches is done once, and may change the carry's shape
+            worked = self._run(
+                *(phase, site, given, at_work),
+                lambda part: stretches(plan, holders, who[part], keys[part], int(counts[part][0]), full_width=True),
+                *(counts[:working], bind),
+            )
         else:
-            worked = _stepped_out(phase, site, given, at_work, places(*laid_out), counts[:working])
+            placed = places(plan, holders, who[:working], keys[:working], int(counts[0]), self._static)
+            worked = _stepped_out(phase, site, given, at_work, placed, counts[:working])
         if working < len(who):
             worked = trees.concat([worked, trees.rows(carry, slice(working, None))])
         return trees.rows(worked, back) if moved else worked
@@ -211,10 +217,11 @@ class Vectorised:
         site, server = self._server, np.array([0])
         if self._static:
             steps = (phase.plan.steps or 0) if site is None else int(step_counts(phase.plan, site.holders, server)[0])
-            laid_out = stretches(phase.plan, _holders(site), server, key, steps, full_width=True)
             if not steps:
                 return carry
-            return self._run(phase, site, state, carry, laid_out, np.full(cohort, steps), self._bind(), shared=True)
+            laid_out = partial(stretches, phase.plan, _holders(site), server, key, steps, full_width=True)
+            counts = np.full(cohort, steps)
+            return self._run(phase, site, state, carry, lambda _: laid_out(), counts, self._bind(), shared=True)
         for batches in batches_alone(phase.plan, site, server, key[0]):
             carry = stepped(phase.step, True, state, carry, batches, torch.arange(cohort))
         return carry
@@ -225,23 +232,43 @@ class Vectorised:
         site: Site | None,
         given: Tree,
         carry: Tree,
-        laid_out: Iterator[tuple[int, tuple[Place, ...]]],
+        laid_out: Callable[[slice], Stretches],
         counts: np.ndarray,
         bind: Bind,
         shared: bool = False,
     ) -> Tree:
-        """The carry after all steps, by the program for such a phase and such shapes, which is made once."""
-        first = next(laid_out)
-        shapes = [
-            (leaf.shape, leaf.dtype) for leaf in trees.leaves((given, carry, *(place.rows[0] for place in first[1])))
-        ]
-        name = (id(phase.step), shared, bind, *shapes)
+        """The carry after all steps, of the whole stack at a time or of one client."""
+        size = 1 if bind is compiled and self._apart() else len(counts)
+        worked = []
+        for part in (slice(begin, begin + size) for begin in range(0, len(counts), size)):
+            own, placed = trees.rows(carry, part), laid_out(part)
+            first = next(placed)
+            program = self._program(phase, site, given, own, first[1], bind, shared)
+            worked.append(program.run(given, own, itertools.chain([first], placed), counts[part], bind))
+        return trees.concat(worked) if len(worked) > 1 else worked[0]
+
+    def _program(
+        self,
+        phase: Phase,
+        site: Site | None,
+        given: Tree,
+        carry: Tree,
+        draws: tuple[Place, ...],
+        bind: Bind,
+        shared: bool,
+    ) -> Program:
+        """The program for such a phase and such shapes, which is made once."""
+        leaves = trees.leaves((given, carry, *(place.rows[0] for place in draws)))
+        name = (id(phase.step), shared, bind, *((leaf.shape, leaf.dtype) for leaf in leaves))
         if name not in self._programs:
             lay_out = bind is compiled and self.setting.device.type == "cpu"
-            program = Program(phase.step, site, given, carry, first[1], shared, lay_out)
+            program = Program(phase.step, site, given, carry, draws, shared, lay_out)
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
-        stretches = itertools.chain([first], laid_out)
-        return self._programs[name][1].run(given, carry, stretches, counts, bind)
+        return self._programs[name][1]
+
+    def _apart(self) -> bool:
+        """Whether compiled steps are those of one client: on CPUs large convolutions are slow in stacks."""
+        return self.setting.device.type == "cpu" and convolves_much(self.setting.task.training)
 
     def _bind(self, what: str = "server") -> Bind:
         """How the steps of such work become a program."""

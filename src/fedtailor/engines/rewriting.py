@@ -1,0 +1,122 @@
+"""Operations on images as others of the same outcome that compiled code of CPUs does faster.
+
+Convolutions of images with one channel leave oneDNN little to do at a time, and come out with the channels first, where
+all others have them last. As a product of the weights and what each tap of the window meets they are three to ten times
+as fast; with three channels they would be no faster. The way back through a pooling is a sum into scattered places for
+torch's compiler. With pairs down and across it is a question to each place, whether it is the largest of its window,
+and that is part of the loop that goes on from there.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_ATEN = torch.ops.aten
+
+
+def convolution(
+    x: Tensor, w: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int], *kind: Any
+) -> Any:
+    """`aten.convolution`, or NotImplemented for a kind that is best left alone."""
+    if not _has_one_channel(x, *kind):
+        return NotImplemented
+    met, size = _met(x, w, stride, padding)
+    found = met.t() @ w.flatten(1).t()
+    found = found if bias is None else found + bias
+    return found.view(len(x), *size, len(w)).permute(0, 3, 1, 2)
+
+
+def convolution_backward(
+    g: Tensor,
+    x: Tensor,
+    w: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *kind: Any,
+) -> Any:
+    """`aten.convolution_backward`, or NotImplemented if that by the images is wanted or for another kind."""
+    *kind_alone, (by_images, by_weights, by_bias) = kind
+    if by_images or not _has_one_channel(x, *kind_alone):
+        return NotImplemented
+    met, _ = _met(x, w, stride, padding)
+    found = (met @ g.permute(0, 2, 3, 1).reshape(-1, len(w))).t().reshape(w.shape) if by_weights else None
+    return None, found, g.sum((0, 2, 3)) if by_bias else None
+
+
+def max_pool(x: Tensor, window: Sequence[int], *kind: Any) -> Any:
+    """`aten.max_pool2d_with_indices` of pairs down and across, or NotImplemented for other windows."""
+    if not _has_pairs(x, window, *kind):
+        return NotImplemented
+    four = [x[:, :, down::2, right::2] for down in range(2) for right in range(2)]
+    most = torch.maximum(torch.maximum(four[0], four[1]), torch.maximum(four[2], four[3]))
+    corners, width = _places(x)[::2, ::2], x.shape[3]
+    below = torch.where(four[2] == most, corners + width, corners + (width + 1))
+    first = torch.where(four[0] == most, corners, torch.where(four[1] == most, corners + 1, below))
+    return most, first.long()
+
+
+def max_pool_backward(g: Tensor, x: Tensor, window: Sequence[int], *kind: Any) -> Any:
+    """`aten.max_pool2d_with_indices_backward`, which may be given anything of the shape of the images for them."""
+    *kind_alone, indices = kind
+    if not _has_pairs(x, window, *kind_alone):
+        return NotImplemented
+    return torch.where(_spread(indices.int()) == _places(x), _spread(_channels_last(g)), 0.0)
+
+
+TABLE: dict[Any, Callable[..., Any]] = {
+    _ATEN.convolution.default: convolution,
+    _ATEN.convolution_backward.default: convolution_backward,
+    _ATEN.max_pool2d_with_indices.default: max_pool,
+    _ATEN.max_pool2d_with_indices_backward.default: max_pool_backward,
+}
+
+
+def _has_one_channel(
+    x: Tensor, dilation: Sequence[int], transposed: bool, output_padding: Sequence[int], groups: int
+) -> bool:
+    """Whether a plain convolution is one of images with one channel, on a CPU."""
+    plain = not transposed and groups == 1 and set(dilation) == {1}
+    return plain and x.device.type == "cpu" and x.ndim == 4 and x.shape[1] == 1
+
+
+def _met(x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int]) -> tuple[Tensor, Sequence[int]]:
+    """What the taps of windows [height * width] meet at all places [batch * height * width], and an image's places."""
+    down, right = padding
+    seen = _ATEN.constant_pad_nd.default(x[:, 0], [right, right, down, down])
+    met = seen.unfold(1, w.shape[2], stride[0]).unfold(2, w.shape[3], stride[1])
+    return met.permute(3, 4, 0, 1, 2).flatten(0, 1).flatten(1), met.shape[1:3]
+
+
+def _has_pairs(
+    x: Tensor,
+    window: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> bool:
+    """Whether windows part images into pairs down and across, on a CPU."""
+    apart = {2} == {*window, *stride} and not any(padding) and set(dilation) == {1}
+    return apart and x.device.type == "cpu" and x.ndim == 4 and not (x.shape[2] % 2 or x.shape[3] % 2)
+
+
+def _places(x: Tensor) -> Tensor:
+    """The number of every place in an image."""
+    height, width = x.shape[2:]
+    return torch.arange(height * width, dtype=torch.int32, device=x.device).view(height, width)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """Every place as two down and two across."""
+    batch, channels, height, width = x.shape
+    pairs = x[:, :, :, None, :, None].expand(batch, channels, height, 2, width, 2)
+    return pairs.reshape(batch, channels, 2 * height, 2 * width)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """The same with its channels next to each other, behind a view: else each of its readers would turn it anew."""
+    turned = x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
+    return turned.as_strided(turned.shape, turned.stride()).permute(0, 3, 1, 2)
