@@ -25,7 +25,7 @@ BELOW = {
     "models": {"native"},
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
     "data": {"disk", "errors", "keyed", "types"},
-    "engines": {"data", "errors", "keyed", "native", "task", "trees", "types"},
+    "engines": {"convolution", "data", "errors", "keyed", "native", "task", "trees", "types"},
     "analysis": {"calculus", "data", "errors", "keyed", "task", "trees", "types"},
     "run": {
         "analysis",
