@@ -21,11 +21,26 @@ constexpr int64_t PANEL = LANES * VECTORS;
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES)));
 
+constexpr int64_t AHEAD = 8;  // lines of a panel that are asked for before they are needed
+
 int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
+// Zeros at first, that begin where a line of the cache does.
+class Room {
+    struct alignas(64) Line {
+        float numbers[16];
+    };
+    std::vector<Line> lines;
+
+  public:
+    explicit Room(int64_t size) : lines((size + 15) / 16, Line{}) {}
+    float *data() { return lines.data()->numbers; }
+    const float *data() const { return lines.data()->numbers; }
+};
+
 // Factors, panel by panel of so many columns, each [depth][PANEL]; what is missing in the last one is zero.
-std::vector<float> packed(const float *factor, int64_t depth, int64_t columns, int64_t by_depth, int64_t by_column) {
-    std::vector<float> made(panels(columns) * depth * PANEL, 0.0f);
+Room packed(const float *factor, int64_t depth, int64_t columns, int64_t by_depth, int64_t by_column) {
+    Room made(panels(columns) * depth * PANEL);
     float *to = made.data();
     for (int64_t first = 0; first < columns; first += PANEL)
         for (int64_t each = 0; each < depth; each++, to += PANEL)
@@ -46,6 +61,7 @@ void block(const float *left, int64_t depth, const float *panel, float *outcome,
     Vector sums[ROWS][VECTORS] = {};
     for (int64_t each = 0; each < depth; each++)
         for (int vector = 0; vector < VECTORS; vector++) {
+            __builtin_prefetch(panel + (each + AHEAD) * PANEL + vector * LANES);
             const Vector right = whole(panel + each * PANEL + vector * LANES);
             for (int row = 0; row < ROWS; row++) sums[row][vector] += right * left[row * depth + each];
         }
@@ -54,9 +70,9 @@ void block(const float *left, int64_t depth, const float *panel, float *outcome,
             std::memcpy(outcome + row * width + vector * LANES, &sums[row][vector], sizeof(Vector));
 }
 
-// The product of [rows][depth] and packed factors, [rows][width], of which there are whole panels.
-void product(const float *left, int64_t rows, int64_t depth, const std::vector<float> &factors, float *outcome) {
-    const int64_t count = factors.size() / (depth * PANEL), width = count * PANEL;
+// The product of [rows][depth] and packed factors, [rows][width], of which there are so many panels.
+void product(const float *left, int64_t rows, int64_t depth, const Room &factors, int64_t count, float *outcome) {
+    const int64_t width = count * PANEL;
     for (int64_t at = 0; at < count; at++) {
         const float *panel = factors.data() + at * depth * PANEL;
         int64_t row = 0;
@@ -101,11 +117,11 @@ inline void store(float *to, Vector value, int64_t count) {
 void forward(const float *projected, const float *weight, float *states, float *cells, float *gates, int64_t places,
              int64_t rows, int64_t hidden) {
     const int64_t all = 4 * hidden, width = panels(all) * PANEL;
-    const std::vector<float> factors = packed(weight, hidden, all, 1, hidden), zeros(hidden, 0.0f);
-    std::vector<float> recurrent(rows * width, 0.0f);
+    const Room factors = packed(weight, hidden, all, 1, hidden), zeros(hidden);
+    Room recurrent(rows * width);
     for (int64_t place = 0; place < places; place++) {
         const int64_t here = place * rows;
-        if (place) product(states + (here - rows) * hidden, rows, hidden, factors, recurrent.data());
+        if (place) product(states + (here - rows) * hidden, rows, hidden, factors, panels(all), recurrent.data());
         for (int64_t row = 0; row < rows; row++) {
             const float *in = projected + (here + row) * all, *back = recurrent.data() + row * width;
             const float *old = place ? cells + (here - rows + row) * hidden : zeros.data();
@@ -129,8 +145,8 @@ void forward(const float *projected, const float *weight, float *states, float *
 void backward(const float *weight, const float *cells, const float *gates, const float *by_states, const float *by_cells,
               float *sums, int64_t places, int64_t rows, int64_t hidden) {
     const int64_t all = 4 * hidden, width = panels(hidden) * PANEL;
-    const std::vector<float> factors = packed(weight, all, hidden, hidden, 1), zeros(hidden, 0.0f);
-    std::vector<float> by_state(rows * width, 0.0f), by_cell(rows * hidden, 0.0f);
+    const Room factors = packed(weight, all, hidden, hidden, 1), zeros(hidden);
+    Room by_state(rows * width), by_cell(rows * hidden);
     for (int64_t place = places - 1; place >= 0; place--) {
         const int64_t here = place * rows;
         for (int64_t row = 0; row < rows; row++) {
@@ -154,7 +170,7 @@ void backward(const float *weight, const float *cells, const float *gates, const
                 store(carried + j, into * keep, count);
             }
         }
-        if (place) product(sums + here * all, rows, all, factors, by_state.data());
+        if (place) product(sums + here * all, rows, all, factors, panels(hidden), by_state.data());
     }
 }
 
