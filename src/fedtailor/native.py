@@ -21,7 +21,7 @@ from fedtailor.data.place import folder
 PLACE = "TORCHINDUCTOR_CACHE_DIR"
 """The variable that says where torch keeps compiled code."""
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
-_FORM = ("-shared", "-fPIC", "-pthread")
+_FORM = ("-shared", "-fPIC", "-fopenmp")
 
 
 def place() -> Path:

@@ -1,13 +1,13 @@
 // The recurrence of a layer of long short-term memory in single precision, for clients with weights of their own.
 //
 // One client after another, all places of a client in a row: its weights stay in the core's own cache, where a product
-// for all clients at once would fetch all weights from memory again at every place. Numbers lie client by client:
+// for all clients at once would fetch all weights from memory again at every place. Threads are those that torch's own
+// operations have, which go on turning for a while when they have nothing to do. Numbers lie client by client:
 // [clients][places][rows][...]. Gates come in torch's order: input, forget, new, output.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <thread>
 #include <vector>
 
 namespace {
@@ -174,29 +174,16 @@ void backward(const float *weight, const float *cells, const float *gates, const
     }
 }
 
-// Does something for every client, ranges of them beside each other.
-template <class Work>
-void for_all(int64_t clients, int64_t threads, Work work) {
-    const auto range = [&](int64_t first, int64_t last) {
-        for (int64_t client = first; client < last; client++) work(client);
-    };
-    std::vector<std::thread> others;
-    for (int64_t each = 1; each < threads; each++)
-        others.emplace_back(range, clients * each / threads, clients * (each + 1) / threads);
-    range(0, clients / threads);
-    for (std::thread &other : others) other.join();
-}
-
 }  // namespace
 
 // States, cells and gates, from projected inputs and recurrent weights [clients][4 hidden][hidden].
 extern "C" void recur(const float *projected, const float *weight, float *states, float *cells, float *gates,
                       int64_t clients, int64_t places, int64_t rows, int64_t hidden, int64_t threads) {
     const int64_t all = places * rows * hidden;
-    for_all(clients, threads, [=](int64_t client) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t client = 0; client < clients; client++)
         forward(projected + client * 4 * all, weight + client * 4 * hidden * hidden, states + client * all,
                 cells + client * all, gates + client * 4 * all, places, rows, hidden);
-    });
 }
 
 // The gradient by the sums that enter the gates, from that by states and by cells.
@@ -204,8 +191,8 @@ extern "C" void recur_back(const float *weight, const float *cells, const float 
                            const float *by_cells, float *sums, int64_t clients, int64_t places, int64_t rows,
                            int64_t hidden, int64_t threads) {
     const int64_t all = places * rows * hidden;
-    for_all(clients, threads, [=](int64_t client) {
+#pragma omp parallel for num_threads(threads)
+    for (int64_t client = 0; client < clients; client++)
         backward(weight + client * 4 * hidden * hidden, cells + client * all, gates + client * 4 * all,
                  by_states + client * all, by_cells + client * all, sums + client * 4 * all, places, rows, hidden);
-    });
 }
