@@ -1,7 +1,7 @@
 """What a client's step of the text model costs on a CPU: python benchmarks/lstm.py.
 
 FedAvg, two LSTM layers of 256, 10 clients x 5 steps x 4 texts of 80 characters. The loop is `torch.nn.LSTM`, which is
-oneDNN's, and autograd, one client after another; ours the vectorised engine, uncompiled. A step takes 1.5 GFLOP.
+oneDNN's, and autograd, one client after another; ours the vectorised engine. A step takes 1.5 GFLOP.
 """
 
 import statistics
@@ -16,7 +16,7 @@ from fedtailor import engines, models
 from fedtailor.run.fitting import prepare, task_for
 from fedtailor.run.loop import round_loop
 from gpu_costs import TorchsOwn, texts
-from results import in_words, machine, spread
+from results import machine, save, spread
 
 CLIENTS, STEPS, TURNS = 10, 5, 5
 GFLOP = 3 * 2 * (4 * 256 * (8 + 256) + 4 * 256 * 512 + 256 * 90) * 4 * 80 / 1e9
@@ -38,11 +38,12 @@ def looped(threads: int) -> Callable[[], None]:
     return steps
 
 
-def ours(threads: int) -> Callable[[], None]:
+def ours(threads: int, compile: bool) -> Callable[[], None]:
     """A round of the vectorised engine."""
     data = texts(50, 4 * STEPS)
     setting = prepare("fedavg", task_for(models.shakespeare, data.units, 1), data, rounds=1, seed=1, lr=0.05, batch=4)
-    rounds = round_loop(setting, engines.make(setting), setting.first_state(), CLIENTS, [False].__contains__)
+    engine = engines.make(setting, compile=compile)
+    rounds = round_loop(setting, engine, setting.first_state(), CLIENTS, [False].__contains__)
 
     def once() -> None:
         torch.set_num_threads(threads)
@@ -52,10 +53,10 @@ def ours(threads: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Measures in turns, and prints."""
-    cores = torch.get_num_threads()
-    ways = {f"loop, {count} threads": looped(count) for count in dict.fromkeys((1, cores))}
-    ways[f"ours, {cores} threads"] = ours(cores)
+    """Measures in turns, prints and writes."""
+    here, cores = machine(), torch.get_num_threads()
+    ways = {"compiled": ours(cores, True), "uncompiled": ours(cores, False), "loop": looped(cores)}
+    ways["loop, 1 thread"] = looped(1)
     times: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(1 + TURNS):
         for name, way in ways.items():
@@ -65,7 +66,7 @@ def main() -> None:
                 times[name].append(1000 * (time.perf_counter() - began) / (CLIENTS * STEPS))
     for name, ms in times.items():
         print(f"{name}: {spread(ms)} ms a client's step, {GFLOP / statistics.median(ms) * 1000:.0f} GFLOP/s")
-    print(in_words(machine()))
+    save("lstm", {"machine": here, "ms": times, "gflop": GFLOP})
 
 
 if __name__ == "__main__":
