@@ -15,7 +15,7 @@ from fedtailor.data.server.drawing import SERVERS
 from fedtailor.run.study.planning import Asked, Planned, read, scenarios, tuning_of, vary_of
 from fedtailor.run.study.reading import Part, Study, read_study
 from fedtailor.run.study.records import read_record
-from fedtailor.run.study.written import marked, refreshed
+from fedtailor.run.study.written import marked, pictures, refreshed
 from fedtailor.run.tuning import trials_of
 
 STUDY = Path(__file__).parents[1] / "studies" / "methods"
@@ -64,6 +64,13 @@ def test_the_marked_tables_of_a_study_are_those_of_its_records(study: Study) -> 
     shown = {(found["part"], found["table"]) for found in marked(study, text)}
     made = {(part.name, table) for part in study.parts if study.record_of(part).exists() for table in part.show}
     assert made <= shown
+
+
+@pytest.mark.parametrize("study", EVERY, ids=lambda study: study.name)
+def test_the_figures_of_a_study_are_those_of_its_records(study: Study) -> None:
+    shown = pictures(study, (study.folder / "README.md").read_text())
+    kept = {path.name: path.read_text() for path in study.folder.glob("figures/*")}
+    assert kept == shown
 
 
 @pytest.mark.parametrize(("study", "part"), PARTS)

@@ -16,7 +16,7 @@ from fedtailor.run.study.reading import Part
 from fedtailor.run.study.records import write_record
 from fedtailor.run.study.svg import LINE, apart, ticks
 from fedtailor.run.study.tables import markdown, tables
-from fedtailor.run.study.written import refreshed
+from fedtailor.run.study.written import pictures, refresh, refreshed
 
 Run = dict[str, Any]
 
@@ -161,3 +161,18 @@ def test_marked_tables_are_made_anew_and_nothing_else_is_touched(tmp_path: Path)
         refreshed(study, text.replace("accuracy", "sweep"))
     with pytest.raises(InputError, match="there is no part 'on'; did you mean one"):
         refreshed(study, text.replace("one.", "on."))
+
+
+def test_figures_that_a_document_shows_are_drawn_from_records(tmp_path: Path) -> None:
+    study = small(tmp_path)
+    rising = {**run("fedavg", 0, 0.5), "curve": {"round": [5, 10], "local after": [0.25, 0.5]}}
+    write_record(study.record_of(study.parts[0]), record(rising))
+    text = "![Rounds](figures/one-curves.svg)\n"
+    (study.folder / "README.md").write_text(text)
+    (tmp_path / "pyproject.toml").touch()  # a checkout
+    refresh(study)
+    assert (study.folder / "README.md").read_text() == text
+    assert {path.name: path.read_text() for path in (study.folder / "figures").iterdir()} == pictures(study, text)
+    assert pictures(study, text)["one-curves.svg"].startswith("<svg ")
+    with pytest.raises(InputError, match=r"no record makes the figure 'one-curve\.svg'; did you mean one-curves\.svg"):
+        pictures(study, text.replace("curves", "curve"))

@@ -17,6 +17,7 @@ from fedtailor.run.study.tables import markdown, tables
 
 FIGURES = "figures"
 _MARKED = re.compile(r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL)
+_PICTURE = re.compile(rf"\]\({FIGURES}/([^)\s]+\.svg)\)")
 _BROKEN = re.compile(r"<!-- [^\s]+\.(accuracy|sweep|speed) -->")
 
 
@@ -59,11 +60,16 @@ def keep(study: Study, out: Path) -> list[Path]:
 
 
 def refresh(study: Study) -> None:
-    """Brings the tables of a study's document up to date with its records."""
+    """Brings the tables and figures of a study's document up to date with its records."""
     _require_checkout(study)
     path = study.folder / "README.md"
-    if path.exists():
-        write_bytes(path, refreshed(study, path.read_text()).encode())
+    if not path.exists():
+        return
+    text = refreshed(study, path.read_text())
+    for name, drawing in pictures(study, text).items():
+        (study.folder / FIGURES).mkdir(exist_ok=True)
+        write_bytes(study.folder / FIGURES / name, drawing.encode())
+    write_bytes(path, text.encode())
 
 
 def _require_checkout(study: Study) -> None:
@@ -79,6 +85,20 @@ def refreshed(study: Study, text: str) -> str:
             table = f"{found[1]}\n{_table(study, found)}\n\n{found[5]}"
             text = text.replace(found[0], table)
     return text
+
+
+def pictures(study: Study, text: str) -> dict[str, str]:
+    """The figures that a document shows, as the records make them, by the names of their files."""
+    made: dict[str, str] = {}
+    for part in study.parts:
+        if (path := study.record_of(part)).exists():
+            made |= drawings(read_record(path), part)
+    shown = list(dict.fromkeys(_PICTURE.findall(text)))
+    for name in shown:
+        require(
+            name in made, f"'{study.folder / 'README.md'}': no record makes the figure '{name}'; {nearest(name, made)}"
+        )
+    return {name: made[name] for name in shown}
 
 
 def marked(study: Study, text: str) -> Iterator["re.Match[str]"]:
