@@ -13,6 +13,9 @@ from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener, Outcome, resume, start
 from fedtailor.run.spec import Comparison, Spec
 
+_HOW = {"engine", "device", "chunk", "compile", "threads", "memory", "checkpoint_every", "log"}
+"""Keys that say how a run's figures are worked out, and not which they are."""
+
 
 def compare(
     comparison: Comparison,
@@ -75,10 +78,13 @@ def runs_in(out: Path) -> list[Path]:
 
 
 def refuse_other(spec: Spec, place: Path) -> None:
-    """Refuses a folder that holds a run of another specification."""
-    if (place / "spec.json").exists():
-        same = Folder(place).spec() == spec
-        require(same, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
+    """Refuses a folder that holds a run of another specification; one that has ended may have been made elsewhere."""
+    if not (place / "spec.json").exists():
+        return
+    folder, found = Folder(place), Folder(place).spec()
+    if found != spec and folder.begun() and folder.record()["status"] in ("finished", "diverged"):
+        found = found.model_copy(update=spec.model_dump(include=_HOW))
+    require(found == spec, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
 
 
 def _refuse_foreign(out: Path) -> None:

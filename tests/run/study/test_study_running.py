@@ -173,6 +173,24 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         done(study, tmp_path / "out", "rounds=2", "seeds=0")
 
 
+def test_runs_that_ended_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None:
+    study, elsewhere = small(tmp_path), ("chunk=2", "engine=one_by_one", "checkpoint_every=3")
+    done(study, tmp_path / "out", "seeds=0")
+    record = tmp_path / "out" / "one" / "fedavg-seed0" / "record.json"
+    before = record.read_bytes()
+    done(study, tmp_path / "out", "seeds=0,1", *elsewhere)
+    assert record.read_bytes() == before
+    assert Folder(tmp_path / "out" / "one" / "fedavg-seed1").spec().engine == "one_by_one"
+    with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):
+        done(study, tmp_path / "out", "seeds=0,1", "precision=float64")
+
+
+def test_a_run_that_was_stopped_goes_on_as_it_began(tmp_path: Path) -> None:
+    done(small(tmp_path), tmp_path / "out", "checkpoint_every=1", stop=after(3))
+    with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):
+        done(small(tmp_path), tmp_path / "out", "checkpoint_every=1", "chunk=2")
+
+
 def test_everything_is_checked_before_anything_is_begun(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="99 clients a round were asked for"):
         done(small(tmp_path), tmp_path / "out", "cohort=99")
