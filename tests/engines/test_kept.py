@@ -19,13 +19,11 @@ from fedtailor.engines import kept, tracing
 from fedtailor.engines.tracing import compiled, followed
 
 needs_a_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-has_a_gpu = torch.cuda.is_available()
 
 
 @pytest.fixture(autouse=True)
 def a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.PLACE, str(tmp_path))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
 
 
 @pytest.fixture
@@ -120,7 +118,6 @@ def test_a_named_function_is_followed_only_to_be_compiled(made: list[Path], monk
 
 
 @needs_a_compiler
-@pytest.mark.skipif(has_a_gpu, reason="loading has ended processes that had used a GPU")
 def test_code_from_a_file_does_the_same_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
     for _ in range(2):
@@ -186,12 +183,6 @@ def test_loading_is_tried_out_once(asked_for: list[GraphModule], monkeypatch: py
     monkeypatch.setattr(kept, "_LOADING", "import os; os.abort()")
     compiled(partial(_grown, 2.0), (torch.ones(4, 2),))
     assert len(asked_for) == 2
-
-
-def test_there_are_no_libraries_with_a_gpu(asked_for: list[GraphModule], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    compiled(partial(_grown, 2.0), (torch.ones(2),))
-    assert asked_for == []
 
 
 def test_libraries_that_nobody_loads_make_room(tmp_path: Path) -> None:
