@@ -38,22 +38,61 @@ class Room {
     const float *data() const { return lines.data()->numbers; }
 };
 
-// Factors, panel by panel of so many columns, each [depth][PANEL]; what is missing in the last one is zero.
-Room packed(const float *factor, int64_t depth, int64_t columns, int64_t by_depth, int64_t by_column) {
-    Room made(panels(columns) * depth * PANEL);
-    float *to = made.data();
-    for (int64_t first = 0; first < columns; first += PANEL)
-        for (int64_t each = 0; each < depth; each++, to += PANEL)
-            for (int64_t column = first; column < std::min(first + PANEL, columns); column++)
-                to[column - first] = factor[each * by_depth + column * by_column];
-    return made;
-}
-
 // Alone, as whole arrays that are copied would lie in memory and not in registers.
 inline Vector whole(const float *from) {
     Vector found;
     std::memcpy(&found, from, sizeof found);
     return found;
+}
+
+// Has a number loaded once: compilers would rather load it again for each product with it.
+inline void hold(Vector &value) {
+#ifdef __x86_64__
+    asm("" : "+v"(value));
+#endif
+}
+
+#ifndef __clang__  // which has no such shuffle
+// A square of numbers turned over its diagonal: by its quarters, then by the quarters of these.
+template <int HALF = LANES / 2> inline void turn(Vector (&lines)[LANES]) {
+    Whole upper, lower;
+    for (int lane = 0; lane < LANES; lane++) {
+        upper[lane] = lane & HALF ? LANES + lane - HALF : lane;
+        lower[lane] = lane & HALF ? LANES + lane : lane + HALF;
+    }
+    for (int line = 0; line < LANES; line++)
+        if (!(line & HALF)) {
+            const Vector first = lines[line], second = lines[line + HALF];
+            lines[line] = __builtin_shuffle(first, second, upper);
+            lines[line + HALF] = __builtin_shuffle(first, second, lower);
+        }
+    if constexpr (HALF > 1) turn<HALF / 2>(lines);
+}
+#endif
+
+// Factors, panel by panel of so many columns, each [depth][PANEL]; what is missing in the last one stays as it is.
+void pack(const float *factor, int64_t depth, int64_t columns, int64_t by_depth, int64_t by_column, Room &made) {
+    for (int64_t first = 0; first < columns; first += LANES) {
+        const float *from = factor + first * by_column;
+        float *to = made.data() + first / PANEL * PANEL * depth + first % PANEL;
+        const int64_t count = std::min<int64_t>(LANES, columns - first);
+        int64_t each = 0;
+        if (count == LANES && by_column == 1)
+            for (; each < depth; each++) std::memcpy(to + each * PANEL, from + each * by_depth, sizeof(Vector));
+#ifndef __clang__
+        if (count == LANES && by_depth == 1)
+            for (; each + LANES <= depth; each += LANES) {
+                Vector lines[LANES];
+                for (int lane = 0; lane < LANES; lane++) lines[lane] = whole(from + each + lane * by_column);
+                turn(lines);
+                for (int lane = 0; lane < LANES; lane++)
+                    std::memcpy(to + (each + lane) * PANEL, &lines[lane], sizeof(Vector));
+            }
+#endif
+        for (; each < depth; each++)
+            for (int64_t lane = 0; lane < count; lane++)
+                to[each * PANEL + lane] = from[each * by_depth + lane * by_column];
+    }
 }
 
 template <int ROWS>
@@ -62,7 +101,8 @@ void block(const float *left, int64_t depth, const float *panel, float *outcome,
     for (int64_t each = 0; each < depth; each++)
         for (int vector = 0; vector < VECTORS; vector++) {
             __builtin_prefetch(panel + (each + AHEAD) * PANEL + vector * LANES);
-            const Vector right = whole(panel + each * PANEL + vector * LANES);
+            Vector right = whole(panel + each * PANEL + vector * LANES);
+            hold(right);
             for (int row = 0; row < ROWS; row++) sums[row][vector] += right * left[row * depth + each];
         }
     for (int row = 0; row < ROWS; row++)
@@ -117,8 +157,9 @@ inline void store(float *to, Vector value, int64_t count) {
 void forward(const float *projected, const float *weight, float *states, float *cells, float *gates, int64_t places,
              int64_t rows, int64_t hidden) {
     const int64_t all = 4 * hidden, width = panels(all) * PANEL;
-    const Room factors = packed(weight, hidden, all, 1, hidden), zeros(hidden);
-    Room recurrent(rows * width);
+    const Room zeros(hidden);
+    Room factors(width * hidden), recurrent(rows * width);
+    pack(weight, hidden, all, 1, hidden, factors);
     for (int64_t place = 0; place < places; place++) {
         const int64_t here = place * rows;
         if (place) product(states + (here - rows) * hidden, rows, hidden, factors, panels(all), recurrent.data());
@@ -145,8 +186,9 @@ void forward(const float *projected, const float *weight, float *states, float *
 void backward(const float *weight, const float *cells, const float *gates, const float *by_states, const float *by_cells,
               float *sums, int64_t places, int64_t rows, int64_t hidden) {
     const int64_t all = 4 * hidden, width = panels(hidden) * PANEL;
-    const Room factors = packed(weight, all, hidden, hidden, 1), zeros(hidden);
-    Room by_state(rows * width), by_cell(rows * hidden);
+    const Room zeros(hidden);
+    Room factors(width * all), by_state(rows * width), by_cell(rows * hidden);
+    pack(weight, all, hidden, hidden, 1, factors);
     for (int64_t place = places - 1; place >= 0; place--) {
         const int64_t here = place * rows;
         for (int64_t row = 0; row < rows; row++) {
