@@ -244,7 +244,7 @@ def test_the_lstm_is_torchs_and_so_are_its_first_and_second_derivatives(layers: 
 
 def test_derivatives_of_the_recurrence_are_right_in_every_mode() -> None:
     source = torch.Generator().manual_seed(2)
-    shapes = ((3, 2, 8), (8, 2))  # places, examples, gates of two units; their recurrent weight
+    shapes = ((3, 2, 3), (8, 3), (8,), (8, 2))  # places, examples, inputs; weights of two units' gates for them; others
     drawn = tuple(torch.randn(s, generator=source, dtype=torch.float64, requires_grad=True) for s in shapes)
     assert torch.autograd.gradcheck(recurrence, drawn, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(recurrence, drawn)
@@ -260,15 +260,15 @@ def test_a_compiled_vectorised_gradient_of_a_text_model_is_the_eager_one() -> No
     assert distance(torch.compile(operations, dynamic=False)(clients, data), step(clients, data)) < 1e-12
 
 
-@pytest.mark.parametrize("dims", [(0, 0), (2, None), (None, 1), (1, 0)])
-def test_a_stack_of_recurrences_is_each_of_them(dims: tuple[int | None, int | None]) -> None:
+@pytest.mark.parametrize("dims", [(0, 0, 0, 0), (2, None, 1, None), (None, 1, None, 1), (1, 2, 0, 0)])
+def test_a_stack_of_recurrences_is_each_of_them(dims: tuple[int | None, ...]) -> None:
     source = torch.Generator().manual_seed(3)
-    single = ((5, 2, 12), (12, 3))  # places, examples, gates of three units; their recurrent weight
+    single = ((5, 2, 4), (12, 4), (12,), (12, 3))  # places, examples, inputs; weights of three units' gates; others
     drawn = [
         torch.randn(shape if dim is None else (*shape[:dim], 4, *shape[dim:]), generator=source, dtype=torch.float64)
         for shape, dim in zip(single, dims, strict=True)
     ]
-    of = grad(lambda *given: (recurrence(*given) ** 2).sum(), argnums=(0, 1))
+    of = grad(lambda *given: (recurrence(*given) ** 2).sum(), argnums=(0, 1, 2, 3))
     found = vmap(of, dims)(*drawn)
     for number in range(4):
         own = [each if dim is None else each.select(dim, number) for each, dim in zip(drawn, dims, strict=True)]

@@ -1,6 +1,6 @@
-// The recurrence of a layer of long short-term memory in single precision, for clients with weights of their own.
+// A layer of long short-term memory in single precision, for clients with weights of their own.
 //
-// One client after another, all places of a client in a row: its weights stay in the core's own cache, where a product
+// Through the places goes one client after another, all places of a client in a row: its weights stay in the core's own cache, where a product
 // for all clients at once would fetch all weights from memory again at every place. Threads are those that torch's own
 // operations have, which go on turning for a while when they have nothing to do. Numbers lie client by client:
 // [clients][places][rows][...]. Gates come in torch's order: input, forget, new, output.
@@ -21,6 +21,7 @@ constexpr int64_t PANEL = LANES * VECTORS;
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES)));
 
+constexpr int64_t SHARE = 512;  // gates whose gradients by weights are found at a time: over 320 rows, half a cache
 constexpr int64_t AHEAD = 8;  // lines of a panel that are asked for before they are needed
 
 int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
@@ -70,15 +71,16 @@ template <int HALF = LANES / 2> inline void turn(Vector (&lines)[LANES]) {
 }
 #endif
 
-// Factors, panel by panel of so many columns, each [depth][PANEL]; what is missing in the last one stays as it is.
-void pack(const float *factor, int64_t depth, int64_t columns, int64_t by_depth, int64_t by_column, Room &made) {
+// Factors [depth][columns], panel by panel of so many columns; what is missing in the last one stays as it is.
+void pack(const float *factor, int64_t depth, int64_t columns, int64_t by_depth, int64_t by_column, int64_t panel,
+          float *made) {
     for (int64_t first = 0; first < columns; first += LANES) {
         const float *from = factor + first * by_column;
-        float *to = made.data() + first / PANEL * PANEL * depth + first % PANEL;
+        float *to = made + first / panel * panel * depth + first % panel;
         const int64_t count = std::min<int64_t>(LANES, columns - first);
         int64_t each = 0;
         if (count == LANES && by_column == 1)
-            for (; each < depth; each++) std::memcpy(to + each * PANEL, from + each * by_depth, sizeof(Vector));
+            for (; each < depth; each++) std::memcpy(to + each * panel, from + each * by_depth, sizeof(Vector));
 #ifndef __clang__
         if (count == LANES && by_depth == 1)
             for (; each + LANES <= depth; each += LANES) {
@@ -86,39 +88,68 @@ void pack(const float *factor, int64_t depth, int64_t columns, int64_t by_depth,
                 for (int lane = 0; lane < LANES; lane++) lines[lane] = whole(from + each + lane * by_column);
                 turn(lines);
                 for (int lane = 0; lane < LANES; lane++)
-                    std::memcpy(to + (each + lane) * PANEL, &lines[lane], sizeof(Vector));
+                    std::memcpy(to + (each + lane) * panel, &lines[lane], sizeof(Vector));
             }
 #endif
         for (; each < depth; each++)
             for (int64_t lane = 0; lane < count; lane++)
-                to[each * PANEL + lane] = from[each * by_depth + lane * by_column];
+                to[each * panel + lane] = from[each * by_depth + lane * by_column];
     }
 }
 
-template <int ROWS>
-void block(const float *left, int64_t depth, const float *panel, float *outcome, int64_t width) {
-    Vector sums[ROWS][VECTORS] = {};
-    for (int64_t each = 0; each < depth; each++)
-        for (int vector = 0; vector < VECTORS; vector++) {
+inline Vector load(const float *from, int64_t count) {
+    if (count >= LANES) return whole(from);
+    Vector found{};
+    std::memcpy(&found, from, count * sizeof(float));
+    return found;
+}
+
+inline void store(float *to, Vector value, int64_t count) {
+    if (count >= LANES)
+        std::memcpy(to, &value, sizeof value);
+    else
+        std::memcpy(to, &value, count * sizeof(float));
+}
+
+// Rows to be multiplied, and how far it is from one to the next, and along one.
+struct Left {
+    const float *data;
+    int64_t by_row, by_depth;
+};
+
+// Some rows of a product, no more columns than a panel has.
+template <int ROWS, int COUNT = VECTORS>
+void block(Left left, int64_t depth, const float *panel, int64_t columns, float *outcome, int64_t width) {
+    if constexpr (COUNT > 1)
+        if (columns <= (COUNT - 1) * LANES) return block<ROWS, COUNT - 1>(left, depth, panel, columns, outcome, width);
+    Vector sums[ROWS][COUNT] = {};
+    for (int64_t each = 0; each < depth; each++, left.data += left.by_depth)
+        for (int vector = 0; vector < COUNT; vector++) {
             __builtin_prefetch(panel + (each + AHEAD) * PANEL + vector * LANES);
             Vector right = whole(panel + each * PANEL + vector * LANES);
             hold(right);
-            for (int row = 0; row < ROWS; row++) sums[row][vector] += right * left[row * depth + each];
+            for (int row = 0; row < ROWS; row++) sums[row][vector] += right * left.data[row * left.by_row];
         }
     for (int row = 0; row < ROWS; row++)
-        for (int vector = 0; vector < VECTORS; vector++)
-            std::memcpy(outcome + row * width + vector * LANES, &sums[row][vector], sizeof(Vector));
+        for (int vector = 0; vector < COUNT; vector++)
+            store(outcome + row * width + vector * LANES, sums[row][vector], columns - vector * LANES);
 }
 
-// The product of [rows][depth] and packed factors, [rows][width], of which there are so many panels.
-void product(const float *left, int64_t rows, int64_t depth, const Room &factors, int64_t count, float *outcome) {
-    const int64_t width = count * PANEL;
-    for (int64_t at = 0; at < count; at++) {
-        const float *panel = factors.data() + at * depth * PANEL;
-        int64_t row = 0;
-        for (; row + 4 <= rows; row += 4) block<4>(left + row * depth, depth, panel, outcome + row * width + at * PANEL, width);
-        for (; row < rows; row++) block<1>(left + row * depth, depth, panel, outcome + row * width + at * PANEL, width);
-    }
+// The product of so many rows and a panel of factors, into lines of such a width.
+void product(Left left, int64_t rows, int64_t depth, const float *panel, int64_t columns, float *outcome,
+             int64_t width) {
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4, left.data += 4 * left.by_row, outcome += 4 * width)
+        block<4>(left, depth, panel, columns, outcome, width);
+    for (; row < rows; row++, left.data += left.by_row, outcome += width)
+        block<1>(left, depth, panel, columns, outcome, width);
+}
+
+// And with all panels of so many columns.
+void product(Left left, int64_t rows, int64_t depth, const Room &factors, int64_t columns, float *outcome) {
+    for (int64_t first = 0; first < columns; first += PANEL)
+        product(left, rows, depth, factors.data() + first * depth, std::min(PANEL, columns - first), outcome + first,
+                columns);
 }
 
 // e^x to the last digits of a float; what is not a number stays none.
@@ -140,39 +171,29 @@ inline Vector exponential(Vector x) {
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(-x)); }
 inline Vector tangent(Vector x) { return 1.0f - 2.0f / (1.0f + exponential(2.0f * x)); }
 
-inline Vector load(const float *from, int64_t count) {
-    if (count >= LANES) return whole(from);
-    Vector found{};
-    std::memcpy(&found, from, count * sizeof(float));
-    return found;
-}
-
-inline void store(float *to, Vector value, int64_t count) {
-    if (count >= LANES)
-        std::memcpy(to, &value, sizeof value);
-    else
-        std::memcpy(to, &value, count * sizeof(float));
-}
-
-void forward(const float *projected, const float *weight, float *states, float *cells, float *gates, int64_t places,
-             int64_t rows, int64_t hidden) {
-    const int64_t all = 4 * hidden, width = panels(all) * PANEL;
+// From what inputs add to the gates, which gives way to the gates.
+void forward(const float *bias, const float *weight, float *states, float *cells, float *gates, int64_t places,
+             int64_t rows, int64_t hidden, Room &factors) {
+    const int64_t all = 4 * hidden;
     const Room zeros(hidden);
-    Room factors(width * hidden), recurrent(rows * width);
-    pack(weight, hidden, all, 1, hidden, factors);
+    Room recurrent(rows * all);
+    pack(weight, hidden, all, 1, hidden, PANEL, factors.data());
     for (int64_t place = 0; place < places; place++) {
         const int64_t here = place * rows;
-        if (place) product(states + (here - rows) * hidden, rows, hidden, factors, panels(all), recurrent.data());
+        if (place)
+            product({states + (here - rows) * hidden, hidden, 1}, rows, hidden, factors, all, recurrent.data());
         for (int64_t row = 0; row < rows; row++) {
-            const float *in = projected + (here + row) * all, *back = recurrent.data() + row * width;
+            const float *back = recurrent.data() + row * all;
             const float *old = place ? cells + (here - rows + row) * hidden : zeros.data();
             float *state = states + (here + row) * hidden, *cell = cells + (here + row) * hidden;
             float *gate = gates + (here + row) * all;
             for (int64_t j = 0; j < hidden; j += LANES) {
                 const int64_t count = hidden - j;
                 Vector sums[4];
-                for (int each = 0; each < 4; each++)
-                    sums[each] = load(in + each * hidden + j, count) + load(back + each * hidden + j, count);
+                for (int each = 0; each < 4; each++) {
+                    const int64_t at = each * hidden + j;
+                    sums[each] = load(gate + at, count) + load(bias + at, count) + load(back + at, count);
+                }
                 const Vector opened[4] = {sigmoid(sums[0]), sigmoid(sums[1]), tangent(sums[2]), sigmoid(sums[3])};
                 const Vector now = opened[1] * load(old + j, count) + opened[0] * opened[2];
                 for (int each = 0; each < 4; each++) store(gate + each * hidden + j, opened[each], count);
@@ -183,18 +204,19 @@ void forward(const float *projected, const float *weight, float *states, float *
     }
 }
 
+// The gradient by the sums that enter the gates, and by their bias, which is zero at first.
 void backward(const float *weight, const float *cells, const float *gates, const float *by_states, const float *by_cells,
-              float *sums, int64_t places, int64_t rows, int64_t hidden) {
-    const int64_t all = 4 * hidden, width = panels(hidden) * PANEL;
+              float *sums, float *by_bias, int64_t places, int64_t rows, int64_t hidden, Room &factors) {
+    const int64_t all = 4 * hidden;
     const Room zeros(hidden);
-    Room factors(width * all), by_state(rows * width), by_cell(rows * hidden);
-    pack(weight, all, hidden, hidden, 1, factors);
+    Room by_state(rows * hidden), by_cell(rows * hidden);
+    pack(weight, all, hidden, hidden, 1, PANEL, factors.data());
     for (int64_t place = places - 1; place >= 0; place--) {
         const int64_t here = place * rows;
         for (int64_t row = 0; row < rows; row++) {
             const float *gate = gates + (here + row) * all, *cell = cells + (here + row) * hidden;
             const float *old = place ? cells + (here - rows + row) * hidden : zeros.data();
-            const float *later = by_state.data() + row * width;
+            const float *later = by_state.data() + row * hidden;
             const float *state_by = by_states + (here + row) * hidden, *cell_by = by_cells + (here + row) * hidden;
             float *carried = by_cell.data() + row * hidden, *sum = sums + (here + row) * all;
             for (int64_t j = 0; j < hidden; j += LANES) {
@@ -205,36 +227,95 @@ void backward(const float *weight, const float *cells, const float *gates, const
                 const Vector own = load(later + j, count) + load(state_by + j, count);
                 const Vector into =
                     load(carried + j, count) + load(cell_by + j, count) + own * show * (1.0f - shown * shown);
-                store(sum + j, into * fresh * enter * (1.0f - enter), count);
-                store(sum + hidden + j, into * load(old + j, count) * keep * (1.0f - keep), count);
-                store(sum + 2 * hidden + j, into * enter * (1.0f - fresh * fresh), count);
-                store(sum + 3 * hidden + j, own * shown * show * (1.0f - show), count);
+                const Vector entered[4] = {
+                    into * fresh * enter * (1.0f - enter),
+                    into * load(old + j, count) * keep * (1.0f - keep),
+                    into * enter * (1.0f - fresh * fresh),
+                    own * shown * show * (1.0f - show),
+                };
+                for (int each = 0; each < 4; each++) {
+                    const int64_t at = each * hidden + j;
+                    store(sum + at, entered[each], count);
+                    store(by_bias + at, load(by_bias + at, count) + entered[each], count);
+                }
                 store(carried + j, into * keep, count);
             }
         }
-        if (place) product(sums + here * all, rows, all, factors, panels(hidden), by_state.data());
+        if (place) product({sums + here * all, all, 1}, rows, all, factors, hidden, by_state.data());
+    }
+}
+
+// The product, over so many rows, of gates' gradients that lie in panels of LANES, one of which is so long, and factors.
+void gather(const float *turned, int64_t length, int64_t gates, const float *factor, int64_t rows, int64_t columns,
+            Room &panel, float *outcome) {
+    for (int64_t first = 0; first < columns; first += PANEL) {
+        const int64_t count = std::min(PANEL, columns - first);
+        pack(factor + first, rows, count, columns, 1, PANEL, panel.data());
+        for (int64_t gate = 0; gate < gates; gate += LANES)
+            product({turned + gate * length, 1, LANES}, std::min<int64_t>(LANES, gates - gate), rows, panel.data(), count,
+                    outcome + gate * columns + first, columns);
     }
 }
 
 }  // namespace
 
-// States, cells and gates, from projected inputs and recurrent weights [clients][4 hidden][hidden].
-extern "C" void recur(const float *projected, const float *weight, float *states, float *cells, float *gates,
-                      int64_t clients, int64_t places, int64_t rows, int64_t hidden, int64_t threads) {
-    const int64_t all = places * rows * hidden;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t client = 0; client < clients; client++)
-        forward(projected + client * 4 * all, weight + client * 4 * hidden * hidden, states + client * all,
-                cells + client * all, gates + client * 4 * all, places, rows, hidden);
+// States, cells and gates, from inputs [clients][places][rows][width], weights [clients][4 hidden][width] for them, a bias
+// and recurrent weights [clients][4 hidden][hidden].
+extern "C" void recur(const float *inputs, const float *into, const float *bias, const float *weight, float *states,
+                      float *cells, float *gates, int64_t clients, int64_t places, int64_t rows, int64_t hidden,
+                      int64_t width, int64_t threads) {
+    const int64_t all = 4 * hidden, rows_all = places * rows;
+#pragma omp parallel num_threads(threads)
+    {
+        Room factors(std::max(panels(all) * hidden, width) * PANEL);
+#pragma omp for collapse(2)
+        for (int64_t client = 0; client < clients; client++)
+            for (int64_t first = 0; first < all; first += PANEL) {
+                const int64_t count = std::min(PANEL, all - first);
+                pack(into + (client * all + first) * width, width, count, 1, width, PANEL, factors.data());
+                product({inputs + client * rows_all * width, width, 1}, rows_all, width, factors.data(), count,
+                        gates + client * rows_all * all + first, all);
+            }
+#pragma omp for
+        for (int64_t client = 0; client < clients; client++)
+            forward(bias + client * all, weight + client * all * hidden, states + client * rows_all * hidden,
+                    cells + client * rows_all * hidden, gates + client * rows_all * all, places, rows, hidden, factors);
+    }
 }
 
-// The gradient by the sums that enter the gates, from that by states and by cells.
-extern "C" void recur_back(const float *weight, const float *cells, const float *gates, const float *by_states,
-                           const float *by_cells, float *sums, int64_t clients, int64_t places, int64_t rows,
-                           int64_t hidden, int64_t threads) {
-    const int64_t all = places * rows * hidden;
-#pragma omp parallel for num_threads(threads)
-    for (int64_t client = 0; client < clients; client++)
-        backward(weight + client * 4 * hidden * hidden, cells + client * all, gates + client * 4 * all,
-                 by_states + client * all, by_cells + client * all, sums + client * 4 * all, places, rows, hidden);
+// The gradient by inputs, by weights for them, bias and recurrent weights, from that by states and by cells; with room for
+// that by the sums that enter the gates.
+extern "C" void recur_back(const float *inputs, const float *into, const float *weight, const float *states,
+                           const float *cells, const float *gates, const float *by_states, const float *by_cells,
+                           float *sums, float *by_inputs, float *by_into, float *by_bias, float *by_weight,
+                           int64_t clients, int64_t places, int64_t rows, int64_t hidden, int64_t width,
+                           int64_t threads) {
+    const int64_t all = 4 * hidden, rows_all = places * rows;
+#pragma omp parallel num_threads(threads)
+    {
+        Room factors(std::max(panels(hidden) * all, rows_all) * PANEL), turned(SHARE * rows_all);
+#pragma omp for
+        for (int64_t client = 0; client < clients; client++)
+            backward(weight + client * all * hidden, cells + client * rows_all * hidden, gates + client * rows_all * all,
+                     by_states + client * rows_all * hidden, by_cells + client * rows_all * hidden,
+                     sums + client * rows_all * all, by_bias + client * all, places, rows, hidden, factors);
+#pragma omp for collapse(2)
+        for (int64_t client = 0; client < clients; client++)
+            for (int64_t first = 0; first < width; first += PANEL) {
+                const int64_t count = std::min(PANEL, width - first);
+                pack(into + client * all * width + first, all, count, width, 1, PANEL, factors.data());
+                product({sums + client * rows_all * all, all, 1}, rows_all, all, factors.data(), count,
+                        by_inputs + client * rows_all * width + first, width);
+            }
+#pragma omp for collapse(2)
+        for (int64_t client = 0; client < clients; client++)
+            for (int64_t first = 0; first < all; first += SHARE) {
+                const int64_t count = std::min(SHARE, all - first), at = client * all + first;
+                pack(sums + client * rows_all * all + first, rows_all, count, all, 1, LANES, turned.data());
+                gather(turned.data(), rows_all, count, inputs + client * rows_all * width, rows_all, width, factors,
+                       by_into + at * width);
+                gather(turned.data() + rows * LANES, rows_all, count, states + client * rows_all * hidden,
+                       rows_all - rows, hidden, factors, by_weight + at * hidden);
+            }
+    }
 }

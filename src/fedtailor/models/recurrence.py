@@ -1,8 +1,9 @@
-"""The recurrence of a layer of long short-term memory, for one client or a whole stack, each with weights of its own.
+"""A layer of long short-term memory, for one client or a whole stack, each with weights of its own.
 
 Places come one after another, so a place must cost little: on a GPU a product for all clients, and one operation for
 what is done to its outcome. On a CPU clients come one after another instead, all places of each in compiled code
-(`recurrence.cpp`), where there is a compiler and numbers are of single precision. Derivatives of any order are right:
+(`recurrence.cpp`), where there is a compiler and numbers are of single precision; it has the products over all places
+too, so that nothing need be laid out anew between them. Derivatives of any order are right:
 the first is written out, the others are those of its plain formula. The gradient has no forward rule, which would cost
 more than its gradient does.
 """
@@ -18,10 +19,10 @@ from torch import Tensor
 from fedtailor import native
 
 
-def recurrence(projected: Tensor, weight: Tensor) -> Tensor:
-    """Hidden states [T, B, hidden] of one layer, from its projected inputs [T, B, 4 hidden] and recurrent weight."""
-    states: Tensor = _Forward.apply(projected[:, None], weight[None])[0]  # type: ignore[no-untyped-call]
-    return states[:, 0]
+def recurrence(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
+    """Hidden states [T, B, hidden] of one layer, from inputs [T, B, width], their weights, bias and recurrent ones."""
+    states: Tensor = _Forward.apply(inputs[:, None], into[None], bias[None], weight[None])[0]  # type: ignore[no-untyped-call]
+    return states.squeeze(1)
 
 
 class _Stacked(torch.autograd.Function):
@@ -46,47 +47,49 @@ def _longer(tensor: Tensor, dim: int | None, at: int, count: int) -> Tensor:
 
 
 class _Forward(_Stacked):
-    """States, cells and gates at all places [T, C, B, ...], from projected inputs [T, C, B, 4 hidden] and weights."""
+    """States, cells and gates at all places [T, C, B, ...], from inputs [T, C, B, width], weights and biases."""
 
-    given, made = (1, 0), (1, 1, 1)
+    given, made = (1, 0, 0, 0), (1, 1, 1)
 
     @staticmethod
-    def forward(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Place after place."""
-        if _is_for_native(projected):
-            ours = projected.transpose(0, 1).contiguous(), weight.contiguous()
+        if _is_for_native(inputs):
+            ours = (each.contiguous() for each in (inputs.transpose(0, 1), into, bias, weight))
             states, cells, gates = (each.transpose(0, 1) for each in _recur(*ours))
             return states, cells, gates
+        projected = _projected(inputs, into) + bias[:, None]
         back, found = weight.transpose(1, 2), []
         hidden = cell = projected.new_zeros(*projected.shape[1:3], weight.shape[2])
-        for inputs in projected.contiguous().unbind(0):
-            hidden, cell, gates = _cell(inputs, hidden @ back, cell)
+        for own in projected.contiguous().unbind(0):
+            hidden, cell, gates = _cell(own, hidden @ back, cell)
             found.append((hidden, cell, gates))
         states, cells, gates = (torch.stack(each) for each in zip(*found, strict=True))
         return states, cells, gates
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
         """Keeps what both derivatives start from. Gates only spare work, and do not count as a function of anything."""
         ctx.mark_non_differentiable(output[2])
         ctx.save_for_backward(*inputs, *output)
         ctx.save_for_forward(*inputs, *output[:2])
 
     @staticmethod
-    def backward(ctx: Any, by_state: Tensor, by_cell: Tensor, by_gates: Tensor | None) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, by_state: Tensor, by_cell: Tensor, by_gates: Tensor | None) -> tuple[Tensor, ...]:
         """The gradient, from the last place to the first."""
-        found: tuple[Tensor, Tensor] = _Backward.apply(*ctx.saved_tensors, by_state, by_cell)  # type: ignore[no-untyped-call]
+        found: tuple[Tensor, ...] = _Backward.apply(*ctx.saved_tensors, by_state, by_cell)  # type: ignore[no-untyped-call]
         return found
 
     @staticmethod
-    def jvp(ctx: Any, projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, None]:
+    def jvp(ctx: Any, inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, None]:
         """The derivative along a direction, from the first place to the last."""
         before, slopes, shown, kept = _slopes(*ctx.saved_tensors)
-        along, recurrent = projected + before @ weight.transpose(1, 2), ctx.saved_tensors[1].transpose(1, 2)
+        along = _projected(inputs, ctx.saved_tensors[1]) + _projected(ctx.saved_tensors[0], into) + bias[:, None]
+        along, recurrent = along + _projected(before, weight), ctx.saved_tensors[3].transpose(1, 2)
         hidden = cell = torch.zeros_like(before[0])
         states, cells = [], []
-        for inputs, slope, show, keep in zip(along, slopes, shown, kept, strict=True):
-            enter, forget, new, out = ((inputs + hidden @ recurrent) * slope).chunk(4, -1)
+        for own, slope, show, keep in zip(along, slopes, shown, kept, strict=True):
+            enter, forget, new, out = ((own + hidden @ recurrent) * slope).chunk(4, -1)
             cell = enter + forget + new + keep * cell
             hidden = out + show * cell
             states.append(hidden)
@@ -95,43 +98,45 @@ class _Forward(_Stacked):
 
 
 class _Backward(_Stacked):
-    """The gradient by projected inputs and weights, from that by states and cells."""
+    """The gradient by inputs, weights and biases, from that by states and cells."""
 
-    given, made = (1, 0, 1, 1, 1, 1, 1), (1, 0)
+    given, made = (1, 0, 0, 0, 1, 1, 1, 1, 1), (1, 0, 0, 0)
 
     @staticmethod
     def forward(
-        projected: Tensor,
+        inputs: Tensor,
+        into: Tensor,
+        bias: Tensor,
         weight: Tensor,
         states: Tensor,
         cells: Tensor,
         gates: Tensor,
         by_state: Tensor,
         by_cell: Tensor,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, ...]:
         """From the last place to the first."""
-        if _is_for_native(projected):
-            ours = (each.transpose(0, 1).contiguous() for each in (cells, gates, by_state, by_cell))
-            return _with_weights(_recur_back(weight.contiguous(), *ours).transpose(0, 1), states)
+        if _is_for_native(inputs):
+            ours = (each.transpose(0, 1).contiguous() for each in (inputs, states, cells, gates, by_state, by_cell))
+            by_inputs, *others = _recur_back(into.contiguous(), weight.contiguous(), *ours)
+            return by_inputs.transpose(0, 1), *others
         hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
-        before = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
-        places = zip(*(each.unbind(0)[::-1] for each in (before, cells, gates, by_state, by_cell)), strict=True)
+        places = zip(*(each.unbind(0)[::-1] for each in (_before(cells), cells, gates, by_state, by_cell)), strict=True)
         for old, new, opened, state, own in places:
             sums, cell = _cell_back(hidden + state, cell + own, old, new, opened)
             found.append(sums)
             hidden = sums @ weight
-        return _with_weights(torch.stack(found[::-1]), states)
+        return _by_all(torch.stack(found[::-1]), inputs, into, states)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         """Keeps what the plain formula needs."""
-        ctx.save_for_backward(*inputs[:4], *inputs[5:])
+        ctx.save_for_backward(*inputs[:6], *inputs[7:])
 
     @staticmethod
     def backward(ctx: Any, *by: Tensor) -> tuple[Tensor | None, ...]:
         """That of the plain formula."""
         found = torch.func.vjp(_plain_backward, *ctx.saved_tensors)[1](by)
-        return *found[:4], None, *found[4:]
+        return *found[:6], None, *found[6:]
 
 
 def _is_for_native(tensor: Tensor) -> bool:
@@ -144,76 +149,108 @@ def _native() -> Any:
     """The compiled code, or None."""
     found = native.library(Path(__file__).with_suffix(".cpp"))
     if found is not None:
-        found.recur.argtypes = [c_void_p] * 5 + [c_int64] * 5
-        found.recur_back.argtypes = [c_void_p] * 6 + [c_int64] * 5
+        found.recur.argtypes = [c_void_p] * 7 + [c_int64] * 6
+        found.recur_back.argtypes = [c_void_p] * 13 + [c_int64] * 6
         found.recur.restype = found.recur_back.restype = None
     return found
 
 
 @torch.library.custom_op("fedtailor::recur", mutates_args=(), device_types="cpu")
-def _recur(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """States, cells and gates [C, T, B, ...], from projected inputs [C, T, B, 4 hidden] and recurrent weights."""
-    made: tuple[Tensor, Tensor, Tensor] = _recur_fake(projected, weight)
-    _native().recur(*_places_of(projected, weight, *made), *made[0].shape, _threads(projected))
+def _recur(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """States, cells and gates [C, T, B, ...], from inputs [C, T, B, width], their weights, and the others."""
+    made: tuple[Tensor, Tensor, Tensor] = _recur_fake(inputs, into, bias, weight)
+    _native().recur(*_places_of(inputs, into, bias, weight, *made), *_sizes(inputs, weight))
     return made
 
 
 @_recur.register_fake
-def _recur_fake(projected: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    shape = *projected.shape[:3], weight.shape[2]
-    return projected.new_empty(shape), projected.new_empty(shape), torch.empty_like(projected)
+def _recur_fake(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    rows, (gates, hidden) = inputs.shape[:3], weight.shape[1:]
+    return inputs.new_empty(*rows, hidden), inputs.new_empty(*rows, hidden), inputs.new_empty(*rows, gates)
 
 
 @torch.library.custom_op("fedtailor::recur_back", mutates_args=(), device_types="cpu")
-def _recur_back(weight: Tensor, cells: Tensor, gates: Tensor, by_state: Tensor, by_cell: Tensor) -> Tensor:
-    """The gradient by the sums that enter the gates [C, T, B, 4 hidden]."""
-    made = torch.empty_like(gates)
-    _native().recur_back(*_places_of(weight, cells, gates, by_state, by_cell, made), *cells.shape, _threads(cells))
+def _recur_back(
+    into: Tensor,
+    weight: Tensor,
+    inputs: Tensor,
+    states: Tensor,
+    cells: Tensor,
+    gates: Tensor,
+    by_state: Tensor,
+    by_cell: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradient by inputs [C, T, B, width], weights for them, biases and recurrent weights."""
+    made = torch.empty_like(inputs), torch.empty_like(into), into.new_zeros(into.shape[:2]), torch.empty_like(weight)
+    given, sums = (inputs, into, weight, states, cells, gates, by_state, by_cell), torch.empty_like(gates)
+    _native().recur_back(*_places_of(*given, sums, *made), *_sizes(inputs, weight))
     return made
 
 
 @_recur_back.register_fake
-def _recur_back_fake(weight: Tensor, cells: Tensor, gates: Tensor, by_state: Tensor, by_cell: Tensor) -> Tensor:
-    return torch.empty_like(gates)
+def _recur_back_fake(into: Tensor, weight: Tensor, inputs: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return torch.empty_like(inputs), torch.empty_like(into), into.new_empty(into.shape[:2]), torch.empty_like(weight)
 
 
 def _places_of(*tensors: Tensor) -> list[int]:
     return [tensor.data_ptr() for tensor in tensors]
 
 
-def _threads(stack: Tensor) -> int:
-    return max(1, min(torch.get_num_threads(), stack.shape[0]))
+def _sizes(inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
+    """Clients, places, rows, hidden, width and threads."""
+    return *inputs.shape[:3], weight.shape[2], inputs.shape[3], torch.get_num_threads()
 
 
 def _plain_backward(
-    projected: Tensor, weight: Tensor, states: Tensor, cells: Tensor, by_state: Tensor, by_cell: Tensor
-) -> tuple[Tensor, Tensor]:
+    inputs: Tensor,
+    into: Tensor,
+    bias: Tensor,
+    weight: Tensor,
+    states: Tensor,
+    cells: Tensor,
+    by_state: Tensor,
+    by_cell: Tensor,
+) -> tuple[Tensor, ...]:
     """What `_Backward` finds, by operations that can be differentiated."""
-    _, slopes, shown, kept = _slopes(projected, weight, states, cells)
+    _, slopes, shown, kept = _slopes(inputs, into, bias, weight, states, cells)
     hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
     for place in reversed(range(len(states))):
         hidden = hidden + by_state[place]
         cell = cell + by_cell[place] + hidden * shown[place]
         found.append(torch.cat([cell, cell, cell, hidden], -1) * slopes[place])
         hidden, cell = found[-1] @ weight, cell * kept[place]
-    return _with_weights(torch.stack(found[::-1]), states)
+    return _by_all(torch.stack(found[::-1]), inputs, into, states)
 
 
-def _with_weights(sums: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
-    """The gradient by the sums that enter gates, and by weights: one product over all places."""
-    before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
-    rows = [each.transpose(0, 1).flatten(1, 2) for each in (sums, before)]
-    return sums, rows[0].transpose(1, 2) @ rows[1]
+def _by_all(sums: Tensor, inputs: Tensor, into: Tensor, states: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradient by inputs, weights and biases, from that by the sums that enter gates: products over all places."""
+    rows, own, before = (each.transpose(0, 1).flatten(1, 2) for each in (sums, inputs, _before(states)))
+    by_inputs = _projected(sums, into.transpose(1, 2))
+    return by_inputs, rows.transpose(1, 2) @ own, rows.sum(1), rows.transpose(1, 2) @ before
 
 
-def _slopes(projected: Tensor, weight: Tensor, states: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _projected(inputs: Tensor, weight: Tensor) -> Tensor:
+    """Inputs [T, C, B, ...] at all places times weights [C, ...] of their clients: one product."""
+    rows = inputs.transpose(0, 1)
+    return (rows.flatten(1, 2) @ weight.transpose(1, 2)).reshape(*rows.shape[:3], -1).transpose(0, 1)
+
+
+def _before(states: Tensor) -> Tensor:
+    """What was at the place before."""
+    return torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+
+
+def _slopes(
+    inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor, states: Tensor, cells: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """At all places: the state before, and the derivatives of a cell.
 
     These are of cell, cell, cell and hidden by the sums that enter the four gates, of hidden by the new cell, and of
     the new cell by the one before.
     """
-    before, old = (torch.cat([torch.zeros_like(all_[:1]), all_[:-1]]) for all_ in (states, cells))
-    enter, keep, new, show = (projected + before @ weight.transpose(1, 2)).chunk(4, -1)
+    before, old = _before(states), _before(cells)
+    sums = _projected(inputs, into) + bias[:, None] + _projected(before, weight)
+    enter, keep, new, show = sums.chunk(4, -1)
     enter, keep, new, show, shown = enter.sigmoid(), keep.sigmoid(), new.tanh(), show.sigmoid(), cells.tanh()
     by_gates = new * enter * (1 - enter), old * keep * (1 - keep), enter * (1 - new**2), shown * show * (1 - show)
     return before, torch.cat(by_gates, -1), show * (1 - shown**2), keep

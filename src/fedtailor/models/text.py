@@ -7,7 +7,6 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as nnf
 
 from fedtailor.models.recurrence import recurrence
 
@@ -73,6 +72,6 @@ class LSTM(nn.Module):
             raise ValueError("LSTM: sequences must have at least one token, got none.")
         steps = x.transpose(0, 1)  # time first, so that what the recurrence reads lies together
         for layer in range(self.layers):
-            weight, bias = getattr(self, f"weight_ih_l{layer}"), getattr(self, f"bias_ih_l{layer}")
-            steps = recurrence(nnf.linear(steps, weight, bias), getattr(self, f"weight_hh_l{layer}"))
+            own = (getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "bias_ih", "weight_hh"))
+            steps = recurrence(steps, *own)
         return steps.transpose(0, 1)
