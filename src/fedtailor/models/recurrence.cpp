@@ -122,6 +122,8 @@ template <int ROWS, int COUNT = VECTORS>
 void block(Left left, int64_t depth, const float *panel, int64_t columns, float *outcome, int64_t width) {
     if constexpr (COUNT > 1)
         if (columns <= (COUNT - 1) * LANES) return block<ROWS, COUNT - 1>(left, depth, panel, columns, outcome, width);
+    for (int row = 0; row < ROWS; row++)  // lines that are written far apart come late otherwise
+        for (int vector = 0; vector < COUNT; vector++) __builtin_prefetch(outcome + row * width + vector * LANES, 1);
     Vector sums[ROWS][COUNT] = {};
     for (int64_t each = 0; each < depth; each++, left.data += left.by_depth)
         for (int vector = 0; vector < COUNT; vector++) {
@@ -204,9 +206,9 @@ void forward(const float *bias, const float *weight, float *states, float *cells
     }
 }
 
-// The gradient by the sums that enter the gates, and by their bias, which is zero at first.
+// The gradient by the sums that enter the gates.
 void backward(const float *weight, const float *cells, const float *gates, const float *by_states, const float *by_cells,
-              float *sums, float *by_bias, int64_t places, int64_t rows, int64_t hidden, Room &factors) {
+              float *sums, int64_t places, int64_t rows, int64_t hidden, Room &factors) {
     const int64_t all = 4 * hidden;
     const Room zeros(hidden);
     Room by_state(rows * hidden), by_cell(rows * hidden);
@@ -233,11 +235,7 @@ void backward(const float *weight, const float *cells, const float *gates, const
                     into * enter * (1.0f - fresh * fresh),
                     own * shown * show * (1.0f - show),
                 };
-                for (int each = 0; each < 4; each++) {
-                    const int64_t at = each * hidden + j;
-                    store(sum + at, entered[each], count);
-                    store(by_bias + at, load(by_bias + at, count) + entered[each], count);
-                }
+                for (int each = 0; each < 4; each++) store(sum + each * hidden + j, entered[each], count);
                 store(carried + j, into * keep, count);
             }
         }
@@ -254,6 +252,15 @@ void gather(const float *turned, int64_t length, int64_t gates, const float *fac
         for (int64_t gate = 0; gate < gates; gate += LANES)
             product({turned + gate * length, 1, LANES}, std::min<int64_t>(LANES, gates - gate), rows, panel.data(), count,
                     outcome + gate * columns + first, columns);
+    }
+}
+
+// Their sum over all rows.
+void total(const float *turned, int64_t length, int64_t gates, float *outcome) {
+    for (int64_t gate = 0; gate < gates; gate += LANES) {
+        Vector sum{};
+        for (int64_t row = 0; row < length; row++) sum += whole(turned + gate * length + row * LANES);
+        store(outcome + gate, sum, gates - gate);
     }
 }
 
@@ -298,7 +305,7 @@ extern "C" void recur_back(const float *inputs, const float *into, const float *
         for (int64_t client = 0; client < clients; client++)
             backward(weight + client * all * hidden, cells + client * rows_all * hidden, gates + client * rows_all * all,
                      by_states + client * rows_all * hidden, by_cells + client * rows_all * hidden,
-                     sums + client * rows_all * all, by_bias + client * all, places, rows, hidden, factors);
+                     sums + client * rows_all * all, places, rows, hidden, factors);
 #pragma omp for collapse(2)
         for (int64_t client = 0; client < clients; client++)
             for (int64_t first = 0; first < width; first += PANEL) {
@@ -312,6 +319,7 @@ extern "C" void recur_back(const float *inputs, const float *into, const float *
             for (int64_t first = 0; first < all; first += SHARE) {
                 const int64_t count = std::min(SHARE, all - first), at = client * all + first;
                 pack(sums + client * rows_all * all + first, rows_all, count, all, 1, LANES, turned.data());
+                total(turned.data(), rows_all, count, by_bias + at);
                 gather(turned.data(), rows_all, count, inputs + client * rows_all * width, rows_all, width, factors,
                        by_into + at * width);
                 gather(turned.data() + rows * LANES, rows_all, count, states + client * rows_all * hidden,

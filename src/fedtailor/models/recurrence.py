@@ -181,7 +181,7 @@ def _recur_back(
     by_cell: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradient by inputs [C, T, B, width], weights for them, biases and recurrent weights."""
-    made = torch.empty_like(inputs), torch.empty_like(into), into.new_zeros(into.shape[:2]), torch.empty_like(weight)
+    made: tuple[Tensor, Tensor, Tensor, Tensor] = _recur_back_fake(into, weight, inputs)
     given, sums = (inputs, into, weight, states, cells, gates, by_state, by_cell), torch.empty_like(gates)
     _native().recur_back(*_places_of(*given, sums, *made), *_sizes(inputs, weight))
     return made
