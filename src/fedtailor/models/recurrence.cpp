@@ -1,6 +1,6 @@
 // A layer of long short-term memory in single precision, for clients with weights of their own.
 //
-// Through the places goes one client after another, all places of a client in a row: its weights stay in the core's own cache, where a product
+// One client after another goes through all places in a row: its weights stay in the core's own cache, where a product
 // for all clients at once would fetch all weights from memory again at every place. Threads are those that torch's own
 // operations have, which go on turning for a while when they have nothing to do. Numbers lie client by client:
 // [clients][places][rows][...]. Gates come in torch's order: input, forget, new, output.

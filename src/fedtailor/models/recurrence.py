@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from fedtailor import native
 
@@ -190,6 +191,21 @@ def _recur_back(
 @_recur_back.register_fake
 def _recur_back_fake(into: Tensor, weight: Tensor, inputs: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return torch.empty_like(inputs), torch.empty_like(into), into.new_empty(into.shape[:2]), torch.empty_like(weight)
+
+
+def _products(inputs: torch.Size, weight: torch.Size) -> int:
+    """Operations of the products of a layer with its inputs and states."""
+    return 2 * inputs[:3].numel() * weight[1] * (inputs[3] + weight[2])
+
+
+@register_flop_formula(torch.ops.fedtailor.recur)
+def _recur_operations(inputs: torch.Size, into: torch.Size, bias: torch.Size, weight: torch.Size, **_: Any) -> int:
+    return _products(inputs, weight)
+
+
+@register_flop_formula(torch.ops.fedtailor.recur_back)
+def _recur_back_operations(into: torch.Size, weight: torch.Size, inputs: torch.Size, *_: Any, **__: Any) -> int:
+    return 2 * _products(inputs, weight)
 
 
 def _places_of(*tensors: Tensor) -> list[int]:
