@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,22 +143,33 @@ def test_a_model_that_cannot_be_vectorised_runs_one_by_one_and_says_why() -> Non
 class Picky(nn.Module):
     """Fails on one person's data."""
 
-    def __init__(self) -> None:
+    def __init__(self, problem: Exception) -> None:
         super().__init__()
-        self.layer = nn.Linear(5, 3)
+        self.layer, self.problem = nn.Linear(5, 3), problem
 
     def forward(self, x: Tensor) -> Tensor:
         if bool((x == 1234.0).any()):
-            raise RuntimeError("cannot digest 1234")
+            raise self.problem
         out: Tensor = self.layer(x)
         return out
 
 
-def test_an_error_names_stage_round_and_client() -> None:
+FULL = "CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 70 GiB in use."
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (RuntimeError("cannot digest 1234"), r"RuntimeError: cannot digest 1234$"),
+        (torch.OutOfMemoryError(FULL), r"its memory is full; stack fewer clients \(chunk=8, say\), .* \(jobs=1\)\.$"),
+    ],
+    ids=["any", "memory"],
+)
+def test_an_error_names_stage_round_and_client(problem: Exception, said: str) -> None:
     data = toy_data()
     data.clients.x[data.clients.splits["train"].of(3)] = 1234.0
-    with pytest.raises(WorkError, match=r"fedavg: client work failed in round 0 for client 'client-3': .*digest 1234"):
-        quick(model=Picky, data=data, cohort=9, engine="one_by_one")
+    with pytest.raises(WorkError, match=rf"fedavg: client work failed in round 0 for client 'client-3': {said}"):
+        quick(model=partial(Picky, problem), data=data, cohort=9, engine="one_by_one")
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

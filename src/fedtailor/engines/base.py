@@ -301,10 +301,10 @@ def telling(stage: str, number: int, who: str) -> Iterator[None]:
     except FedtailorError:
         raise
     except Exception as problem:
-        first_line = next(iter(str(problem).splitlines()), "")
-        raise WorkError(
-            f"{stage} failed in round {number} for {who}: {type(problem).__name__}: {first_line}"
-        ) from problem
+        said = f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
+        if "out of memory" in said:  # torch goes on to tell of every process on the GPU
+            said = "its memory is full; stack fewer clients (chunk=8, say), or have fewer processes at a time (jobs=1)."
+        raise WorkError(f"{stage} failed in round {number} for {who}: {said}") from problem
 
 
 def device_named(name: str) -> torch.device:
