@@ -13,7 +13,7 @@ from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener, Outcome, resume, start
 from fedtailor.run.spec import Comparison, Spec
 
-_HOW = {"engine", "device", "chunk", "compile", "threads", "memory", "checkpoint_every", "log"}
+HOW = {"engine", "device", "chunk", "compile", "threads", "memory", "checkpoint_every", "log"}
 """Keys that say how a run's figures are worked out, and not which they are."""
 
 
@@ -83,7 +83,7 @@ def refuse_other(spec: Spec, place: Path) -> None:
         return
     folder, found = Folder(place), Folder(place).spec()
     if found != spec and folder.begun() and folder.record()["status"] in ("finished", "diverged"):
-        found = found.model_copy(update=spec.model_dump(include=_HOW))
+        found = found.model_copy(update=spec.model_dump(include=HOW))
     require(found == spec, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
 
 

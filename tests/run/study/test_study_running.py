@@ -156,6 +156,8 @@ def test_what_is_tuned_is_chosen_as_the_command_tune_would(jobs: int, tmp_path: 
         assert spec.hyper["lr"] == expected["lr"]
         assert (spec.rounds, spec.chosen) == (6, ("lr",))
         assert "validation_clients" not in record["comparison"]["data_options"]
+    tried = [{"method": trial.word, "point": trial.point, "validation": trial.figure} for trial in trials]
+    assert record["trials"] == tried
     written = (tmp_path / "out" / "one" / "tune" / "chosen.toml").read_text()
     assert written.replace(str(tmp_path / "out"), "") == (tmp_path / "tuned" / "chosen.toml").read_text()
 
@@ -180,6 +182,9 @@ def test_runs_that_ended_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None
     before = record.read_bytes()
     done(study, tmp_path / "out", "seeds=0,1", *elsewhere)
     assert record.read_bytes() == before
+    assert (
+        read_record(tmp_path / "out" / "one.json")["comparison"]["engine"] == "vectorised"
+    )  # as the first run was made
     assert Folder(tmp_path / "out" / "one" / "fedavg-seed1").spec().engine == "one_by_one"
     with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):
         done(study, tmp_path / "out", "seeds=0,1", "precision=float64")

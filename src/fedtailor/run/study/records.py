@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.run.compare import HOW
 from fedtailor.run.files import read_json, write_bytes
 from fedtailor.run.metrics import first_reaching, rise_time, rolling
 from fedtailor.run.record import Folder
-from fedtailor.run.study.planning import Asked
+from fedtailor.run.study.planning import TUNED, Asked
 from fedtailor.run.study.reading import COLUMNS, Part, Scalar
 from fedtailor.run.study.running import Ran, minutes_of
 from fedtailor.run.summary import ROLLED
@@ -47,9 +48,17 @@ def record_of(asked: Asked, ran: Ran, out: Path) -> Record:
         "part": part.name,
         "metric": first["metric"],
         "vary": ran.planned.vary.model_dump() if ran.planned.vary else None,
-        "comparison": ran.scenarios[0].comparison.model_dump(mode="json"),
+        "comparison": ran.scenarios[0].comparison.model_dump(mode="json") | {key: first["spec"][key] for key in HOW},
+        "trials": _trials(out / part.name / TUNED / "trials.json"),
         "runs": [_run(part, value, record, looks) for value, record in found],
     }
+
+
+def _trials(path: Path) -> list[Record] | None:
+    """What was tried first, and what validation clients had then; nothing if nothing was to be chosen."""
+    if not path.exists():
+        return None
+    return [{key: each[key] for key in ("method", "point", "validation")} for each in read_json(path)]
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
