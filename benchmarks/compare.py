@@ -103,19 +103,18 @@ def measured(case: Case, ways: tuple[str, ...], device: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "work.npz"
         write(path, work)
-        running, versions = list[Process](), dict[str, str]()
+        running = []
         for way in ways:
             running.append(Process(way, path, device))
             stack.callback(running[-1].close)
-        for process in running:
-            versions |= process.ready()
-            process.train(WARM_UP)
+            running[-1].train(WARM_UP)
         for _ in range(case.turns):
             for process in running:
                 time.sleep(REST_S)
                 process.times.append(process.train(case.rounds))
         ends = {process.way: process.finish() for process in running}
         gaps = refuse_unequal(ends, work, rounds * work.steps_a_round(), device)
+        versions = {name: number for process in running for name, number in process.versions.items()}
         times = {process.way: process.times for process in running}
     return {"title": case.title, "ms": times, "gaps": gaps, "steps": work.steps_a_round(), "versions": versions}
 

@@ -46,11 +46,7 @@ class Process:
             text=True,
             env=os.environ | options,
         )
-
-    def ready(self) -> dict[str, str]:
-        """Waits until it can be told to train, and says what it has, by version."""
-        versions: dict[str, str] = self._answer()["versions"]
-        return versions
+        self.versions: dict[str, str] = self._answer()["versions"]
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
