@@ -42,8 +42,9 @@ def test_compiled_code_finds_what_the_formula_does(sizes: tuple[int, int, int, i
     assert module._is_for_native(given[0])
     exact = tuple(each.double() for each in given)
     assert not module._is_for_native(exact[0])
-    for found, wanted in zip(both_ways(given), both_ways(exact), strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=5e-6)
+    for at, (found, wanted) in enumerate(zip(both_ways(given), both_ways(exact), strict=True)):
+        loose = at >= 3 and wanted.ndim != 2  # gradients by inputs and weights, which are sums over all gates or places
+        torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=5e-6 if loose else 2e-6)
 
 
 def test_large_numbers_saturate_and_what_is_no_number_stays_none() -> None:
@@ -93,7 +94,7 @@ def test_a_stack_is_each_of_its_clients_and_the_same_without_a_compiler(monkeypa
     monkeypatch.setattr(module, "_native", lambda: None)
     for plain, ours in zip(vmap(gradient, in_dims=STACKED)(*given), stacked, strict=True):
         assert not torch.equal(plain, ours)
-        torch.testing.assert_close(plain, ours, rtol=2e-5, atol=5e-6)
+        torch.testing.assert_close(plain, ours, rtol=2e-5, atol=2e-6)
 
 
 def _step(room: Tensor, *given: Tensor) -> None:

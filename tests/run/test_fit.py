@@ -161,7 +161,10 @@ FULL = "CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 70 GiB in use
     ("problem", "said"),
     [
         (RuntimeError("cannot digest 1234"), r"RuntimeError: cannot digest 1234$"),
-        (torch.OutOfMemoryError(FULL), r"its memory is full; stack fewer clients \(chunk=8, say\), .* \(jobs=1\)\.$"),
+        (
+            torch.OutOfMemoryError(FULL),
+            r"the device's memory is full; stack fewer clients \(chunk=8, say\) or .* \(jobs=1\)\.$",
+        ),
     ],
     ids=["any", "memory"],
 )

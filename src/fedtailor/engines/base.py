@@ -303,7 +303,7 @@ def telling(stage: str, number: int, who: str) -> Iterator[None]:
     except Exception as problem:
         said = f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
         if "out of memory" in said:  # torch goes on to tell of every process on the GPU
-            said = "its memory is full; stack fewer clients (chunk=8, say), or have fewer processes at a time (jobs=1)."
+            said = "the device's memory is full; stack fewer clients (chunk=8, say) or have less beside it (jobs=1)."
         raise WorkError(f"{stage} failed in round {number} for {who}: {said}") from problem
 
 

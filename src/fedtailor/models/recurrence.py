@@ -217,18 +217,10 @@ def _sizes(inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
     return *inputs.shape[:3], weight.shape[2], inputs.shape[3], torch.get_num_threads()
 
 
-def _plain_backward(
-    inputs: Tensor,
-    into: Tensor,
-    bias: Tensor,
-    weight: Tensor,
-    states: Tensor,
-    cells: Tensor,
-    by_state: Tensor,
-    by_cell: Tensor,
-) -> tuple[Tensor, ...]:
-    """What `_Backward` finds, by operations that can be differentiated."""
-    _, slopes, shown, kept = _slopes(inputs, into, bias, weight, states, cells)
+def _plain_backward(*given: Tensor) -> tuple[Tensor, ...]:
+    """What `_Backward` finds from the same but the gates, by operations that can be differentiated."""
+    inputs, into, _, weight, states, _, by_state, by_cell = given
+    _, slopes, shown, kept = _slopes(*given[:6])
     hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
     for place in reversed(range(len(states))):
         hidden = hidden + by_state[place]

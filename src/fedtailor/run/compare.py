@@ -13,7 +13,7 @@ from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener, Outcome, resume, start
 from fedtailor.run.spec import Comparison, Spec
 
-HOW = {"engine", "device", "chunk", "compile", "threads", "memory", "checkpoint_every", "log"}
+HOW_COMPUTED = {"engine", "device", "chunk", "compile", "threads", "memory", "checkpoint_every", "log"}
 """Keys that say how a run's figures are worked out, and not which they are."""
 
 
@@ -81,9 +81,9 @@ def refuse_other(spec: Spec, place: Path) -> None:
     """Refuses a folder that holds a run of another specification; one that has ended may have been made elsewhere."""
     if not (place / "spec.json").exists():
         return
-    folder, found = Folder(place), Folder(place).spec()
-    if found != spec and folder.begun() and folder.record()["status"] in ("finished", "diverged"):
-        found = found.model_copy(update=spec.model_dump(include=HOW))
+    folder = Folder(place)
+    if (found := folder.spec()) != spec and folder.begun() and folder.record()["status"] in ("finished", "diverged"):
+        found = found.model_copy(update=spec.model_dump(include=HOW_COMPUTED))
     require(found == spec, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.run.compare import HOW
+from fedtailor.run.compare import HOW_COMPUTED
 from fedtailor.run.files import read_json, write_bytes
 from fedtailor.run.metrics import first_reaching, rise_time, rolling
 from fedtailor.run.record import Folder
@@ -48,7 +48,8 @@ def record_of(asked: Asked, ran: Ran, out: Path) -> Record:
         "part": part.name,
         "metric": first["metric"],
         "vary": ran.planned.vary.model_dump() if ran.planned.vary else None,
-        "comparison": ran.scenarios[0].comparison.model_dump(mode="json") | {key: first["spec"][key] for key in HOW},
+        "comparison": ran.scenarios[0].comparison.model_dump(mode="json")
+        | {key: first["spec"][key] for key in HOW_COMPUTED},
         "trials": _trials(out / part.name / TUNED / "trials.json"),
         "runs": [_run(part, value, record, looks) for value, record in found],
     }
