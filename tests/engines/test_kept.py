@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from fedtailor import native
+from fedtailor.convolution import Window, convolved
 from fedtailor.engines import kept, tracing
 from fedtailor.engines.tracing import compiled, followed
 
@@ -183,6 +184,26 @@ def test_loading_is_tried_out_once(asked_for: list[GraphModule], monkeypatch: py
     monkeypatch.setattr(kept, "_LOADING", "import os; os.abort()")
     compiled(partial(_grown, 2.0), (torch.ones(4, 2),))
     assert len(asked_for) == 2
+
+
+def _convolved(room: Tensor, w: Tensor) -> None:
+    room.copy_(convolved(room, w, (2, 2), Window()))
+
+
+@needs_a_compiler
+def test_the_process_that_tries_a_library_out_knows_this_projects_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, end_of = list[int](), kept._end_of
+
+    def spied(library: Path) -> int:
+        found.append(end_of(library))
+        return found[-1]
+
+    monkeypatch.setattr(kept, "_end_of", spied)
+    compiled(_convolved, (torch.ones(1, 1, 2, 2, 3), torch.ones(1, 1, 1, 3, 3)))()
+    assert found != [1]  # which is what an exception ends with: it would have come no further than to our operation
+    assert (found == [0]) == (kept._verdict().read_text() == kept._LOADS)
 
 
 def test_libraries_that_nobody_loads_make_room(tmp_path: Path) -> None:

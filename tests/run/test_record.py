@@ -17,7 +17,7 @@ import fedtailor as ft
 from fedtailor import models
 from fedtailor.run import build
 from fedtailor.run.commands import repeat_command
-from fedtailor.run.record import Folder, commit, machine
+from fedtailor.run.record import Folder, commit, machine, shared_by_all
 from fedtailor.run.session import start
 from fedtailor.run.spec import read_spec
 
@@ -76,6 +76,13 @@ def test_the_model_is_that_of_fit(out: Path, fitted: ft.Fitted) -> None:
     assert found.keys() == fitted.params.keys()
     assert all(torch.equal(found[name], value) for name, value in fitted.params.items())
     models.mlp(64, (8,), 10).load_state_dict(found)
+
+
+def test_the_first_weights_checksum_does_not_depend_on_how_they_lie_in_memory() -> None:
+    data, weights = ft.data.load("digits", clients=2), torch.arange(12.0).reshape(4, 3, 1, 1)
+    other = {"w": weights.clone(memory_format=torch.channels_last)}  # contiguous, though its last stride is not 1
+    assert other["w"].stride() != weights.stride()
+    assert shared_by_all(data, other) == shared_by_all(data, {"w": weights}) != shared_by_all(data, {"w": -weights})
 
 
 def test_costs_are_those_of_fit_and_the_sum_of_the_rounds(record: dict[str, Any], fitted: ft.Fitted) -> None:

@@ -27,7 +27,10 @@ from fedtailor.native import PLACE, hashed, place, processor
 
 _LIBRARY = "step.so"
 _LOADS = "yes"
-_LOADING = "import sys, torch; torch._C._aoti.AOTIModelContainerRunnerCpu(sys.argv[1], 1)"
+_LOADING = (
+    "import importlib, sys, torch; list(map(importlib.import_module, sys.argv[2:])); "
+    "torch._C._aoti.AOTIModelContainerRunnerCpu(sys.argv[1], 1)"
+)
 _FORGOTTEN_S = 30 * 24 * 3600
 """Libraries that nobody has loaded for so long make room for others."""
 _HASTE = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # for what calls the kernels, not for these
@@ -74,9 +77,14 @@ def _refuse_if_none_loads() -> None:
 def _try_out(library: Path) -> None:
     """Finds out once, with the first library that is made, whether a process survives loading it."""
     if not (verdict := _verdict()).exists():
-        tried = subprocess.run([sys.executable, "-c", _LOADING, str(library)], capture_output=True, check=False)
-        survived = tried.returncode in (0, 1)  # 1: an exception, which is no harm; it lacks this project's operations
-        verdict.write_text(_LOADS if survived else f"no: {tried.returncode}")
+        end = _end_of(library)
+        verdict.write_text(_LOADS if end in (0, 1) else f"no: {end}")  # 1: an exception, which is no harm
+
+
+def _end_of(library: Path) -> int:
+    """What a process that loads a library ends with; it needs this project's operations, or would not come so far."""
+    ours = [name for name in sys.modules if name.startswith("fedtailor.") and name != "fedtailor.__main__"]
+    return subprocess.run([sys.executable, "-c", _LOADING, str(library), *ours], capture_output=True).returncode
 
 
 def _verdict() -> Path:

@@ -189,7 +189,7 @@ def _sum(params: Params) -> str:
     found = hashlib.sha256()
     for name, value in sorted(params.items()):
         found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
