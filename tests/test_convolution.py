@@ -101,7 +101,7 @@ def test_a_stack_is_differentiated_as_torch_does_it(kind: Callable[[Loss], Any],
 def test_gradients_are_those_of_differences(stride: int, pad: int, side: int) -> None:
     generator, window = draws(), Window(stride, 1, pad)
     size = ((7 + 2 * pad - side) // stride + 1, (6 + 2 * pad - side) // stride + 1)
-    shapes = {"x": (2, 2, 7, 6, 3), "w": (2, side, side, 3, 2), "g": (2, 2, *size, 2)}
+    shapes = {"x": (2, 2, 7, 6, 3), "w": (2, 2, side, side, 3), "g": (2, 2, *size, 2)}
     drawn = {
         name: torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
         for name, shape in shapes.items()

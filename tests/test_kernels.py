@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedtailor import keyed
-from fedtailor.convolution import Window, _turned, convolved, works_on
+from fedtailor.convolution import Window, _turned, convolved, correlated, works_on
 
 HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
 SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
@@ -31,7 +31,7 @@ def test_kernels_do_what_double_precision_does(shape: tuple[int, ...], dtype: to
         torch.randn(each, generator=generator, device="cuda").to(dtype)
         for each in (
             (clients, batch, height, width, inputs),
-            (clients, side, side, inputs, outputs),
+            (clients, outputs, side, side, inputs),
             (clients, batch, *size, outputs),
         )
     )
@@ -39,8 +39,13 @@ def test_kernels_do_what_double_precision_does(shape: tuple[int, ...], dtype: to
     result = convolved(exact[0], exact[1], size, window)
     by_x, by_w = torch.autograd.grad(result, exact, g.double().cpu())
     back = kernels.convolve(g, _turned(w).contiguous(), (height, width), window.back(side))
-    found = (kernels.convolve(x, w, size, window), back, kernels.correlate(x, g, (side, side), window))
-    for own, expected in zip(found, (result, by_x, by_w), strict=True):
+    spread = window.back(side)  # as second derivatives have it, with zeros between places where a window skips some
+    found = (
+        *(kernels.convolve(x, w, size, window), back, kernels.correlate(x, g, (side, side), window)),
+        kernels.correlate(g, x, (side, side), spread),
+    )
+    by_spread = correlated(g.double().cpu(), exact[0].detach(), (side, side), spread)
+    for own, expected in zip(found, (result, by_x, by_w, by_spread), strict=True):
         assert own.dtype == dtype
         gap = (own.double().cpu() - expected).norm() / expected.norm()
         assert gap < (1e-2 if dtype == torch.bfloat16 else 1e-3)

@@ -66,12 +66,12 @@ class Convolution(nn.Conv2d):
         """What `nn.Conv2d` gives, laid out with the channels last."""
         window, images = Window(self.stride[0], 1, _padding(self)), input.permute(0, 2, 3, 1)[None]
         size = (_after(input.shape[2], self), _after(input.shape[3], self))
-        found = convolved(images, self.weight.permute(2, 3, 1, 0)[None], size, window)[0].permute(0, 3, 1, 2)
+        found = convolved(images, self.weight.permute(0, 2, 3, 1)[None], size, window)[0].permute(0, 3, 1, 2)
         return found if self.bias is None else found + self.bias[:, None, None]
 
 
 def convolved(x: Tensor, w: Tensor, size: Size, window: Window) -> Tensor:
-    """Images [clients, batch, height, width, inputs] under weights [clients, height, width, inputs, outputs]."""
+    """Images [clients, batch, height, width, inputs] under weights [clients, outputs, height, width, inputs]."""
     found: Tensor = _Convolved.apply(x, w, size, window)  # type: ignore[no-untyped-call]
     return found
 
@@ -84,12 +84,12 @@ def correlated(x: Tensor, g: Tensor, size: Size, window: Window) -> Tensor:
 
 def _by_images(x: Tensor, w: Tensor, g: Tensor, window: Window) -> Tensor:
     """The gradient of `convolved` by its images, from that by its result, g: the way back."""
-    return convolved(g, _turned(w), _size(x), window.back(w.shape[1]))
+    return convolved(g, _turned(w), _size(x), window.back(w.shape[2]))
 
 
 def _turned(w: Tensor) -> Tensor:
     """The weights of the way back."""
-    return w.flip(1, 2).transpose(3, 4)
+    return w.flip(2, 3).transpose(1, 4)
 
 
 def _size(images: Tensor) -> Size:
@@ -142,7 +142,7 @@ class _Convolved(_Bilinear):
             return None, None, None, None
         (x, w), needed = ctx.saved_tensors, ctx.needs_input_grad
         by_x = _by_images(x, w, g, ctx.window) if needed[0] else None
-        by_w = correlated(x, g, (w.shape[1], w.shape[2]), ctx.window) if needed[1] else None
+        by_w = correlated(x, g, _size(w), ctx.window) if needed[1] else None
         return by_x, by_w, None, None
 
 
@@ -168,8 +168,8 @@ def _convolve(x: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tenso
         from fedtailor.kernels import convolve
 
         return convolve(x, w, (size[0], size[1]), (window[0], window[1], window[2]))
-    stacked, (clients, batch) = _spread(x, w.shape[1:3], size, Window(*window)), x.shape[:2]
-    weights = w.permute(0, 4, 3, 1, 2).flatten(0, 1)
+    stacked, (clients, batch) = _spread(x, w.shape[2:4], size, Window(*window)), x.shape[:2]
+    weights = w.permute(0, 1, 4, 2, 3).flatten(0, 1)
     found = nnf.conv2d(stacked.transpose(0, 1).flatten(1, 2), weights, stride=window[0], groups=clients)
     apart = found.reshape(batch, clients, -1, *size)
     return apart.permute(1, 0, 3, 4, 2).contiguous()
@@ -189,18 +189,18 @@ def _correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tens
         for down in range(size[0])
         for right in range(size[1])
     ]
-    found = [torch.einsum("cbihw,cbhwo->cio", tap, g) for tap in taps]
-    return torch.stack(found, 1).reshape(len(x), *size, x.shape[4], g.shape[4])
+    found = [torch.einsum("cbihw,cbhwo->coi", tap, g) for tap in taps]
+    return torch.stack(found, 2).reshape(len(x), g.shape[4], *size, x.shape[4])
 
 
 @_convolve.register_fake
 def _(x: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
-    return x.new_empty(*x.shape[:2], *size, w.shape[4])
+    return x.new_empty(*x.shape[:2], *size, w.shape[1])
 
 
 @_correlate.register_fake
 def _(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tensor:
-    return x.new_empty(x.shape[0], *size, x.shape[4], g.shape[4])
+    return x.new_empty(x.shape[0], g.shape[4], *size, x.shape[4])
 
 
 def _spread(x: Tensor, sides: Any, size: Any, window: Window) -> Tensor:

@@ -1,10 +1,11 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
 """Triton kernels: convolutions of a whole stack of clients, each with weights of its own, and random bits.
 
-Images are [clients, batch, height, width, channels] and weights [clients, height, width, inputs, outputs], contiguous.
+Images are [clients, batch, height, width, channels] and weights [clients, outputs, height, width, inputs], contiguous.
 Both of their kernels are products of matrices whose left one is never made: its rows are places of images, its columns
-taps of the window times channels, and its entries are read where they lie. Sums are kept in float32. Random bits are
-those of `keyed`.
+taps of the window times channels, and its entries are read where they lie. Sums are kept in float32. Weights lie as
+matrix units want them for tf32, what is summed over last: else a product would turn them first, and take twice as long.
+Random bits are those of `keyed`.
 """
 
 import torch
@@ -19,17 +20,17 @@ _PROGRAMS = 528
 def convolve(x: Tensor, w: Tensor, size: tuple[int, int], window: tuple[int, int, int]) -> Tensor:
     """y[h, w] = sum over taps of x[(h stride + tap - pad) / dilate] w[tap], where that is a place of x."""
     clients, batch, height, width, inputs = x.shape
-    outputs = w.shape[4]
+    outputs = w.shape[1]
     y = x.new_empty(clients, batch, *size, outputs)
     rows = batch * size[0] * size[1]
     if y.numel() == 0:
         return y
     tall, wide = 64, min(_above(outputs), 64)
-    deep = min(_above(w.shape[1] * w.shape[2] * inputs), 32 if wide == 64 else 16)
+    deep = min(_above(w.shape[2] * w.shape[3] * inputs), 16 if wide < 64 and x.dtype == torch.bfloat16 else 32)
     deep = min(deep, _whole(inputs)) if _whole(inputs) >= 16 else deep
     grid = (triton.cdiv(rows, tall) * triton.cdiv(outputs, wide), clients)
     _convolve[grid](
-        x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[1:3], *window,
+        x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[2:4], *window,
         tall, wide, deep, inputs % deep == 0, _precision(x), num_warps=4, num_stages=3,
     )  # fmt: skip
     return y
@@ -40,12 +41,16 @@ def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, in
     clients, batch, height, width, inputs = x.shape
     outputs, taps = g.shape[4], size[0] * size[1]
     rows = batch * g.shape[2] * g.shape[3]
-    tall, wide, deep = min(_above(taps * inputs), 64), min(_above(outputs), 64), 64 if x.dtype == torch.bfloat16 else 32
+    tall, wide, deep = (
+        min(_above(taps * inputs), 128 if x.dtype == torch.bfloat16 else 64),
+        min(_above(outputs), 64),
+        32,
+    )
     tiles = triton.cdiv(taps * inputs, tall) * triton.cdiv(outputs, wide)
     parts = max(1, min(triton.cdiv(_PROGRAMS, tiles * clients), triton.cdiv(rows, 4 * deep)))
     share = triton.cdiv(triton.cdiv(rows, parts), deep) * deep
     sums = torch.zeros if rows == 0 else torch.empty
-    found = sums((clients, parts, *size, inputs, outputs), dtype=torch.float32, device=x.device)
+    found = sums((clients, parts, outputs, *size, inputs), dtype=torch.float32, device=x.device)
     if found.numel() and rows:
         _correlate[(tiles, parts, clients)](
             x, g, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
@@ -131,9 +136,9 @@ def _convolve(
             down, right = top[:, None] + (tap // tap_columns)[None, :], left[:, None] + (tap % tap_columns)[None, :]
             at, inside = _places(down, right, seen, height, width, dilate, pad)
             a = tl.load(x + image[:, None] * whole + at * inputs + channel[None, :], inside, 0.0)
-        known = (column < columns)[:, None] & (out < outputs)[None, :]
-        b = tl.load(w + column[:, None] * outputs + out[None, :], known, 0.0)
-        total = tl.dot(a, b, total, input_precision=precision)
+        known = (out < outputs)[:, None] & (column < columns)[None, :]
+        b = tl.load(w + out[:, None] * columns + column[None, :], known, 0.0)
+        total = tl.dot(a, tl.trans(b), total, input_precision=precision)
     y += client * rows * outputs
     to = y + row[:, None] * outputs + out[None, :]
     tl.store(to, total.to(y.dtype.element_ty), there[:, None] & (out < outputs)[None, :])
@@ -155,21 +160,29 @@ def _correlate(
     down, right = tap // tap_columns - pad, tap % tap_columns - pad
     x += client * (rows // (out_height * out_width)) * whole
     g += client * rows * outputs
+    shift = (down * width + right) * inputs + channel
     total = tl.zeros((tall, wide), tl.float32)
     for begin in range(0, share, deep):
         row = part * share + begin + tl.arange(0, deep)
         image, place = row // (out_height * out_width), row % (out_height * out_width)
         top, left = place // out_width * stride, place % out_width * stride
         seen = (row < rows)[:, None] & (column < columns)[None, :]
-        at, inside = _places(
-            top[:, None] + down[None, :], left[:, None] + right[None, :], seen, height, width, dilate, pad
-        )
-        a = tl.load(x + image[:, None] * whole + at * inputs + channel[None, :], inside, 0.0)
+        if dilate > 1:
+            at, seen = _places(
+                top[:, None] + down[None, :], left[:, None] + right[None, :], seen, height, width, dilate, pad
+            )
+            met = image[:, None] * whole + at * inputs + channel[None, :]
+        else:
+            if pad != 0:
+                h, w = top[:, None] + down[None, :], left[:, None] + right[None, :]
+                seen = seen & (h >= 0) & (w >= 0) & (h < height) & (w < width)
+            met = (image * whole + (top * width + left) * inputs)[:, None] + shift[None, :]
+        a = tl.load(x + met, seen, 0.0)
         b = tl.load(g + row[:, None] * outputs + out[None, :], (row < rows)[:, None] & (out < outputs)[None, :], 0.0)
         total = tl.dot(tl.trans(a), b, total, input_precision=precision)
     found += (client * tl.num_programs(1) + part) * columns * outputs
-    to = found + column[:, None] * outputs + out[None, :]
-    tl.store(to, total, (column < columns)[:, None] & (out < outputs)[None, :])
+    to = found + out[:, None] * columns + column[None, :]
+    tl.store(to, tl.trans(total), (out < outputs)[:, None] & (column < columns)[None, :])
 
 
 @triton.jit

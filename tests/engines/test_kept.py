@@ -201,7 +201,7 @@ def test_the_process_that_tries_a_library_out_knows_this_projects_operations(
         return found[-1]
 
     monkeypatch.setattr(kept, "_end_of", spied)
-    compiled(_convolved, (torch.ones(1, 1, 2, 2, 3), torch.ones(1, 1, 1, 3, 3)))()
+    compiled(_convolved, (torch.ones(1, 1, 2, 2, 3), torch.ones(1, 3, 1, 1, 3)))()
     assert found != [1]  # which is what an exception ends with: it would have come no further than to our operation
     assert (found == [0]) == (kept._verdict().read_text() == kept._LOADS)
 
