@@ -14,6 +14,7 @@ from interruptions import left, small, without_times
 from safetensors.torch import load_file
 
 import fedtailor as ft
+from fedtailor import data as sources
 from fedtailor import models
 from fedtailor.run import build
 from fedtailor.run.commands import repeat_command
@@ -79,7 +80,7 @@ def test_the_model_is_that_of_fit(out: Path, fitted: ft.Fitted) -> None:
 
 
 def test_the_first_weights_checksum_does_not_depend_on_how_they_lie_in_memory() -> None:
-    data, weights = ft.data.load("digits", clients=2), torch.arange(12.0).reshape(4, 3, 1, 1)
+    data, weights = sources.load("digits", clients=2), torch.arange(12.0).reshape(4, 3, 1, 1)
     other = {"w": weights.clone(memory_format=torch.channels_last)}  # contiguous, though its last stride is not 1
     assert other["w"].stride() != weights.stride()
     assert shared_by_all(data, other) == shared_by_all(data, {"w": weights}) != shared_by_all(data, {"w": -weights})
