@@ -8,8 +8,8 @@ import torch
 
 from agreement import distance
 from fedtailor import engines
-from fedtailor.engines import Setting
-from fedtailor.engines.programs import stack_size
+from fedtailor.engines import Setting, vectorised
+from fedtailor.engines.programs import stack_size, stepped
 from scenarios import toy_data, toy_setting, toy_task, train
 
 
@@ -32,6 +32,25 @@ def test_engines_agree_with_dropout(method: str, hyper: dict[str, Any]) -> None:
     assert distance(*runs) < 1e-10
     plain = train(toy_setting(method, data=data, **hyper), 2, cohort=4)[0]
     assert distance(runs[0][0][0], plain.params) > 1e-3
+
+
+@pytest.mark.parametrize("method", ["fedsim", "fedmeta", "scaffold", "fsl"])
+@pytest.mark.parametrize("apart", [False, True])
+def test_engines_agree_where_every_client_goes_through_its_steps_alone(
+    method: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = list[int]()
+
+    def spied(step: Any, shared: bool, given: Any, carry: Any, batches: Any, index: torch.Tensor) -> Any:
+        sizes.append(1 if shared or not batches else len(index))
+        return stepped(step, shared, given, carry, batches, index)
+
+    monkeypatch.setattr(vectorised, "stepped", spied)
+    monkeypatch.setattr(vectorised, "convolves_much", lambda model: apart)
+    data = toy_data(sizes=(20, 9, 1, 2, 13, 8, 3, 5))
+    runs = [outcome(toy_setting(method, data=data), 2, cohort=4, name=name) for name in engines.NAMES]
+    assert distance(*runs) < 1e-10
+    assert (max(sizes) == 1) == apart
 
 
 @pytest.mark.parametrize("cohort", [1, 9])

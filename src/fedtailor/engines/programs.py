@@ -134,9 +134,9 @@ def stack_size(active: int, most: int) -> int:
 def stepped(step: Step, shared: bool, given: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
     """One step of a stack. `index` is any tensor of its length: `vmap` needs one, carry and batches may have none.
 
-    A compiler for CPUs is given the step of a stack of one as it is, since it knows less about stacks of operations.
+    On a CPU the step of a stack of one is done as it is: compilers and libraries know less about stacks of operations.
     """
-    if len(index) == 1 and index.device.type == "cpu" and being_followed():
+    if len(index) == 1 and index.device.type == "cpu":
         one = step(given, trees.row(carry, 0), batches if shared else trees.row(batches, 0))
         return trees.apply(_as_row, one)
     in_dims = (None, 0, None if shared else 0, 0)

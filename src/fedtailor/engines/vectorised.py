@@ -193,11 +193,36 @@ class Vectorised:
                 *(counts[:working], bind),
             )
         else:
-            placed = places(plan, holders, who[:working], keys[:working], int(counts[0]), self._static)
-            worked = _stepped_out(phase, site, given, at_work, placed, counts[:working])
+            parts = self._parts(working) if plan.draws else [slice(0, working)]
+            worked = _joined(
+                [self._stepped_out(phase, site, given, at_work, who, keys, counts, part) for part in parts]
+            )
         if working < len(who):
             worked = trees.concat([worked, trees.rows(carry, slice(working, None))])
         return trees.rows(worked, back) if moved else worked
+
+    def _stepped_out(
+        self,
+        phase: Phase,
+        site: Site | None,
+        given: Tree,
+        carry: Tree,
+        who: np.ndarray,
+        keys: Tensor,
+        counts: np.ndarray,
+        part: slice,
+    ) -> Tree:
+        """The carry of some clients after all steps; whoever has finished leaves the stack at once."""
+        carry, counts, finished = trees.rows(carry, part), counts[part], list[Tree]()
+        placed = places(phase.plan, _holders(site), who[part], keys[part], int(counts[0]), self._static)
+        for number, draws in enumerate(placed):
+            active = int((counts > number).sum())
+            if active < len(trees.leaves(carry)[0]):
+                finished.append(trees.rows(carry, slice(active, None)))
+                carry = trees.rows(carry, slice(0, active))
+            batches = tuple(site.batch(place.of(slice(0, active))) for place in draws) if site else ()
+            carry = stepped(phase.step, False, given, carry, batches, torch.arange(active))
+        return trees.concat([carry, *finished[::-1]]) if finished else carry
 
     def _corrected(self, state: State, changes: Tree, cohort: int, number: int) -> Tree:
         """The server's correction of every upload, on the same server batches for all."""
@@ -238,14 +263,13 @@ class Vectorised:
         shared: bool = False,
     ) -> Tree:
         """The carry after all steps, of the whole stack at a time or of one client."""
-        size = 1 if bind is compiled and self._apart() else len(counts)
         worked = []
-        for part in (slice(begin, begin + size) for begin in range(0, len(counts), size)):
+        for part in self._parts(len(counts)):
             own, placed = trees.rows(carry, part), laid_out(part)
             first = next(placed)
             program = self._program(phase, site, given, own, first[1], bind, shared)
             worked.append(program.run(given, own, itertools.chain([first], placed), counts[part], bind))
-        return trees.concat(worked) if len(worked) > 1 else worked[0]
+        return _joined(worked)
 
     def _program(
         self,
@@ -266,9 +290,13 @@ class Vectorised:
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
         return self._programs[name][1]
 
-    def _apart(self) -> bool:
-        """Whether compiled steps are those of one client: on CPUs large convolutions are slow in stacks."""
-        return self.setting.device.type == "cpu" and convolves_much(self.setting.task.training)
+    def _parts(self, count: int) -> list[slice]:
+        """What goes through its steps together: the whole stack, or one client where stacks are slow.
+
+        On CPUs large convolutions are.
+        """
+        apart = self.setting.device.type == "cpu" and convolves_much(self.setting.task.training)
+        return [slice(at, at + 1) for at in range(count)] if apart else [slice(0, count)]
 
     def _bind(self, what: str = "server") -> Bind:
         """How the steps of such work become a program."""
@@ -305,24 +333,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _stepped_out(
-    phase: Phase,
-    site: Site | None,
-    given: Tree,
-    carry: Tree,
-    placed: Iterator[tuple[Place, ...]],
-    counts: np.ndarray,
-) -> Tree:
-    """The carry after all steps; whoever has finished leaves the stack at once."""
-    finished = []
-    for number, draws in enumerate(placed):
-        active = int((counts > number).sum())
-        if active < len(trees.leaves(carry)[0]):
-            finished.append(trees.rows(carry, slice(active, None)))
-            carry = trees.rows(carry, slice(0, active))
-        batches = tuple(site.batch(place.of(slice(0, active))) for place in draws) if site else ()
-        carry = stepped(phase.step, False, given, carry, batches, torch.arange(active))
-    return trees.concat([carry, *finished[::-1]]) if finished else carry
+def _joined(parts: list[Tree]) -> Tree:
+    return trees.concat(parts) if len(parts) > 1 else parts[0]
 
 
 def _with_index(function: Callable[[Tree, Tree], Tree], given: Tree, own: Tree, index: Tensor) -> Tree:
