@@ -4,7 +4,9 @@ Convolutions of images with one channel leave oneDNN little to do at a time, and
 all others have them last. As a product of the weights and what each tap of the window meets they are three to ten times
 as fast; with three channels they would be no faster. The way back through a pooling is a sum into scattered places for
 torch's compiler. With pairs down and across it is a question to each place, whether it is the largest of its window,
-and that is part of the loop that goes on from there.
+and that is part of the loop that goes on from there. The derivative of normalising groups of channels lays images out
+anew, channels first. Means over places for each channel, and then over a group's channels, need not, and neither do
+their derivatives; so this function is exchanged before it is differentiated.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as nnf
+from torch.overrides import TorchFunctionMode
 
 _ATEN = torch.ops.aten
 
@@ -72,6 +76,37 @@ TABLE: dict[Any, Callable[..., Any]] = {
     _ATEN.max_pool2d_with_indices.default: max_pool,
     _ATEN.max_pool2d_with_indices_backward.default: max_pool_backward,
 }
+
+
+class InPlainOperations(TorchFunctionMode):
+    """Has functions that torch would differentiate as a whole come down to operations first."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Does what a function does."""
+        if func is nnf.group_norm:
+            found = group_norm(*args, **(kwargs or {}))
+            if found is not NotImplemented:
+                return found
+        return func(*args, **(kwargs or {}))
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Any:
+    """`torch.nn.functional.group_norm` of images on a CPU, or NotImplemented for other tensors and for short floats."""
+    if input.device.type != "cpu" or input.ndim != 4 or input.dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    away = input - _group_means(input, num_groups)
+    scale = torch.rsqrt(_group_means(away * away, num_groups) + eps)
+    found = away * (scale if weight is None else scale * weight[:, None, None])
+    return found if bias is None else found + bias[:, None, None]
+
+
+def _group_means(x: Tensor, groups: int) -> Tensor:
+    """The mean of each image's groups of channels, for each channel [batch, channels, 1, 1]."""
+    batch, channels = x.shape[:2]
+    means = x.mean((2, 3)).view(batch, groups, -1).mean(2, keepdim=True)
+    return means.expand(batch, groups, channels // groups).reshape(batch, channels, 1, 1)
 
 
 def _has_one_channel(

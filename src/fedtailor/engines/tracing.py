@@ -56,7 +56,8 @@ def compiled(function: Callable[..., None], given: tuple[Tree, ...], name: str =
 def _to_compile(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
     """A function's list, for a compiler that knows what a draw comes down to; of operations that suit it best."""
     _have_draws_fused()
-    return followed(function, given, rewriting.TABLE)
+    with rewriting.InPlainOperations():
+        return followed(function, given, rewriting.TABLE)
 
 
 def _compiled_here(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
