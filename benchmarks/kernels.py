@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as nnf
 
 from fedtailor import kernels
-from fedtailor.convolution import Window, _turned
+from fedtailor.convolution import Window
 from fedtailor.engines.base import calculate_in_tf32
 
 BATCH, SIDE, INPUTS, OUTPUTS, TAPS, TURNS, TIMES = 20, 26, 32, 64, 3, 9, 20
@@ -32,7 +32,6 @@ def ways(clients: int, dtype: torch.dtype) -> dict[str, Way]:
         (clients, BATCH, *size, OUTPUTS),
     )
     x, w, g = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
-    back, turned = window.back(TAPS), _turned(w).contiguous()
     grouped_x, grouped_g = (each.permute(1, 0, 4, 2, 3).flatten(1, 2).contiguous() for each in (x, g))
     grouped_w = w.permute(0, 1, 4, 2, 3).flatten(0, 1).contiguous()
 
@@ -46,7 +45,7 @@ def ways(clients: int, dtype: torch.dtype) -> dict[str, Way]:
     return {
         "forward": lambda: kernels.convolve(x, w, size, window),
         "forward, cuDNN": forward,
-        "back by images": lambda: kernels.convolve(g, turned, (SIDE, SIDE), back),
+        "back by images": lambda: kernels.convolve_back(g, w, (SIDE, SIDE), window),
         "back by images, cuDNN": gradient([True, False, False]),
         "back by weights": lambda: kernels.correlate(x, g, plain, window),
         "back by weights, cuDNN": gradient([False, True, False]),

@@ -17,6 +17,7 @@ from fedtailor.convolution import (
     convolved,
     convolves_much,
     correlated,
+    returned,
     with_plain_convolutions,
     with_stacked_convolutions,
     works_on,
@@ -99,14 +100,15 @@ def test_a_stack_is_differentiated_as_torch_does_it(kind: Callable[[Loss], Any],
 
 @pytest.mark.parametrize(("stride", "pad", "side"), [(1, 0, 3), (2, 1, 3), (3, 0, 2), (2, 2, 5), (1, 0, 1)])
 def test_gradients_are_those_of_differences(stride: int, pad: int, side: int) -> None:
-    generator, window = draws(), Window(stride, 1, pad)
+    generator, window = draws(), Window(stride, pad)
     size = ((7 + 2 * pad - side) // stride + 1, (6 + 2 * pad - side) // stride + 1)
     shapes = {"x": (2, 2, 7, 6, 3), "w": (2, 2, side, side, 3), "g": (2, 2, *size, 2)}
     drawn = {
         name: torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
         for name, shape in shapes.items()
     }
-    for function, pair, of in ((convolved, ("x", "w"), size), (correlated, ("x", "g"), (side, side))):
+    ways = (convolved, ("x", "w"), size), (returned, ("g", "w"), (7, 6)), (correlated, ("x", "g"), (side, side))
+    for function, pair, of in ways:
         whole = partial(_with, function, of, window)
         given = tuple(drawn[name] for name in pair)
         assert torch.autograd.gradcheck(whole, given, check_forward_ad=True)

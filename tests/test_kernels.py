@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedtailor import keyed
-from fedtailor.convolution import Window, _turned, convolved, correlated, works_on
+from fedtailor.convolution import Window, convolved, works_on
 
 HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
 SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
@@ -18,13 +18,17 @@ SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
 
 
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(("precision", "most"), [("bf16", 1e-2), ("tf32", 1e-3), ("float32", 1e-5)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_kernels_do_what_double_precision_does(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_kernels_do_what_double_precision_does(
+    shape: tuple[int, ...], precision: str, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fedtailor import kernels
 
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     clients, batch, height, width, inputs, outputs, side, stride, pad = shape
-    window = Window(stride, 1, pad)
+    window = Window(stride, pad)
     size = ((height + 2 * pad - side) // stride + 1, (width + 2 * pad - side) // stride + 1)
     generator = torch.Generator("cuda").manual_seed(0)
     x, w, g = (
@@ -38,17 +42,12 @@ def test_kernels_do_what_double_precision_does(shape: tuple[int, ...], dtype: to
     exact = [each.double().cpu().requires_grad_() for each in (x, w)]
     result = convolved(exact[0], exact[1], size, window)
     by_x, by_w = torch.autograd.grad(result, exact, g.double().cpu())
-    back = kernels.convolve(g, _turned(w).contiguous(), (height, width), window.back(side))
-    spread = window.back(side)  # as second derivatives have it, with zeros between places where a window skips some
-    found = (
-        *(kernels.convolve(x, w, size, window), back, kernels.correlate(x, g, (side, side), window)),
-        kernels.correlate(g, x, (side, side), spread),
-    )
-    by_spread = correlated(g.double().cpu(), exact[0].detach(), (side, side), spread)
-    for own, expected in zip(found, (result, by_x, by_w, by_spread), strict=True):
+    back, side_by_side = kernels.convolve_back(g, w, (height, width), window), (side, side)
+    found = kernels.convolve(x, w, size, window), back, kernels.correlate(x, g, side_by_side, window)
+    for own, expected in zip(found, (result, by_x, by_w), strict=True):
         assert own.dtype == dtype
         gap = (own.double().cpu() - expected).norm() / expected.norm()
-        assert gap < (1e-2 if dtype == torch.bfloat16 else 1e-3)
+        assert gap < most
 
 
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")

@@ -1,8 +1,10 @@
 """Convolutions that stay one operation when `vmap` gives every client weights of its own.
 
 torch turns such a stack into a grouped convolution, which GPU libraries work off group by group. Here it is one product
-for all clients (see `kernels`), with derivatives of any order: a convolution is linear in its images and in its
-weights, and both derivatives are such convolutions again.
+for all clients (see `kernels`), with derivatives of any order. What a convolution of images x under weights w has to do
+with a gradient g by its result is one number that is linear in all three, so there are three operations, each the
+derivative of that number by one of them: `convolved` (by g), `returned` (by x) and `correlated` (by w). The derivatives
+of each are the other two.
 """
 
 from importlib.util import find_spec
@@ -21,12 +23,7 @@ class Window(NamedTuple):
     """How a window moves over images, the same way down and across."""
 
     stride: int = 1
-    dilate: int = 1  # of the images: zeros stand between their places
     pad: int = 0
-
-    def back(self, side: int) -> "Window":
-        """That of the way back, of a window so long: strides become zeros between places, and zeros strides."""
-        return Window(self.dilate, self.stride, side - 1 - self.pad)
 
 
 def with_stacked_convolutions(model: nn.Module) -> nn.Module:
@@ -64,7 +61,7 @@ class Convolution(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """What `nn.Conv2d` gives, laid out with the channels last."""
-        window, images = Window(self.stride[0], 1, _padding(self)), input.permute(0, 2, 3, 1)[None]
+        window, images = Window(self.stride[0], _padding(self)), input.permute(0, 2, 3, 1)[None]
         size = (_after(input.shape[2], self), _after(input.shape[3], self))
         found = convolved(images, self.weight.permute(0, 2, 3, 1)[None], size, window)[0].permute(0, 3, 1, 2)
         return found if self.bias is None else found + self.bias[:, None, None]
@@ -76,20 +73,16 @@ def convolved(x: Tensor, w: Tensor, size: Size, window: Window) -> Tensor:
     return found
 
 
+def returned(g: Tensor, w: Tensor, size: Size, window: Window) -> Tensor:
+    """The gradient of `convolved` by its images, whose height and width are `size`, from that by its result, g."""
+    found: Tensor = _Returned.apply(g, w, size, window)  # type: ignore[no-untyped-call]
+    return found
+
+
 def correlated(x: Tensor, g: Tensor, size: Size, window: Window) -> Tensor:
     """The gradient of `convolved` by its weights, whose height and width are `size`, from that by its result, g."""
     found: Tensor = _Correlated.apply(x, g, size, window)  # type: ignore[no-untyped-call]
     return found
-
-
-def _by_images(x: Tensor, w: Tensor, g: Tensor, window: Window) -> Tensor:
-    """The gradient of `convolved` by its images, from that by its result, g: the way back."""
-    return convolved(g, _turned(w), _size(x), window.back(w.shape[2]))
-
-
-def _turned(w: Tensor) -> Tensor:
-    """The weights of the way back."""
-    return w.flip(2, 3).transpose(1, 4)
 
 
 def _size(images: Tensor) -> Size:
@@ -97,7 +90,7 @@ def _size(images: Tensor) -> Size:
 
 
 class _Bilinear(torch.autograd.Function):
-    """What convolutions and correlations have in common as functions of two tensors, a size and a window."""
+    """What the three have in common as functions of two tensors, a size and a window."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -141,9 +134,27 @@ class _Convolved(_Bilinear):
         if g is None:
             return None, None, None, None
         (x, w), needed = ctx.saved_tensors, ctx.needs_input_grad
-        by_x = _by_images(x, w, g, ctx.window) if needed[0] else None
+        by_x = returned(g, w, _size(x), ctx.window) if needed[0] else None
         by_w = correlated(x, g, _size(w), ctx.window) if needed[1] else None
         return by_x, by_w, None, None
+
+
+class _Returned(_Bilinear):
+    @staticmethod
+    def forward(g: Tensor, w: Tensor, size: Size, window: Window) -> Tensor:
+        """All clients at once."""
+        found: Tensor = _return(g.contiguous(), w.contiguous(), list(size), list(window))
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, x: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """By what came back and by the weights, from that by the images, x."""
+        if x is None:
+            return None, None, None, None
+        (g, w), needed = ctx.saved_tensors, ctx.needs_input_grad
+        by_g = convolved(x, w, _size(g), ctx.window) if needed[0] else None
+        by_w = correlated(x, g, _size(w), ctx.window) if needed[1] else None
+        return by_g, by_w, None, None
 
 
 class _Correlated(_Bilinear):
@@ -154,12 +165,14 @@ class _Correlated(_Bilinear):
         return found
 
     @staticmethod
-    def backward(ctx: Any, v: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """By the images and by what came back, from that by the weights, v."""
-        if v is None:
+    def backward(ctx: Any, w: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
+        """By the images and by what came back, from that by the weights, w."""
+        if w is None:
             return None, None, None, None
-        x, g = ctx.saved_tensors
-        return _by_images(x, v, g, ctx.window), convolved(x, v, _size(g), ctx.window), None, None
+        (x, g), needed = ctx.saved_tensors, ctx.needs_input_grad
+        by_x = returned(g, w, _size(x), ctx.window) if needed[0] else None
+        by_g = convolved(x, w, _size(g), ctx.window) if needed[1] else None
+        return by_x, by_g, None, None
 
 
 @torch.library.custom_op("fedtailor::convolve", mutates_args=())
@@ -167,12 +180,23 @@ def _convolve(x: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tenso
     if x.is_cuda:
         from fedtailor.kernels import convolve
 
-        return convolve(x, w, (size[0], size[1]), (window[0], window[1], window[2]))
-    stacked, (clients, batch) = _spread(x, w.shape[2:4], size, Window(*window)), x.shape[:2]
-    weights = w.permute(0, 1, 4, 2, 3).flatten(0, 1)
-    found = nnf.conv2d(stacked.transpose(0, 1).flatten(1, 2), weights, stride=window[0], groups=clients)
-    apart = found.reshape(batch, clients, -1, *size)
-    return apart.permute(1, 0, 3, 4, 2).contiguous()
+        return convolve(x, w, (size[0], size[1]), (window[0], window[1]))
+    stride, pad = window
+    return _apart(nnf.conv2d(_grouped(x), _filters(w), None, stride, pad, groups=len(x)), len(x))
+
+
+@torch.library.custom_op("fedtailor::convolve_back", mutates_args=())
+def _return(g: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
+    if g.is_cuda:
+        from fedtailor.kernels import convolve_back
+
+        return convolve_back(g, w, (size[0], size[1]), (window[0], window[1]))
+    stride, pad = window
+    reached = [
+        _reach(given, stride) + side - 1 - 2 * pad for given, side in zip(g.shape[2:4], w.shape[2:4], strict=True)
+    ]
+    unseen = [whole - each for whole, each in zip(size, reached, strict=True)]
+    return _apart(nnf.conv_transpose2d(_grouped(g), _filters(w), None, stride, pad, unseen, len(g)), len(g))
 
 
 @torch.library.custom_op("fedtailor::correlate", mutates_args=())
@@ -180,16 +204,15 @@ def _correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tens
     if x.is_cuda:
         from fedtailor.kernels import correlate
 
-        return correlate(x, g, (size[0], size[1]), (window[0], window[1], window[2]))
-    stacked = _spread(x, size, g.shape[2:4], Window(*window))
-    taps = [
-        stacked[..., down : down + _reach(g.shape[2], window[0]) : window[0], right:][
-            ..., : _reach(g.shape[3], window[0]) : window[0]
-        ]
-        for down in range(size[0])
-        for right in range(size[1])
+        return correlate(x, g, (size[0], size[1]), (window[0], window[1]))
+    stride, pad = window
+    around = nnf.pad(x, (0, 0, pad, pad, pad, pad))
+    down, right = (_reach(each, stride) for each in g.shape[2:4])
+    found = [
+        torch.einsum("cbhwi,cbhwo->coi", around[:, :, i : i + down : stride, j : j + right : stride], g)
+        for i in range(size[0])
+        for j in range(size[1])
     ]
-    found = [torch.einsum("cbihw,cbhwo->coi", tap, g) for tap in taps]
     return torch.stack(found, 2).reshape(len(x), g.shape[4], *size, x.shape[4])
 
 
@@ -198,20 +221,30 @@ def _(x: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
     return x.new_empty(*x.shape[:2], *size, w.shape[1])
 
 
+@_return.register_fake
+def _(g: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
+    return g.new_empty(*g.shape[:2], *size, w.shape[4])
+
+
 @_correlate.register_fake
 def _(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tensor:
     return x.new_empty(x.shape[0], g.shape[4], *size, x.shape[4])
 
 
-def _spread(x: Tensor, sides: Any, size: Any, window: Window) -> Tensor:
-    """Images [clients, batch, inputs, height, width] with the zeros between and around them that windows meet."""
-    clients, batch, height, width, inputs = x.shape
-    lengths = [_reach(each, window.stride) + side - 1 for each, side in zip(size, sides, strict=True)]
-    between = [(each - 1) * window.dilate + 1 for each in (height, width)]
-    apart = x.new_zeros(clients, batch, inputs, *between)
-    apart[..., :: window.dilate, :: window.dilate] = x.permute(0, 1, 4, 2, 3)
-    behind = [length - each - window.pad for length, each in zip(lengths, between, strict=True)]
-    return nnf.pad(apart, (window.pad, behind[1], window.pad, behind[0]))
+def _grouped(images: Tensor) -> Tensor:
+    """Images as grouped convolutions take them: [batch, clients x channels, height, width]."""
+    return images.permute(1, 0, 4, 2, 3).flatten(1, 2)
+
+
+def _filters(w: Tensor) -> Tensor:
+    """Weights as grouped convolutions take them: [clients x outputs, inputs, height, width]."""
+    return w.permute(0, 1, 4, 2, 3).flatten(0, 1)
+
+
+def _apart(images: Tensor, clients: int) -> Tensor:
+    """Images of a grouped convolution as they lie here: [clients, batch, height, width, channels]."""
+    apart = images.reshape(len(images), clients, -1, *images.shape[2:])
+    return apart.permute(1, 0, 3, 4, 2).contiguous()
 
 
 def _reach(count: int, stride: int) -> int:

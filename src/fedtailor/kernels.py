@@ -2,10 +2,10 @@
 """Triton kernels: convolutions of a whole stack of clients, each with weights of its own, and random bits.
 
 Images are [clients, batch, height, width, channels] and weights [clients, outputs, height, width, inputs], contiguous.
-Both of their kernels are products of matrices whose left one is never made: its rows are places of images, its columns
-taps of the window times channels, and its entries are read where they lie. Sums are kept in float32. Weights lie as
-matrix units want them for tf32, what is summed over last: else a product would turn them first, and take twice as long.
-Random bits are those of `keyed`.
+They are products of matrices whose left one is never made: its rows are places of images, its columns taps of the
+window times channels, and its entries are read where they lie. Sums are kept in float32. Weights lie as matrix units
+want them for tf32, what is summed over last: else a product would turn them first, and take twice as long. Windows are
+(stride, pad). Random bits are those of `keyed`.
 """
 
 import torch
@@ -15,9 +15,41 @@ from torch import Tensor
 
 _PROGRAMS = 528
 """Programs that keep a large GPU busy: four for each of its multiprocessors."""
+_MOST = 1 << 26
+"""Numbers that a product may leave behind for a moment."""
 
 
-def convolve(x: Tensor, w: Tensor, size: tuple[int, int], window: tuple[int, int, int]) -> Tensor:
+def convolve(x: Tensor, w: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
+    """y[h, w] = sum over taps of x[h stride + tap - pad] w[tap], where that is a place of x."""
+    return _convolved(x, w, size, window[0], 1, window[1])
+
+
+def convolve_back(g: Tensor, w: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
+    """x[h, w] = sum over taps of g[(h + pad - tap) / stride] w[tap]: the gradient of `convolve` by images.
+
+    Where there are few inputs, each place of g is multiplied by all taps at once and the products are summed where they
+    fall: less is read than by a convolution the other way round, which reads each place of g once for every tap.
+    """
+    (stride, pad), (outputs, side, _, inputs) = window, w.shape[1:]
+    if 2 * inputs > outputs:
+        return _convolved(g, w.flip(2, 3).transpose(1, 4).contiguous(), size, 1, stride, side - 1 - pad)
+    clients, batch, height, width = g.shape[:4]
+    x = g.new_empty(clients, batch, *size, inputs)
+    rows, products = batch * size[0] * size[1], batch * height * width * w[0, 0].numel()
+    if x.numel() == 0 or products == 0:
+        return x.zero_()
+    most = max(1, _MOST // products)
+    for begin in range(0, clients, most):
+        of, by, to = (each[begin : begin + most] for each in (g, w, x))
+        shares = torch.bmm(of.flatten(1, 3), by.flatten(2))
+        _gather[(triton.cdiv(len(of) * rows, 32),)](
+            shares, to, len(of) * rows, *size, height, width, inputs, side, side, stride, pad, 32, _above(inputs),
+            num_warps=4,
+        )  # fmt: skip
+    return x
+
+
+def _convolved(x: Tensor, w: Tensor, size: tuple[int, int], stride: int, dilate: int, pad: int) -> Tensor:
     """y[h, w] = sum over taps of x[(h stride + tap - pad) / dilate] w[tap], where that is a place of x."""
     clients, batch, height, width, inputs = x.shape
     outputs = w.shape[1]
@@ -25,38 +57,50 @@ def convolve(x: Tensor, w: Tensor, size: tuple[int, int], window: tuple[int, int
     rows = batch * size[0] * size[1]
     if y.numel() == 0:
         return y
-    tall, wide = 64, min(_above(outputs), 64)
-    deep = min(_above(w.shape[2] * w.shape[3] * inputs), 16 if wide < 64 and x.dtype == torch.bfloat16 else 32)
+    wide = min(_above(outputs), 64)
+    across, small = triton.cdiv(outputs, wide), wide < 64 and x.dtype == torch.bfloat16
+    tall = 128 if wide == 64 and clients * across * triton.cdiv(rows, 128) >= _PROGRAMS else 64
+    deep = min(_above(w.shape[2] * w.shape[3] * inputs), 16 if small else 32)
     deep = min(deep, _whole(inputs)) if _whole(inputs) >= 16 else deep
-    grid = (triton.cdiv(rows, tall) * triton.cdiv(outputs, wide), clients)
+    grid = (triton.cdiv(rows, tall) * across, clients)
     _convolve[grid](
-        x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[2:4], *window,
-        tall, wide, deep, inputs % deep == 0, _precision(x), num_warps=4, num_stages=3,
+        x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[2:4], stride, dilate, pad,
+        tall, wide, deep, inputs % deep == 0, _precision(x), num_warps=4, num_stages=3 if small else 4,
     )  # fmt: skip
     return y
 
 
-def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, int, int]) -> Tensor:
-    """w[tap] = sum over places of x[(h stride + tap - pad) / dilate] g[h, w]: the gradient of `convolve` by weights."""
+def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, int]) -> Tensor:
+    """w[tap] = sum over places of x[h stride + tap - pad] g[h, w]: the gradient of `convolve` by weights.
+
+    Here both factors lie the wrong way for tf32, so float32 is split into two bf16, whose products may lie as they do:
+    in three products rather than one, half the time and four more bits.
+    """
     clients, batch, height, width, inputs = x.shape
     outputs, taps = g.shape[4], size[0] * size[1]
     rows = batch * g.shape[2] * g.shape[3]
-    tall, wide, deep = (
-        min(_above(taps * inputs), 128 if x.dtype == torch.bfloat16 else 64),
-        min(_above(outputs), 64),
-        32,
-    )
+    halves = x.dtype == torch.float32 and _precision(x) == "tf32" and taps * inputs > 64
+    tall = min(_above(taps * inputs), 128 if x.dtype == torch.bfloat16 else 64)
+    wide, deep = min(_above(outputs), 64), 32
     tiles = triton.cdiv(taps * inputs, tall) * triton.cdiv(outputs, wide)
     parts = max(1, min(triton.cdiv(_PROGRAMS, tiles * clients), triton.cdiv(rows, 4 * deep)))
     share = triton.cdiv(triton.cdiv(rows, parts), deep) * deep
     sums = torch.zeros if rows == 0 else torch.empty
     found = sums((clients, parts, outputs, *size, inputs), dtype=torch.float32, device=x.device)
     if found.numel() and rows:
+        factors = (*_halved(x), *_halved(g)) if halves else (x, x, g, g)
         _correlate[(tiles, parts, clients)](
-            x, g, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
-            tall, wide, deep, _precision(x), num_warps=4, num_stages=3,
+            *factors, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
+            tall, wide, deep, halves, _precision(x), num_warps=4, num_stages=3,
         )  # fmt: skip
     return found.sum(1).to(x.dtype)
+
+
+def _halved(x: Tensor) -> tuple[Tensor, Tensor]:
+    """What bf16 keeps of float32, and what it keeps of the rest."""
+    high, low = (torch.empty_like(x, dtype=torch.bfloat16) for _ in range(2))
+    _halve[(triton.cdiv(x.numel(), 2048),)](x, high, low, x.numel(), 2048, num_warps=8)
+    return high, low
 
 
 def mix(key: Tensor, counters: Tensor, folding: int) -> Tensor:
@@ -146,10 +190,10 @@ def _convolve(
 
 @triton.jit
 def _correlate(
-    x, g, found, rows, share: tl.constexpr, height, width, out_height, out_width,
+    x, x_low, g, g_low, found, rows, share: tl.constexpr, height, width, out_height, out_width,
     inputs: tl.constexpr, outputs: tl.constexpr, tap_rows: tl.constexpr, tap_columns: tl.constexpr,
-    stride: tl.constexpr, dilate: tl.constexpr, pad: tl.constexpr,
-    tall: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, precision: tl.constexpr,
+    stride: tl.constexpr, pad: tl.constexpr,
+    tall: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, halves: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
     """A tile of `tall` taps times channels and `wide` outputs, summed over one share of the places."""
     across, columns = tl.cdiv(outputs, wide), tap_rows * tap_columns * inputs
@@ -158,8 +202,8 @@ def _correlate(
     out = tl.program_id(0) % across * wide + tl.arange(0, wide)
     tap, channel, whole = column // inputs, column % inputs, height * width * inputs
     down, right = tap // tap_columns - pad, tap % tap_columns - pad
-    x += client * (rows // (out_height * out_width)) * whole
-    g += client * rows * outputs
+    before, before_g = client * (rows // (out_height * out_width)) * whole, client * rows * outputs
+    x, x_low, g, g_low = x + before, x_low + before, g + before_g, g_low + before_g
     shift = (down * width + right) * inputs + channel
     total = tl.zeros((tall, wide), tl.float32)
     for begin in range(0, share, deep):
@@ -167,22 +211,57 @@ def _correlate(
         image, place = row // (out_height * out_width), row % (out_height * out_width)
         top, left = place // out_width * stride, place % out_width * stride
         seen = (row < rows)[:, None] & (column < columns)[None, :]
-        if dilate > 1:
-            at, seen = _places(
-                top[:, None] + down[None, :], left[:, None] + right[None, :], seen, height, width, dilate, pad
-            )
-            met = image[:, None] * whole + at * inputs + channel[None, :]
-        else:
-            if pad != 0:
-                h, w = top[:, None] + down[None, :], left[:, None] + right[None, :]
-                seen = seen & (h >= 0) & (w >= 0) & (h < height) & (w < width)
-            met = (image * whole + (top * width + left) * inputs)[:, None] + shift[None, :]
+        if pad != 0:
+            h, w = top[:, None] + down[None, :], left[:, None] + right[None, :]
+            seen = seen & (h >= 0) & (w >= 0) & (h < height) & (w < width)
+        met = (image * whole + (top * width + left) * inputs)[:, None] + shift[None, :]
         a = tl.load(x + met, seen, 0.0)
-        b = tl.load(g + row[:, None] * outputs + out[None, :], (row < rows)[:, None] & (out < outputs)[None, :], 0.0)
-        total = tl.dot(tl.trans(a), b, total, input_precision=precision)
+        known, at_g = (row < rows)[:, None] & (out < outputs)[None, :], row[:, None] * outputs + out[None, :]
+        b = tl.load(g + at_g, known, 0.0)
+        if halves:
+            a_low, b_low = tl.load(x_low + met, seen, 0.0), tl.load(g_low + at_g, known, 0.0)
+            total = tl.dot(tl.trans(a), b, total)
+            total = tl.dot(tl.trans(a_low), b, total)
+            total = tl.dot(tl.trans(a), b_low, total)
+        else:
+            total = tl.dot(tl.trans(a), b, total, input_precision=precision)
     found += (client * tl.num_programs(1) + part) * columns * outputs
     to = found + out[:, None] * columns + column[None, :]
     tl.store(to, tl.trans(total), (out < outputs)[:, None] & (column < columns)[None, :])
+
+
+@triton.jit
+def _gather(
+    shares, x, rows, height, width, out_height, out_width,
+    inputs: tl.constexpr, tap_rows: tl.constexpr, tap_columns: tl.constexpr, stride: tl.constexpr, pad: tl.constexpr,
+    tall: tl.constexpr, wide: tl.constexpr,
+):  # fmt: skip
+    """`tall` places of images, each the sum of its shares in the products of places with taps."""
+    row = tl.program_id(0).to(tl.int64) * tall + tl.arange(0, tall)
+    image, place = row // (height * width), row % (height * width)
+    h, w, channel = place // width + pad, place % width + pad, tl.arange(0, wide)
+    total = tl.zeros((tall, wide), tl.float32)
+    for tap in tl.static_range(tap_rows * tap_columns):
+        down, right = h - tap // tap_columns, w - tap % tap_columns
+        inside = (row < rows) & (down >= 0) & (right >= 0)
+        if stride > 1:
+            inside = inside & (down % stride == 0) & (right % stride == 0)
+            down, right = down // stride, right // stride
+        inside = inside & (down < out_height) & (right < out_width)
+        at = ((image * out_height + down) * out_width + right) * (tap_rows * tap_columns * inputs) + tap * inputs
+        known = inside[:, None] & (channel < inputs)[None, :]
+        total += tl.load(shares + at[:, None] + channel[None, :], known, 0.0).to(tl.float32)
+    to = x + row[:, None] * inputs + channel[None, :]
+    tl.store(to, total.to(x.dtype.element_ty), (row < rows)[:, None] & (channel < inputs)[None, :])
+
+
+@triton.jit
+def _halve(x, high, low, size, many: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * many + tl.arange(0, many)
+    whole = tl.load(x + at, at < size, 0.0)
+    rounded = whole.to(tl.bfloat16)
+    tl.store(high + at, rounded, at < size)
+    tl.store(low + at, (whole - rounded.to(tl.float32)).to(tl.bfloat16), at < size)
 
 
 @triton.jit
