@@ -1,5 +1,7 @@
 """Kernels on a GPU: torch's own convolutions in double precision, and bits drawn on the CPU, are the oracles."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -21,11 +23,12 @@ SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 1e-2), ("tf32", 1e-3), ("float32", 1e-5)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernels_do_what_double_precision_does(
-    shape: tuple[int, ...], precision: str, most: float, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, ...], precision: str, most: float, request: pytest.FixtureRequest
 ) -> None:
     from fedtailor import kernels
 
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     clients, batch, height, width, inputs, outputs, side, stride, pad = shape
     window = Window(stride, pad)
