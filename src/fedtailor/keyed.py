@@ -16,7 +16,7 @@ a compiler may keep an overflowing sum in a wider register.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any, TypeVar
@@ -233,11 +233,9 @@ def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0: Int = k0 + counter[0]
     x1: Int = k1 + counter[1]
-    turned, stored = _WAYS.get(type(x1), (_turned_tensor, _stored))
+    mix = _MIXING.get(type(x1), _mix_tensors)
     for block in range(5):
-        for r in _ROTATIONS[block % 2]:
-            x0 = x0 + x1
-            x1 = stored(turned(x1, r) ^ x0)
+        x0, x1 = mix(x0, x1, _ROTATIONS[block % 2])
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
@@ -297,25 +295,33 @@ def _has_kernels() -> bool:
     return torch.version.hip is None and find_spec("triton") is not None
 
 
-def _turned_array(x: Array, r: int) -> Array:
-    """Words with their bits moved up by r, and those that fall out below again."""
-    return x << r | x >> (32 - r)
+def _mix_arrays(x0: Array, x1: Array, turns: Iterable[int]) -> tuple[Array, Array]:
+    """Four rounds, written over the words, which are nobody else's. Bits that a turn moves out above come in below."""
+    up = np.empty_like(x1)
+    for r in turns:
+        np.add(x0, x1, x0)
+        np.left_shift(x1, r, up)
+        np.right_shift(x1, 32 - r, x1)
+        np.bitwise_or(x1, up, x1)
+        np.bitwise_xor(x1, x0, x1)
+    return x0, x1
 
 
-def _turned_int(x: int, r: int) -> int:
-    x &= 0xFFFFFFFF
-    return x << r | x >> (32 - r)
+def _mix_ints(x0: int, x1: int, turns: Iterable[int]) -> tuple[int, int]:
+    for r in turns:
+        x0, x1 = x0 + x1, x1 & 0xFFFFFFFF
+        x1 = (x1 << r | x1 >> (32 - r)) ^ x0
+    return x0, x1
 
 
-def _turned_tensor(x: Tensor, r: int) -> Tensor:
-    return (x << r) | ((x >> (32 - r)) & ((1 << r) - 1))
+def _mix_tensors(x0: Tensor, x1: Tensor, turns: Iterable[int]) -> tuple[Tensor, Tensor]:
+    for r in turns:
+        x0 = x0 + x1
+        x1 = _stored(((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0)
+    return x0, x1
 
 
-def _itself(x: Int) -> Int:
-    return x
-
-
-_WAYS: dict[type, Any] = {np.ndarray: (_turned_array, _itself), int: (_turned_int, _itself)}
+_MIXING: dict[type, Any] = {np.ndarray: _mix_arrays, int: _mix_ints}
 
 
 def _stored(x: Tensor) -> Tensor:

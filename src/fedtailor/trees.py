@@ -3,7 +3,7 @@
 Functions never change what they are given. "Stacked" trees carry one more leading dimension: a row per client.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 import torch
@@ -18,10 +18,11 @@ T = TypeVar("T")
 def leaves(tree: Tree) -> list[Tensor]:
     """The tensors of a tree, in a fixed order."""
     kind = type(tree)
-    if kind is dict:
-        return [leaf for member in tree.values() for leaf in ((member,) if type(member) is Tensor else leaves(member))]
-    if kind is tuple or hasattr(tree, "_fields"):
-        return [leaf for member in tree for leaf in leaves(member)]
+    if kind is Tensor:
+        return [tree]
+    if kind is dict or kind is tuple or hasattr(tree, "_fields"):
+        members = tree.values() if kind is dict else tree
+        return [leaf for member in members for leaf in ((member,) if type(member) is Tensor else leaves(member))]
     return tree_leaves(tree)
 
 
@@ -62,11 +63,22 @@ def _applied(function: Callable[..., Tensor], tree: Tree, others: tuple[Tree, ..
 
 def rebuild(like: T, tensors: Sequence[Tensor]) -> T:
     """A tree of the shape of `like` with other leaves."""
-    if len(tensors) != len(leaves(like)):
-        raise ValueError(f"rebuild: a tree of {len(leaves(like))} leaves cannot be made of {len(tensors)}.")
-    others = iter(tensors)
-    result: T = apply(lambda leaf: next(others), like)
+    count = len(leaves(like))
+    if len(tensors) != count:
+        raise ValueError(f"rebuild: a tree of {count} leaves cannot be made of {len(tensors)}.")
+    result: T = _refilled(like, iter(tensors))
     return result
+
+
+def _refilled(tree: Tree, others: Iterator[Tensor]) -> Tree:
+    kind = type(tree)
+    if kind is dict:
+        return {
+            name: next(others) if type(member) is Tensor else _refilled(member, others) for name, member in tree.items()
+        }
+    if isinstance(tree, tuple):
+        return _like_tuple(tree, [_refilled(member, others) for member in tree])
+    return tree_map(lambda _: next(others), tree) if kind is not Tensor else next(others)
 
 
 def add(a: T, b: T, scale: float | Tensor = 1.0) -> T:
@@ -141,7 +153,12 @@ def rows(stacked: T, index: Tensor | slice) -> T:
 
 def weighted_sum(stacked: T, weights: Tensor) -> T:
     """The sum over rows, each times its weight."""
-    return apply(lambda x: torch.tensordot(weights.to(x.dtype), x, dims=1), stacked)
+    return apply(lambda x: _weighted_sum(x, weights[None].to(x.dtype)), stacked)
+
+
+def _weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
+    shape = x.shape[1:]
+    return torch.mm(weights, x.reshape(len(x), shape.numel())).reshape(shape)
 
 
 def part(tree: Tree, names: frozenset[str], inside: bool) -> Tree:
@@ -175,8 +192,11 @@ def all_finite(tree: Tree) -> bool:
 
 def finite(tree: Tree) -> Tensor:
     """Whether no leaf holds a NaN or an infinity, as a tensor that need not be waited for."""
-    found = [torch.isfinite(leaf).all() for leaf in leaves(tree)]
-    return torch.stack(found).all() if found else torch.ones((), dtype=torch.bool)
+    found = [leaf for leaf in leaves(tree) if leaf.is_floating_point()]
+    if not found:
+        return torch.ones((), dtype=torch.bool)
+    zeros = torch._foreach_mul(found, 0.0)  # but infinity times 0 is a NaN; all leaves at once: a few operations
+    return (torch.stack(torch._foreach_norm(zeros, 1)) == 0).all()
 
 
 def to(tree: T, device: torch.device) -> T:

@@ -18,7 +18,7 @@ from fedtailor.data.shuffling import Ints, Permutations, count_within, permuted
 from fedtailor.errors import require
 from fedtailor.types import Draw, Plan
 
-_ORDER, _NOISE = 0, 1  # what a draw's key is folded with: the order of examples, and what the step itself draws
+_PURPOSES = np.array([[0], [1]])  # what a draw's key is folded with: for the order of examples, and for the step's own
 _PLACES = 1 << 21  # how many places in batches are laid out at a time
 _SPREAD = 1 << 16  # how many of them, with those of whoever has finished, are handed out at a time
 
@@ -162,7 +162,7 @@ class _Stream:
         self.width = _width(draw, self._sizes, full_width)
         self._size, self._index, self._offsets = draw.size or 0, split.index, np.asarray(split.offsets[who])
         self._an_epoch = np.maximum(_batches_an_epoch(draw, self._sizes), 1)
-        self._order, self._noise = keyed.fold(keys, _ORDER), keyed.fold(keys, _NOISE)
+        self._order, self._noise = keyed.fold(keys, _PURPOSES)
         self._known: Permutations | None = None
         shape = (len(who), self.width)
         first = np.broadcast_to(self._rows(self._offsets)[:, None], shape)

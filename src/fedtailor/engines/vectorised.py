@@ -96,14 +96,14 @@ class Vectorised:
 
     def serve(self, state: State, gathered: Gathered, number: int) -> State:
         """Does the server's work on what was gathered."""
-        key = self.setting.keys("server", number, [0])[0]
         work = self.setting.method.server
         with telling(f"{self.setting.method.name}: server work", number, "the server"), _quiet():
             if not self._static:
+                key = self.setting.keys("server", number, [0])[0]
                 return alone(work, state, gathered, self._server, 0, key)  # type: ignore[no-any-return]
             carry = self._once(work.start)(state, gathered)
             for place, phase in enumerate(work.phases):
-                keys = torch.from_numpy(keyed.fold(key[None].numpy(), place))
+                keys = torch.from_numpy(keyed.fold(self.setting.keys("server", number, [0]).numpy(), place))
                 one = trees.apply(_as_row, carry)
                 carry = trees.row(self._phase(phase, state, one, np.array([0]), keys, self._server, self._bind()), 0)
             return self._once(work.finish)(state, carry)  # type: ignore[no-any-return]
