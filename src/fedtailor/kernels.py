@@ -74,7 +74,7 @@ def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, in
     """w[tap] = sum over places of x[h stride + tap - pad] g[h, w]: the gradient of `convolve` by weights.
 
     Here both factors lie the wrong way for tf32, so float32 is split into two bf16, whose products may lie as they do:
-    in three products rather than one, half the time and four more bits.
+    in three products rather than one, less than half the time, and more exact.
     """
     clients, batch, height, width, inputs = x.shape
     outputs, taps = g.shape[4], size[0] * size[1]
