@@ -70,6 +70,16 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 # The generator
 
 
+@pytest.fixture(params=["compiled", "plain"])
+def of_arrays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are drawn by compiled code, where there is a compiler, and by NumPy's operations."""
+    if request.param == "plain":
+        monkeypatch.setattr(keyed, "_native", lambda: None)
+    elif keyed._native() is None:
+        pytest.skip("needs a compiler of C++")
+
+
+@pytest.mark.usefixtures("of_arrays")
 def test_arrays_choose_what_tensors_choose() -> None:
     for number, (n, k) in enumerate(((0, 0), (9, 0), (5, 5), (8, 2), (9, 2), (1000, 30), (10**12, 7))):
         own = key(7, number)
@@ -305,9 +315,25 @@ if __name__ == "__main__":
     check_compiled()
 
 
+@pytest.mark.usefixtures("of_arrays")
 @pytest.mark.parametrize("name", [0, 7, -1, 2**40 + 3, -(2**63), 2**64 - 1, "word"])
 def test_arrays_of_keys_fold_and_draw_as_tensors_do(name: int | str) -> None:
     keys, counters = key(2**62 + 5, "arrays", torch.arange(9)), torch.arange(-3, 2**40, 2**33 + 7)
     assert fold(keys.numpy(), name).tolist() == fold(keys, name).tolist()
     assert fold(keys.numpy()[:, None], counters.numpy()).tolist() == fold(keys[:, None], counters).tolist()
     assert words(keys.numpy()[:, None], counters.numpy()).tolist() == words(keys[:, None], counters).tolist()
+
+
+@pytest.mark.usefixtures("of_arrays")
+@pytest.mark.parametrize(
+    "shapes", [((), (3,)), ((1,), (0,)), ((1, 1), (4,)), ((5, 1), (1, 3)), ((2, 3), (3,)), ((4,), (4,)), ((0,), (0,))]
+)
+def test_arrays_broadcast_as_tensors_do(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes)
+    turned = np.asfortranarray(counters.numpy())  # as it lies in memory does not matter
+    for whose in (counters.numpy(), turned):
+        drawn, expected = words(keys.numpy(), whose), words(keys, counters)
+        assert drawn.dtype == np.int64
+        assert drawn.shape == expected.shape
+        assert drawn.tolist() == expected.tolist()

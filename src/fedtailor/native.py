@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from fedtailor.data.place import folder
+from fedtailor.place import folder
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"
 """The variable that says where torch keeps compiled code."""

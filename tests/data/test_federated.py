@@ -25,10 +25,10 @@ from divided import (
 from fedtailor.data import add, dataset, load
 from fedtailor.data.dividing import knowing_people
 from fedtailor.data.options import RULES
-from fedtailor.data.place import folder
 from fedtailor.data.sets import stored
 from fedtailor.data.store import Scenario, Stored
 from fedtailor.errors import InputError
+from fedtailor.place import folder
 
 pytest_plugins = ["places"]
 

@@ -12,11 +12,11 @@ from set_files import Write
 from divided import add_people, images_of, real, saved, served
 from fedtailor.data import OWN, SOURCES, add, add_own, from_npz, installed, load, source_of
 from fedtailor.data.blocks import Block
-from fedtailor.data.place import folder
 from fedtailor.data.sets import KNOWN, attributes_of, stored
 from fedtailor.data.sets.known import BUILT_IN
 from fedtailor.data.sets.texts import WORDS
 from fedtailor.errors import InputError
+from fedtailor.place import folder
 
 pytest_plugins = ["places"]
 

@@ -183,17 +183,20 @@ class Setting:
 class Collector:
     """Turns changes, as they arrive, into the one change that the server works with.
 
-    Without a `combine` rule only the running weighted sum is kept, whatever the size of the cohort.
+    Without a `combine` rule only the running weighted sum is kept, whatever the size of the cohort, unless all changes
+    come `at_once`.
     """
 
-    def __init__(self, method: Method, once: Callable[[Any], Any] = lambda function: function) -> None:
-        self._combine, self._once = method.combine, once
+    def __init__(
+        self, method: Method, once: Callable[[Any], Any] = lambda function: function, at_once: bool = False
+    ) -> None:
+        self._combine, self._once, self._at_once = method.combine, once, at_once
         self._stacks: list[Tree] = []
         self._weights: list[Tensor] = []
 
     def add(self, changes: Tree, weights: Tensor) -> None:
         """Takes stacked changes with a weight for each."""
-        if self._combine is None:
+        if self._combine is None and not self._at_once:
             changes = self._once(_summed)(changes, weights)
             if self._stacks:
                 changes = trees.add(self._stacks.pop(), changes)
@@ -205,7 +208,11 @@ class Collector:
         weights = torch.cat(self._weights) if len(self._weights) > 1 else self._weights[0]
         if self._combine is not None:
             return self._combine(trees.concat(self._stacks), weights)
-        return self._once(_shared_out)(self._stacks[0], weights)
+        return self._once(_mean if self._at_once else _shared_out)(self._stacks[0], weights)
+
+
+def _mean(changes: Tree, weights: Tensor) -> Tree:
+    return trees.weighted_sum(changes, weights / _total(weights))
 
 
 def _summed(changes: Tree, weights: Tensor) -> Tree:
@@ -213,10 +220,15 @@ def _summed(changes: Tree, weights: Tensor) -> Tree:
 
 
 def _shared_out(summed: Tree, weights: Tensor) -> Tree:
-    """The mean, from the sum and all weights; if nobody counts, nothing has changed."""
-    total = weights.sum()
-    total = torch.where(total > 0, total, torch.ones_like(total))
+    """The mean, from the sum and all weights."""
+    total = _total(weights)
     return trees.apply(lambda x: x[0] / total.to(x.dtype), summed)
+
+
+def _total(weights: Tensor) -> Tensor:
+    """All weights together; if nobody counts, 1, so that nothing changes."""
+    total = weights.sum()
+    return torch.where(total > 0, total, torch.ones_like(total))
 
 
 def alone(work: Work, given: Tree, own: Tree, site: Site | None, holder: int, key: Tensor) -> Tree:

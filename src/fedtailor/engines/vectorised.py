@@ -66,6 +66,7 @@ class Vectorised:
         self._clients, self._server = setting.clients(), setting.server()
         self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
         self._static = static if static is not None else bool(compile) or setting.device.type == "cuda"
+        self._served = partial(_through, setting.method.server)
         self._programs: dict[Any, tuple[Phase, Program]] = {}
         self._traced: dict[tuple[int, bool], tuple[Any, Traced]] = {}
 
@@ -78,13 +79,15 @@ class Vectorised:
         made = copy.copy(self)
         made.setting, made.memory, made._programs, made._traced = setting, setting.memory, {}, {}
         made.scoring, made._trying = scoring(setting.task), scoring(setting.task, "adapt")
+        made._served = partial(_through, setting.method.server)
         return made
 
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Trains the cohort chunk by chunk."""
-        method, collector, up = self.setting.method, Collector(self.setting.method, self._once), 0
+        method, chunks, up = self.setting.method, list(self._chunks(cohort)), 0
+        collector = Collector(method, self._once, at_once=len(chunks) == 1)
         broadcast, fresh = method.broadcast(state), method.new_memory(state)
-        for chunk in self._chunks(cohort):
+        for chunk in chunks:
             own = self.memory.gather(chunk, fresh)
             result: Result = self._work(method.client, broadcast, own, chunk, "client", number)
             self.memory.scatter(chunk, result.memory)
@@ -101,6 +104,8 @@ class Vectorised:
             if not self._static:
                 key = self.setting.keys("server", number, [0])[0]
                 return alone(work, state, gathered, self._server, 0, key)  # type: ignore[no-any-return]
+            if not work.phases:
+                return self._once(self._served)(state, gathered)  # type: ignore[no-any-return]
             carry = self._once(work.start)(state, gathered)
             for place, phase in enumerate(work.phases):
                 keys = torch.from_numpy(keyed.fold(self.setting.keys("server", number, [0]).numpy(), place))
@@ -339,6 +344,11 @@ def _joined(parts: list[Tree]) -> Tree:
 
 def _with_index(function: Callable[[Tree, Tree], Tree], given: Tree, own: Tree, index: Tensor) -> Tree:
     return function(given, own)
+
+
+def _through(work: Work, given: Tree, own: Tree) -> Tree:
+    """A work without phases."""
+    return work.finish(given, work.start(given, own))
 
 
 def _holders(site: Site | None) -> Holders | None:

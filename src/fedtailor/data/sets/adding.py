@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedtailor.data.blocks import Block
-from fedtailor.data.place import folder
 from fedtailor.data.sets.downloading import Downloaded, download
 from fedtailor.data.sets.known import BUILT_IN, VERSION, Known
 from fedtailor.data.sets.pictures import PICTURES
@@ -15,6 +14,7 @@ from fedtailor.data.sets.unpacking import unpacked
 from fedtailor.data.store import MadeFrom, Stored, build, fingerprint, names, opened
 from fedtailor.data.store.columns import Progress
 from fedtailor.errors import InputError, nearest, require
+from fedtailor.place import folder
 
 KNOWN: dict[str, Known] = {**PICTURES, **TEXTS}
 """The data sets that have a name here."""

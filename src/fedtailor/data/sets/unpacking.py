@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedtailor.data.place import folder
 from fedtailor.data.readers.files import reading
 from fedtailor.data.store.files import scratch
+from fedtailor.place import folder
 
 ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".lzma")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from fedtailor.data.holders import Array
-from fedtailor.data.place import folder
 from fedtailor.disk import sync_folder
 from fedtailor.errors import InputError, require
+from fedtailor.place import folder
 
 _LOCK, _BUILDING, _OLD = "lock", "building", "old"
 _AHEAD = 1 << 27  # bytes that gather before the disk is told to begin with them

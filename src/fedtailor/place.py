@@ -1,4 +1,4 @@
-"""Where data lies on this machine."""
+"""Where data and compiled code lie on this machine."""
 
 import os
 from pathlib import Path
