@@ -6,7 +6,7 @@ contents changes from step to step: compiled once, or recorded once as a CUDA gr
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -65,8 +65,8 @@ class Program:
                     room[:steps].copy_(pinned(leaf, room.device), non_blocking=True)
             self._left.copy_(pinned(torch.from_numpy(counts - begin), self._left.device), non_blocking=True)
             self._at.zero_()
-            for number in range(begin, begin + steps):
-                self._go_on(stack_size(int((counts > number).sum()), len(counts)), bind)
+            for active in (counts[:, None] > np.arange(begin, begin + steps)).sum(0).tolist():
+                self._go_on(stack_size(active, len(counts)), bind)
             begin += steps
         return trees.apply(_copy, self._carry)
 
@@ -119,6 +119,7 @@ def _captured(function: Bound, pool: Any) -> torch.cuda.CUDAGraph:
     return graph
 
 
+@lru_cache(4096)
 def stack_size(active: int, most: int) -> int:
     """The smallest of some sizes that holds all: few, so that little is compiled, but large ones, which cost, closer.
 

@@ -189,7 +189,7 @@ class Vectorised:
         working = int((counts > 0).sum())
         if not working:
             return carry
-        at_work = trees.rows(carry, slice(0, working))
+        at_work = trees.rows(carry, slice(0, working)) if working < len(who) else carry
         plan, holders = phase.plan, _holders(site)
         if self._static and plan.draws:  # a step without batches is done once, and may change the carry's shape
             worked = self._run(
@@ -268,9 +268,9 @@ class Vectorised:
         shared: bool = False,
     ) -> Tree:
         """The carry after all steps, of the whole stack at a time or of one client."""
-        worked = []
-        for part in self._parts(len(counts)):
-            own, placed = trees.rows(carry, part), laid_out(part)
+        worked, parts = [], self._parts(len(counts))
+        for part in parts:
+            own, placed = trees.rows(carry, part) if len(parts) > 1 else carry, laid_out(part)
             first = next(placed)
             program = self._program(phase, site, given, own, first[1], bind, shared)
             worked.append(program.run(given, own, itertools.chain([first], placed), counts[part], bind))
