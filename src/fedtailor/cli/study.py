@@ -165,7 +165,7 @@ def _plan(ready: "Ready", jobs: int) -> str:
     minutes = sum(part.minutes or 0.0 for part in known)
     how = "measured" if all(part.measured for part in known) else "estimated"
     more = "" if len(known) == len(ready.planned) else f" for {len(known)} of {len(ready.planned)} parts"
-    return f"{said}; about {minutes:.0f} minutes of an H200 with jobs=12 ({how}){more}."
+    return f"{said}; about {minutes:.0f} minutes of an H200 that several jobs keep busy ({how}){more}."
 
 
 def _end(console: Console, asked: "Asked", ran: "list[Ran]", out: Path, words: _Words) -> None:
