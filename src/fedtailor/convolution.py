@@ -7,6 +7,7 @@ derivative of that number by one of them: `convolved` (by g), `returned` (by x) 
 of each are the other two.
 """
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -92,6 +93,14 @@ def _size(images: Tensor) -> Size:
 class _Bilinear(torch.autograd.Function):
     """What the three have in common as functions of two tensors, a size and a window."""
 
+    made: str  # which of x, w and g
+
+    @classmethod
+    def forward(cls, a: Tensor, b: Tensor, size: Size, window: Window) -> Tensor:
+        """All clients at once."""
+        found: Tensor = _OPERATIONS[cls.made](a.contiguous(), b.contiguous(), list(size), list(window))
+        return found
+
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         """Keeps both factors. Directions that are zero stay None, which spares a product."""
@@ -99,6 +108,15 @@ class _Bilinear(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:2])
         ctx.save_for_forward(*inputs[:2])
         ctx.size, ctx.window = inputs[2:]
+
+    @classmethod
+    def backward(cls, ctx: Any, by: Tensor | None) -> tuple[Tensor | None, ...]:
+        """By both factors: each is made of the other one and of `by`, the gradient by the result."""
+        if by is None:
+            return None, None, None, None
+        known = dict(zip((*_FACTORS[cls.made], cls.made), (*ctx.saved_tensors, by), strict=True))
+        wanted = zip(_FACTORS[cls.made], ctx.needs_input_grad, strict=False)
+        return *(_derived(name, known, ctx.window) if needed else None for name, needed in wanted), None, None
 
     @classmethod
     def vmap(cls, info: Any, in_dims: Any, a: Tensor, b: Tensor, size: Size, window: Window) -> tuple[Tensor, int]:
@@ -121,58 +139,22 @@ class _Bilinear(torch.autograd.Function):
         return other if a is None else along if b is None else along + other
 
 
-class _Convolved(_Bilinear):
-    @staticmethod
-    def forward(x: Tensor, w: Tensor, size: Size, window: Window) -> Tensor:
-        """All clients at once."""
-        found: Tensor = _convolve(x.contiguous(), w.contiguous(), list(size), list(window))
-        return found
+def _derived(made: str, known: dict[str, Tensor], window: Window) -> Tensor:
+    """One of x, w and g from the other two, as large as it is known to be."""
+    a, b = (known[name] for name in _FACTORS[made])
+    return _FUNCTIONS[made](a, b, _size(known[made]), window)
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """By the images and by the weights."""
-        if g is None:
-            return None, None, None, None
-        (x, w), needed = ctx.saved_tensors, ctx.needs_input_grad
-        by_x = returned(g, w, _size(x), ctx.window) if needed[0] else None
-        by_w = correlated(x, g, _size(w), ctx.window) if needed[1] else None
-        return by_x, by_w, None, None
+
+class _Convolved(_Bilinear):
+    made = "g"
 
 
 class _Returned(_Bilinear):
-    @staticmethod
-    def forward(g: Tensor, w: Tensor, size: Size, window: Window) -> Tensor:
-        """All clients at once."""
-        found: Tensor = _return(g.contiguous(), w.contiguous(), list(size), list(window))
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, x: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """By what came back and by the weights, from that by the images, x."""
-        if x is None:
-            return None, None, None, None
-        (g, w), needed = ctx.saved_tensors, ctx.needs_input_grad
-        by_g = convolved(x, w, _size(g), ctx.window) if needed[0] else None
-        by_w = correlated(x, g, _size(w), ctx.window) if needed[1] else None
-        return by_g, by_w, None, None
+    made = "x"
 
 
 class _Correlated(_Bilinear):
-    @staticmethod
-    def forward(x: Tensor, g: Tensor, size: Size, window: Window) -> Tensor:
-        """All clients at once."""
-        found: Tensor = _correlate(x.contiguous(), g.contiguous(), list(size), list(window))
-        return found
-
-    @staticmethod
-    def backward(ctx: Any, w: Tensor | None) -> tuple[Tensor | None, Tensor | None, None, None]:
-        """By the images and by what came back, from that by the weights, w."""
-        if w is None:
-            return None, None, None, None
-        (x, g), needed = ctx.saved_tensors, ctx.needs_input_grad
-        by_x = returned(g, w, _size(x), ctx.window) if needed[0] else None
-        by_g = convolved(x, w, _size(g), ctx.window) if needed[1] else None
-        return by_x, by_g, None, None
+    made = "w"
 
 
 @torch.library.custom_op("fedtailor::convolve", mutates_args=())
@@ -229,6 +211,11 @@ def _(g: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
 @_correlate.register_fake
 def _(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tensor:
     return x.new_empty(x.shape[0], g.shape[4], *size, x.shape[4])
+
+
+_FACTORS = {"g": ("x", "w"), "x": ("g", "w"), "w": ("x", "g")}
+_FUNCTIONS = {"g": convolved, "x": returned, "w": correlated}
+_OPERATIONS: dict[str, Callable[..., Tensor]] = {"g": _convolve, "x": _return, "w": _correlate}
 
 
 def _grouped(images: Tensor) -> Tensor:

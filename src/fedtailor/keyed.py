@@ -16,7 +16,7 @@ a compiler may keep an overflowing sum in a wider register.
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from ctypes import c_int64, c_void_p
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -68,7 +68,7 @@ def fold(key: Keys, value: int | str | Keys) -> Keys:
 
 def words(key: Keys, counters: Keys) -> Keys:
     """63 random bits for each counter, as non-negative int64; keys and counters broadcast."""
-    return _drawn(key, counters) & (2**63 - 1)
+    return _mixed(key, counters, 0) & (2**63 - 1)
 
 
 def bits(key: Tensor, n: int) -> Tensor:
@@ -190,27 +190,22 @@ def _as_key(number: int, like: Keys) -> Keys:
     return np.array([signed], dtype=np.int64)
 
 
-def _drawn(key: Keys, counters: Keys) -> Keys:
-    """64 bits for each counter."""
-    return _mixed(key, counters, 0)
-
-
 def _below(key: Int, number: Int) -> Int:
     return _mixed(key, number, _FOLDING)
 
 
 def _mixed(key: Int, counters: Int, folding: int) -> Int:
+    """64 bits for each counter, the fastest way that there is for them."""
     if isinstance(key, Tensor) and isinstance(counters, Tensor) and _in_one(key):
         drawn: Tensor = mixed(key, counters, folding)
         return drawn
     if isinstance(key, np.ndarray) and isinstance(counters, np.ndarray) and _native() is not None:
         return _mixed_natively(key, counters, folding)
-    low, high = _split(key)
-    return _join(*_threefry((low ^ folding, high), _split(counters)))
+    return mixed_in_full(key, counters, folding)
 
 
 def _mixed_natively(key: Array, counters: Array, folding: int) -> Array:
-    """The same of arrays, by compiled code: a fiftieth of what twenty rounds of small operations take."""
+    """The same of arrays, by compiled code instead of a hundred small operations."""
     shape = key.shape if key.shape == counters.shape else np.broadcast_shapes(key.shape, counters.shape)
     made = np.empty(shape, dtype=np.int64)
     given = [_laid_out(each, made) for each in (key, counters)]
@@ -265,9 +260,11 @@ def _threefry(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0: Int = k0 + counter[0]
     x1: Int = k1 + counter[1]
-    mix = _MIXING.get(type(x1), _mix_tensors)
+    turned, stored = _WAYS.get(type(x1), (_turned_tensor, _stored))
     for block in range(5):
-        x0, x1 = mix(x0, x1, _ROTATIONS[block % 2])
+        for r in _ROTATIONS[block % 2]:
+            x0 = x0 + x1
+            x1 = stored(turned(x1, r) ^ x0)
         x0 = x0 + keys[(block + 1) % 3]
         x1 = x1 + (keys[(block + 2) % 3] + (block + 1))
     return x0, x1
@@ -279,7 +276,7 @@ def mixed(key: Tensor, counters: Tensor, folding: int) -> Tensor:
     return mixed_in_full(key, counters, folding)
 
 
-def mixed_in_full(key: Tensor, counters: Tensor, folding: int) -> Tensor:
+def mixed_in_full(key: Int, counters: Int, folding: int) -> Int:
     """The same by its many plain operations."""
     low, high = _split(key)
     return _join(*_threefry((low ^ folding, high), _split(counters)))
@@ -327,33 +324,25 @@ def _has_kernels() -> bool:
     return torch.version.hip is None and find_spec("triton") is not None
 
 
-def _mix_arrays(x0: Array, x1: Array, turns: Iterable[int]) -> tuple[Array, Array]:
-    """Four rounds, written over the words, which are nobody else's. Bits that a turn moves out above come in below."""
-    up = np.empty_like(x1)
-    for r in turns:
-        np.add(x0, x1, x0)
-        np.left_shift(x1, r, up)
-        np.right_shift(x1, 32 - r, x1)
-        np.bitwise_or(x1, up, x1)
-        np.bitwise_xor(x1, x0, x1)
-    return x0, x1
+def _turned_array(x: Array, r: int) -> Array:
+    """Words with their bits moved up by r, and those that fall out below again."""
+    return x << r | x >> (32 - r)
 
 
-def _mix_ints(x0: int, x1: int, turns: Iterable[int]) -> tuple[int, int]:
-    for r in turns:
-        x0, x1 = x0 + x1, x1 & 0xFFFFFFFF
-        x1 = (x1 << r | x1 >> (32 - r)) ^ x0
-    return x0, x1
+def _turned_int(x: int, r: int) -> int:
+    x &= 0xFFFFFFFF
+    return x << r | x >> (32 - r)
 
 
-def _mix_tensors(x0: Tensor, x1: Tensor, turns: Iterable[int]) -> tuple[Tensor, Tensor]:
-    for r in turns:
-        x0 = x0 + x1
-        x1 = _stored(((x1 << r) | ((x1 >> (32 - r)) & ((1 << r) - 1))) ^ x0)
-    return x0, x1
+def _turned_tensor(x: Tensor, r: int) -> Tensor:
+    return (x << r) | ((x >> (32 - r)) & ((1 << r) - 1))
 
 
-_MIXING: dict[type, Any] = {np.ndarray: _mix_arrays, int: _mix_ints}
+def _itself(x: Int) -> Int:
+    return x
+
+
+_WAYS: dict[type, Any] = {np.ndarray: (_turned_array, _itself), int: (_turned_int, _itself)}
 
 
 def _stored(x: Tensor) -> Tensor:
