@@ -4,7 +4,8 @@
 
 The layer is the second one of FedSIM's network for FEMNIST: batches of 20 images of 26 x 26 with 32 channels, 64
 outputs, windows of 3 x 3. Forward, back by images and back by weights, in tf32 and bf16. Each is recorded 20 times in a
-CUDA graph, so that the host does not count; the median of 9 turns, in which all take part one after another.
+CUDA graph, so that the host does not count; the median of 9 turns, in which all take part one after another. "Two" is
+the sum of two, as derivatives along a direction have it, and its TFLOP/s count both.
 """
 
 import statistics
@@ -31,7 +32,7 @@ def ways(clients: int, dtype: torch.dtype) -> dict[str, Way]:
         (clients, OUTPUTS, TAPS, TAPS, INPUTS),
         (clients, BATCH, *size, OUTPUTS),
     )
-    x, w, g = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes)
+    x, w, g, _, v, h = (torch.randn(shape, device="cuda", dtype=dtype) for shape in shapes * 2)
     grouped_x, grouped_g = (each.permute(1, 0, 4, 2, 3).flatten(1, 2).contiguous() for each in (x, g))
     grouped_w = w.permute(0, 1, 4, 2, 3).flatten(0, 1).contiguous()
 
@@ -46,6 +47,9 @@ def ways(clients: int, dtype: torch.dtype) -> dict[str, Way]:
         "forward": lambda: kernels.convolve(x, w, size, window),
         "forward, cuDNN": forward,
         "back by images": lambda: kernels.convolve_back(g, w, (SIDE, SIDE), window),
+        "back by images, two": lambda: kernels.convolve_back(
+            torch.cat([g, h], -1), torch.cat([w, v], 1), (SIDE, SIDE), window
+        ),
         "back by images, cuDNN": gradient([True, False, False]),
         "back by weights": lambda: kernels.correlate(x, g, plain, window),
         "back by weights, cuDNN": gradient([False, True, False]),
@@ -86,7 +90,8 @@ def main(clients: int) -> None:
         times = [[microseconds(graph) for graph in graphs.values()] for _ in range(TURNS)]
         for what, each in zip(graphs, zip(*times, strict=True), strict=True):
             spent = statistics.median(each)
-            told = f"{spent:7.1f} us ({min(each):.1f}-{max(each):.1f}), {operations / spent / 1e6:.0f} TFLOP/s"
+            done = operations * (2 if what.endswith("two") else 1)
+            told = f"{spent:7.1f} us ({min(each):.1f}-{max(each):.1f}), {done / spent / 1e6:.0f} TFLOP/s"
             print(f"{name} {what:24} {told}", flush=True)
 
 

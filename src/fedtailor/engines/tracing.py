@@ -132,7 +132,8 @@ class Traced:
         found = self._lists[kind]
         if found is None:
             flat = _Flat(self._function, given)
-            found = self._lists[kind] = _graph(flat, trees.leaves(given)).forward, flat.made
+            operations, nothing = _graph(flat, trees.leaves(given)).forward, torch.empty(0)
+            found = self._lists[kind] = operations, trees.apply(lambda _: nothing, flat.made)
         operations, made = found
         return trees.rebuild(made, operations(*trees.leaves(given)))
 
