@@ -25,7 +25,7 @@ BELOW = {
     "task": {"convolution", "errors", "losses", "purity", "types"},
     "models": {"native"},
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
-    "data": {"disk", "errors", "keyed", "place", "types"},
+    "data": {"disk", "errors", "keyed", "native", "place", "types"},
     "engines": {"convolution", "data", "errors", "keyed", "native", "task", "trees", "types"},
     "analysis": {"calculus", "data", "errors", "keyed", "task", "trees", "types"},
     "run": {

@@ -2,6 +2,8 @@
 
 import ctypes
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,16 @@ import pytest
 from fedtailor import native
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
+FREEING = """
+import resource, numpy as np
+from fedtailor.native import keep_freed_memory
+if {}: keep_freed_memory()
+for turn in range(20):
+    if turn == 10: before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    some = [np.ones(1 << 21) for _ in range(6)]
+    del some
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
 SOURCE = 'extern "C" int answer() { return 42; }'
 
 
@@ -61,3 +73,9 @@ def test_where_it_cannot_be_had_there_is_none(source: Path, monkeypatch: pytest.
 def test_a_full_disk_is_done_without(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (source.parent / "kept").write_text("in the way")
     assert made(source) is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there are pages counted this way")
+def test_memory_that_is_freed_is_not_fetched_again_page_by_page() -> None:
+    fetched = {keep: int(subprocess.check_output([sys.executable, "-c", FREEING.format(keep)])) for keep in (0, 1)}
+    assert fetched[1] < fetched[0] / 10

@@ -1,6 +1,7 @@
 """Code of this project in C++, compiled for the processor when it is first asked for, and where compiled code is kept.
 
-Where there is no compiler, or it fails, there is no such code, and whoever asks for it does without.
+Where there is no compiler, or it fails, there is no such code, and whoever asks for it does without. What the
+system's C library is told is here too.
 """
 
 import ctypes
@@ -21,6 +22,9 @@ from fedtailor.place import folder
 PLACE = "TORCHINDUCTOR_CACHE_DIR"
 """The variable that says where torch keeps compiled code."""
 _FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_FREED, _OWN = 1 << 28, 1 << 25
+"""Bytes that are kept when they are freed, and from which on something gets memory of its own, which is not."""
 _FORM = ("-shared", "-fPIC", "-fopenmp")
 
 
@@ -30,6 +34,18 @@ def place() -> Path:
     if torchs_own is not None and said == torchs_own.default_cache_dir():  # torch says so as soon as it is imported
         said = None
     return Path(said) if said else folder() / "compiled"
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Has this process keep memory that is freed, where the system's C library can be told to.
+
+    Every step frees what it made, and the next one wants it again: from the system, that is page by page, with zeros.
+    """
+    tell = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if tell is not None:
+        tell(_MMAP_THRESHOLD, _OWN)
+        tell(_TRIM_THRESHOLD, _FREED)
 
 
 def processor() -> tuple[Hashable, ...]:

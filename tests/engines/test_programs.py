@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from agreement import distance
 from fedtailor import engines, trees
 from fedtailor.engines import rewriting, vectorised
-from fedtailor.engines.measuring import MOST, Peak, chunk_that_fits
+from fedtailor.engines.measuring import CACHED, FEWEST, MOST, Peak, chunk_that_fits, parts_that_stay
 from fedtailor.engines.programs import Program, _advance
 from fedtailor.engines.tracing import Bound, Compile, as_it_is, compiled, followed
 from fedtailor.engines.vectorised import Vectorised
@@ -49,6 +49,51 @@ def test_programs_do_what_the_reference_does(name: str, hyper: dict[str, Any], c
         everybody = np.arange(setting.data.clients.count)
         found.append((tuple(state), tuple(engine.score(state, everybody))))
     assert distance(*found) < 1e-10
+
+
+@pytest.mark.parametrize(("name", "hyper"), ROWS, ids=[name for name, _ in ROWS])
+def test_parts_of_a_stack_learn_what_the_whole_does(
+    name: str, hyper: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, parted = [], 0
+    for size in (2, 3, MOST):
+        setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
+        engine = Vectorised(setting, static=True)
+        monkeypatch.setattr(vectorised, "parts_that_stay", partial(cut, size))
+        state = setting.first_state()
+        for number in range(2):
+            state = engine.serve(state, engine.train(state, setting.data.groups["train"], number).gathered, number)
+            state = state._replace(round=state.round + 1)
+        found.append(tuple(state))
+        parted = max(parted, len(engine._programs))
+    assert parted > len(engine._programs)
+    assert distance(found[0], found[2]) < 1e-10
+    assert distance(found[1], found[2]) < 1e-10
+
+
+def cut(size: int, count: int, each: int) -> list[slice]:
+    return [slice(at, min(count, at + size)) for at in range(0, count, size)]
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 50, 53, 100, 256])
+@pytest.mark.parametrize("each", [0, 1000, 270_000, 470_000, 8_000_000])
+def test_parts_are_alike_and_fit_the_cache(count: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    parts = parts_that_stay(count, each)
+    sizes = [part.stop - part.start for part in parts]
+    assert [at for part in parts for at in range(part.start, part.stop)] == list(range(count))
+    assert max(sizes) - min(sizes) <= 1
+    if len(parts) > 1:
+        assert min(sizes) >= FEWEST
+        assert max(sizes) <= 3 * max(FEWEST, CACHED // (4 * each))
+    else:
+        assert count < 4 * FEWEST or 4 * each * count < 4 * CACHED
+
+
+def test_parts_have_one_size_where_one_divides_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert [part.stop - part.start for part in parts_that_stay(50, 270_000)] == [10] * 5
+    assert [part.stop - part.start for part in parts_that_stay(53, 270_000)] == [17, 18, 18]
 
 
 @pytest.mark.parametrize(("name", "hyper"), ROWS[:6], ids=[name for name, _ in ROWS[:6]])

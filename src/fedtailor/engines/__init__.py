@@ -21,6 +21,7 @@ from fedtailor.engines.stacking import Member, Party
 from fedtailor.engines.tracing import Compile, compiled
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
+from fedtailor.native import keep_freed_memory
 
 __all__ = [
     "Compile",
@@ -57,6 +58,8 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     if trial.failure:
         return OneByOne(setting, (f"{who} runs one client at a time, since vmap cannot run it: {trial.failure}",))
     notes = trial.notes
+    if setting.device.type == "cpu":
+        keep_freed_memory()
     if compile:
         keep_compiled()
     if compile and (reason := why_not_compiled(setting.device)):

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedtailor import keyed, trees
 from fedtailor.data.batching import Place, places, sizes_of, step_counts
 from fedtailor.data.dataset import FederatedDataset, Holders, Units
-from fedtailor.data.decoding import decoded, targets
+from fedtailor.data.decoding import taken, targets
 from fedtailor.data.store.maps import read_at_random
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import FedtailorError, InputError, WorkError, require
@@ -123,8 +123,9 @@ class Site:
 
 def gathered(units: Units, dtype: torch.dtype, columns: tuple[Tensor, ...], place: Place) -> Batch:
     """The examples at a place in columns, as a model takes them."""
-    x, y = (column[place.rows] for column in columns)
-    return Batch(decoded(x, units, dtype), targets(y, dtype), place.mask.to(dtype), place.key)
+    x, y = columns
+    inputs = taken(x, place.rows, units, dtype)
+    return Batch(inputs, targets(y[place.rows], dtype), place.mask.to(dtype), place.key)
 
 
 @dataclass(frozen=True)

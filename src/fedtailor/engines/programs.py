@@ -54,8 +54,8 @@ class Program:
         if lay_out:
             self._lay_out(count)
 
-    def run(self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, bind: Bind) -> Tree:
-        """The carry after all steps, of which each client takes its own number, the first the most."""
+    def run(self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, bind: Bind, into: Tree) -> None:
+        """Leaves the carry after all steps somewhere: each client takes its own number of them, the first the most."""
         _load(self._given, given)
         _load(self._carry, carry)
         begin = 0
@@ -68,7 +68,7 @@ class Program:
             for active in (counts[:, None] > np.arange(begin, begin + steps)).sum(0).tolist():
                 self._go_on(stack_size(active, len(counts)), bind)
             begin += steps
-        return trees.apply(_copy, self._carry)
+        _load(into, self._carry)
 
     def _lay_out(self, count: int) -> None:
         """Follows a step of the whole stack to see how it reads the carry, and names it for the compiler.
@@ -181,10 +181,6 @@ def _room(leaf: Tensor, across: bool = False) -> Tensor:
     """Room for a leaf's like; for matrices, if so wanted, column by column."""
     made = torch.empty_like(leaf.mT if across else leaf, memory_format=torch.contiguous_format)
     return made.mT if across else made
-
-
-def _copy(leaf: Tensor) -> Tensor:
-    return leaf.clone(memory_format=torch.contiguous_format)
 
 
 def _places_room(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:

@@ -36,7 +36,7 @@ from fedtailor.engines.base import (
     sent,
     telling,
 )
-from fedtailor.engines.measuring import MOST
+from fedtailor.engines.measuring import MOST, parts_that_stay
 from fedtailor.engines.programs import Program, Stretches, stepped
 from fedtailor.engines.tracing import Bind, Compile, Traced, as_it_is, compiled
 from fedtailor.types import Gathered, Phase, Result, State, Tree, Work
@@ -199,9 +199,8 @@ class Vectorised:
             )
         else:
             parts = self._parts(working) if plan.draws else [slice(0, working)]
-            worked = _joined(
-                [self._stepped_out(phase, site, given, at_work, who, keys, counts, part) for part in parts]
-            )
+            done = [self._stepped_out(phase, site, given, at_work, who, keys, counts, part) for part in parts]
+            worked = trees.concat(done) if len(done) > 1 else done[0]
         if working < len(who):
             worked = trees.concat([worked, trees.rows(carry, slice(working, None))])
         return trees.rows(worked, back) if moved else worked
@@ -267,14 +266,15 @@ class Vectorised:
         bind: Bind,
         shared: bool = False,
     ) -> Tree:
-        """The carry after all steps, of the whole stack at a time or of one client."""
-        worked, parts = [], self._parts(len(counts))
+        """The carry after all steps, of the whole stack at a time, a part of it or one client."""
+        worked, parts = trees.apply(_like, carry), self._parts(len(counts), trees.nbytes(carry) // len(counts))
         for part in parts:
-            own, placed = trees.rows(carry, part) if len(parts) > 1 else carry, laid_out(part)
+            own, into = (trees.rows(tree, part) if len(parts) > 1 else tree for tree in (carry, worked))
+            placed = laid_out(part)
             first = next(placed)
             program = self._program(phase, site, given, own, first[1], bind, shared)
-            worked.append(program.run(given, own, itertools.chain([first], placed), counts[part], bind))
-        return _joined(worked)
+            program.run(given, own, itertools.chain([first], placed), counts[part], bind, into)
+        return worked
 
     def _program(
         self,
@@ -295,13 +295,16 @@ class Vectorised:
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
         return self._programs[name][1]
 
-    def _parts(self, count: int) -> list[slice]:
-        """What goes through its steps together: the whole stack, or one client where stacks are slow.
+    def _parts(self, count: int, each: int = 0) -> list[slice]:
+        """What goes through its steps together: the whole stack, or less where large stacks are slow.
 
-        On CPUs large convolutions are.
+        On CPUs they are, for clients with large convolutions, and where carries, of so many bytes each, fill the cache.
         """
-        apart = self.setting.device.type == "cpu" and convolves_much(self.setting.task.training)
-        return [slice(at, at + 1) for at in range(count)] if apart else [slice(0, count)]
+        if self.setting.device.type != "cpu":
+            return [slice(0, count)]
+        if convolves_much(self.setting.task.training):
+            return [slice(at, at + 1) for at in range(count)]
+        return parts_that_stay(count, each)
 
     def _bind(self, what: str = "server") -> Bind:
         """How the steps of such work become a program."""
@@ -338,8 +341,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _joined(parts: list[Tree]) -> Tree:
-    return trees.concat(parts) if len(parts) > 1 else parts[0]
+def _like(leaf: Tensor) -> Tensor:
+    return torch.empty_like(leaf, memory_format=torch.contiguous_format)
 
 
 def _with_index(function: Callable[[Tree, Tree], Tree], given: Tree, own: Tree, index: Tensor) -> Tree:

@@ -17,24 +17,26 @@ constexpr int LANES = 16, VECTORS = 4;
 #else
 constexpr int LANES = 8, VECTORS = 2;
 #endif
-constexpr int64_t PANEL = LANES * VECTORS;
+constexpr int TALL = 6;  // rows of a block: with VECTORS columns each, as many as there are registers for
+constexpr int64_t PANEL = LANES * VECTORS, LINE = 16;  // numbers in a line of the cache
+constexpr int64_t AHEAD = 32 * LINE;  // numbers of a panel that are asked for before they are needed
+constexpr int64_t GROUP = 3 * LANES;  // gates whose gradients lie together: whole vectors, and whole blocks of rows
+constexpr int64_t SHARE = 10 * GROUP;  // gates whose gradients by weights are found at a time: over 320 rows, half a cache
+static_assert(GROUP % TALL == 0);
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Whole __attribute__((vector_size(4 * LANES)));
-
-constexpr int64_t SHARE = 512;  // gates whose gradients by weights are found at a time: over 320 rows, half a cache
-constexpr int64_t AHEAD = 8;  // lines of a panel that are asked for before they are needed
 
 int64_t panels(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 
 // Zeros at first, that begin where a line of the cache does.
 class Room {
-    struct alignas(64) Line {
-        float numbers[16];
+    struct alignas(4 * LINE) Line {
+        float numbers[LINE];
     };
     std::vector<Line> lines;
 
   public:
-    explicit Room(int64_t size) : lines((size + 15) / 16, Line{}) {}
+    explicit Room(int64_t size) : lines((size + LINE - 1) / LINE, Line{}) {}
     float *data() { return lines.data()->numbers; }
     const float *data() const { return lines.data()->numbers; }
 };
@@ -44,6 +46,20 @@ inline Vector whole(const float *from) {
     Vector found;
     std::memcpy(&found, from, sizeof found);
     return found;
+}
+
+inline Vector load(const float *from, int64_t count) {
+    if (count >= LANES) return whole(from);
+    Vector found{};
+    std::memcpy(&found, from, count * sizeof(float));
+    return found;
+}
+
+inline void store(float *to, Vector value, int64_t count) {
+    if (count >= LANES)
+        std::memcpy(to, &value, sizeof value);
+    else
+        std::memcpy(to, &value, count * sizeof(float));
 }
 
 // Has a number loaded once: compilers would rather load it again for each product with it.
@@ -97,20 +113,6 @@ void pack(const float *factor, int64_t depth, int64_t columns, int64_t by_depth,
     }
 }
 
-inline Vector load(const float *from, int64_t count) {
-    if (count >= LANES) return whole(from);
-    Vector found{};
-    std::memcpy(&found, from, count * sizeof(float));
-    return found;
-}
-
-inline void store(float *to, Vector value, int64_t count) {
-    if (count >= LANES)
-        std::memcpy(to, &value, sizeof value);
-    else
-        std::memcpy(to, &value, count * sizeof(float));
-}
-
 // Rows to be multiplied, and how far it is from one to the next, and along one.
 struct Left {
     const float *data;
@@ -125,26 +127,37 @@ void block(Left left, int64_t depth, const float *panel, int64_t columns, float 
     for (int row = 0; row < ROWS; row++)  // lines that are written far apart come late otherwise
         for (int vector = 0; vector < COUNT; vector++) __builtin_prefetch(outcome + row * width + vector * LANES, 1);
     Vector sums[ROWS][COUNT] = {};
-    for (int64_t each = 0; each < depth; each++, left.data += left.by_depth)
+    for (int64_t each = 0; each < depth; each++, left.data += left.by_depth, panel += PANEL) {
+        Vector right[COUNT];
         for (int vector = 0; vector < COUNT; vector++) {
-            __builtin_prefetch(panel + (each + AHEAD) * PANEL + vector * LANES);
-            Vector right = whole(panel + each * PANEL + vector * LANES);
-            hold(right);
-            for (int row = 0; row < ROWS; row++) sums[row][vector] += right * left.data[row * left.by_row];
+            if (vector * LANES % LINE == 0) __builtin_prefetch(panel + AHEAD + vector * LANES);
+            right[vector] = whole(panel + vector * LANES);
+            hold(right[vector]);
         }
+        for (int row = 0; row < ROWS; row++)
+            for (int vector = 0; vector < COUNT; vector++)
+                sums[row][vector] += right[vector] * left.data[row * left.by_row];
+    }
     for (int row = 0; row < ROWS; row++)
         for (int vector = 0; vector < COUNT; vector++)
             store(outcome + row * width + vector * LANES, sums[row][vector], columns - vector * LANES);
 }
 
+// The same of fewer rows than a block has.
+template <int ROWS = TALL - 1>
+void rest(Left left, int64_t rows, int64_t depth, const float *panel, int64_t columns, float *outcome, int64_t width) {
+    if constexpr (ROWS > 0) {
+        if (rows == ROWS) return block<ROWS>(left, depth, panel, columns, outcome, width);
+        rest<ROWS - 1>(left, rows, depth, panel, columns, outcome, width);
+    }
+}
+
 // The product of so many rows and a panel of factors, into lines of such a width.
 void product(Left left, int64_t rows, int64_t depth, const float *panel, int64_t columns, float *outcome,
              int64_t width) {
-    int64_t row = 0;
-    for (; row + 4 <= rows; row += 4, left.data += 4 * left.by_row, outcome += 4 * width)
-        block<4>(left, depth, panel, columns, outcome, width);
-    for (; row < rows; row++, left.data += left.by_row, outcome += width)
-        block<1>(left, depth, panel, columns, outcome, width);
+    for (; rows >= TALL; rows -= TALL, left.data += TALL * left.by_row, outcome += TALL * width)
+        block<TALL>(left, depth, panel, columns, outcome, width);
+    rest(left, rows, depth, panel, columns, outcome, width);
 }
 
 // And with all panels of so many columns.
@@ -243,14 +256,14 @@ void backward(const float *weight, const float *cells, const float *gates, const
     }
 }
 
-// The product, over so many rows, of gates' gradients that lie in panels of LANES, one of which is so long, and factors.
+// The product, over so many rows, of gates' gradients that lie in groups, one of which is so long, and factors.
 void gather(const float *turned, int64_t length, int64_t gates, const float *factor, int64_t rows, int64_t columns,
             Room &panel, float *outcome) {
     for (int64_t first = 0; first < columns; first += PANEL) {
         const int64_t count = std::min(PANEL, columns - first);
         pack(factor + first, rows, count, columns, 1, PANEL, panel.data());
-        for (int64_t gate = 0; gate < gates; gate += LANES)
-            product({turned + gate * length, 1, LANES}, std::min<int64_t>(LANES, gates - gate), rows, panel.data(), count,
+        for (int64_t gate = 0; gate < gates; gate += GROUP)
+            product({turned + gate * length, 1, GROUP}, std::min(GROUP, gates - gate), rows, panel.data(), count,
                     outcome + gate * columns + first, columns);
     }
 }
@@ -258,8 +271,9 @@ void gather(const float *turned, int64_t length, int64_t gates, const float *fac
 // Their sum over all rows.
 void total(const float *turned, int64_t length, int64_t gates, float *outcome) {
     for (int64_t gate = 0; gate < gates; gate += LANES) {
+        const float *from = turned + gate / GROUP * GROUP * length + gate % GROUP;
         Vector sum{};
-        for (int64_t row = 0; row < length; row++) sum += whole(turned + gate * length + row * LANES);
+        for (int64_t row = 0; row < length; row++) sum += whole(from + row * GROUP);
         store(outcome + gate, sum, gates - gate);
     }
 }
@@ -318,11 +332,11 @@ extern "C" void recur_back(const float *inputs, const float *into, const float *
         for (int64_t client = 0; client < clients; client++)
             for (int64_t first = 0; first < all; first += SHARE) {
                 const int64_t count = std::min(SHARE, all - first), at = client * all + first;
-                pack(sums + client * rows_all * all + first, rows_all, count, all, 1, LANES, turned.data());
+                pack(sums + client * rows_all * all + first, rows_all, count, all, 1, GROUP, turned.data());
                 total(turned.data(), rows_all, count, by_bias + at);
                 gather(turned.data(), rows_all, count, inputs + client * rows_all * width, rows_all, width, factors,
                        by_into + at * width);
-                gather(turned.data() + rows * LANES, rows_all, count, states + client * rows_all * hidden,
+                gather(turned.data() + rows * GROUP, rows_all, count, states + client * rows_all * hidden,
                        rows_all - rows, hidden, factors, by_weight + at * hidden);
             }
     }
