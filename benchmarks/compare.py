@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -34,8 +35,11 @@ from peers.protocol import Weights, Work, write
 from processes import LOOP, OURS, Process, python_of
 from results import machine, save, spread
 
-WAYS = {  # a number: of threads, if not as many as there are cores; ours first, in the precision behind the hyphen
-    "cpu": (OURS, LOOP, "dataloader-1", "pfl", "fedjax", "flwr"),
+SHORT_FLOATS = ["ours-bf16"] if torch.cpu._is_amx_tile_supported() else []  # only there they are fast
+WAYS: dict[
+    str, tuple[str, ...]
+] = {  # a number: of threads, if not as many as there are cores; ours first, in the precision behind the hyphen
+    "cpu": (OURS, *SHORT_FLOATS, LOOP, "dataloader-1", "pfl", "fedjax", "flwr"),
     "cuda": ("ours-tf32", "ours-bf16", LOOP, "pfl", "fedjax"),
 }
 WARM_UP, REST_S = 2, 0.3  # rounds; seconds between turns, in which threads that wait for work fall asleep
@@ -62,7 +66,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "cpu": (Case("cnn", 10, 20, 1, turns=4), Case("mlp", 10, 40, 5, turns=5), Case("mlp", 50, 40, 2, turns=5)),
+    "cpu": (Case("cnn", 10, 20, 1, turns=4), Case("mlp", 10, 40, 20, turns=5), Case("mlp", 50, 40, 6, turns=5)),
     "cuda": (Case("cnn", 10, 20, 10, turns=5), Case("cnn", 50, 20, 4, turns=4)),
 }
 FIRST: dict[str, Callable[[], nn.Module]] = {

@@ -1,12 +1,14 @@
 """What models, methods and scoring cost on a GPU, in ratios measured in one run.
 
     python benchmarks/gpu_costs.py [models] [methods] [scoring]
+    python benchmarks/gpu_costs.py kernels
 
 Models: ResNet-18 with GroupNorm (10 clients x 5 steps x 20 images of 3 x 24 x 24) and a two-layer LSTM of 256 (10
 clients x 5 steps x 4 texts of 80 characters), FedAvg, beside a loop over clients; the loop's LSTM is torch.nn.LSTM,
 which is cuDNN's. Methods: whole rounds of FedSIM and of exact Per-FedAvg beside FedAvg's (FEMNIST's network, 10
 clients x 10 steps x 20), and with FedSIM's own five epochs. Scoring: 300 people fine-tuned for one epoch of 200
 examples, and scored on 50 before and after. Factors are rounded to tf32. Parts that are not named keep their results.
+Kernels: what a step of FedAvg and one of exact Per-FedAvg spend the GPU's time on; only printed.
 """
 
 import statistics
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from engines import descend
 from fedtailor import data as sources
@@ -30,6 +33,9 @@ from results import load, machine, save, spread
 
 TURNS, ROUNDS, CLIENTS, PEOPLE = 5, 5, 10, 300
 Way = Callable[[], object]
+STEPS = 10
+FEDAVG: tuple[str, dict[str, Any]] = ("fedavg", {"epochs": 1})
+EXACT: tuple[str, dict[str, Any]] = ("per-fedavg", {"steps": STEPS, "variant": "exact"})
 NOBODY: dict[str, Any] = {"validation_clients": 0.0, "new_clients": 0.0}
 
 
@@ -120,24 +126,38 @@ def of_models() -> dict[str, Any]:
     }
 
 
-def of_methods() -> dict[str, Any]:
-    """Rounds of second-order methods beside FedAvg's."""
+def on_femnist(ways: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Way]:
+    """Rounds of methods on FEMNIST's network."""
     data = images(PEOPLE, 200, (1, 28, 28), 62, test_share=0.0, server=100)
     model = partial(models.fedsim_femnist, (1, 28, 28), 62)
-    kinds: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
-        "a round, 10 steps": {
-            "fedavg": ("fedavg", {"epochs": 1}),
-            "fedsim": ("fedsim", {"epochs": 1}),
-            "per-fedavg, exact": ("per-fedavg", {"steps": 10, "variant": "exact"}),
-        },
-        "a round, five epochs": {"fedavg": ("fedavg", {"epochs": 5}), "fedsim": ("fedsim", {"epochs": 5})},
+    return {name: ours(setting_of(method, model, data, batch=20, **own), True) for name, (method, own) in ways.items()}
+
+
+def of_methods() -> dict[str, Any]:
+    """Rounds of second-order methods beside FedAvg's."""
+    short = {"fedavg": FEDAVG, "fedsim": ("fedsim", {"epochs": 1}), "per-fedavg, exact": EXACT}
+    long: dict[str, tuple[str, dict[str, Any]]] = {
+        "fedavg": ("fedavg", {"epochs": 5}),
+        "fedsim": ("fedsim", {"epochs": 5}),
     }
-    return {
-        title: milliseconds(
-            {name: ours(setting_of(method, model, data, batch=20, **own), True) for name, (method, own) in ways.items()}
-        )
-        for title, ways in kinds.items()
-    }
+    kinds = {"a round, 10 steps": short, "a round, five epochs": long}
+    return {title: milliseconds(on_femnist(ways)) for title, ways in kinds.items()}
+
+
+def show_kernels() -> None:
+    """Prints the microseconds of a step that each kernel takes."""
+    for name, way in on_femnist({"fedavg": FEDAVG, "per-fedavg, exact": EXACT}).items():
+        for _ in range(3):
+            way()
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            for _ in range(2):
+                way()
+            torch.cuda.synchronize()
+        kernels, steps = sorted(seen.key_averages(), key=lambda each: -each.device_time_total), 2 * STEPS
+        print(f"{name}: {sum(each.device_time_total for each in kernels) / steps:.0f} us of the GPU a step")
+        for each in kernels[:40]:
+            print(f"{each.device_time_total / steps:8.1f} us, {each.count / steps:.1f} times: {each.key[:100]}")
 
 
 def of_scoring() -> dict[str, Any]:
@@ -155,6 +175,9 @@ PARTS = {"models": of_models, "methods": of_methods, "scoring": of_scoring}
 def main(words: list[str]) -> None:
     """Measures, prints and writes."""
     calculate_in_tf32(True)
+    if words == ["kernels"]:
+        show_kernels()
+        return
     here, known = machine("cuda"), load("costs-gpu") or {"parts": {}}
     for part in words or PARTS:
         found = PARTS[part]()

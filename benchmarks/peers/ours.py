@@ -32,7 +32,9 @@ def setting_of(work: Work, device: str = "cpu") -> Setting:
     data = dataset(work.images, work.labels)
     task = task_for(loaded(work.net, work.weights), data.units, SEED)
     if device == "cuda":
-        task = task.stacking().computing(torch.bfloat16 if os.environ["PRECISION"] == "bf16" else None)
+        task = task.stacking()
+    if os.environ.get("PRECISION") == "bf16":
+        task = task.computing(torch.bfloat16)
     options: dict[str, Any] = {"batch": work.batch, "epochs": 1, "lr": work.lr}
     return prepare("fedavg", task, data, rounds=1, seed=SEED, device=device, **options)
 

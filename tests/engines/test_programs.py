@@ -1,6 +1,7 @@
 """Steps by programs against the reference, without a compiler or a GPU: the same room, the same leaving in lots."""
 
 import shutil
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -69,6 +70,23 @@ def test_parts_of_a_stack_learn_what_the_whole_does(
     assert parted > len(engine._programs)
     assert distance(found[0], found[2]) < 1e-10
     assert distance(found[1], found[2]) < 1e-10
+
+
+def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: Any) -> Bound:
+        raise RuntimeError("no such instruction\nand more of it")
+
+    monkeypatch.setattr(vectorised, "compiled", fail)
+    found = []
+    for compile in (True, False):
+        setting = toy_setting("fedavg", data=toy_data(sizes=SIZES))
+        engine, state = Vectorised(setting, compile=compile), setting.first_state()
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            found += [tuple(engine.train(state, setting.data.groups["train"], number).gathered) for number in (0, 1)]
+        said = "cannot compile a step, which runs uncompiled, with the same results: no such instruction"
+        assert [str(each.message).partition(" ")[2].partition(" ")[2] for each in told] == ([said] if compile else [])
+    assert distance(found[:2], found[2:]) < 1e-10
 
 
 def cut(size: int, count: int, each: int) -> list[slice]:

@@ -5,8 +5,9 @@ One step reads which step it is, gathers its examples, and writes the carry over
 contents changes from step to step: compiled once, or recorded once as a CUDA graph, it is then only told to go on.
 """
 
+import warnings
 from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fedtailor import trees
 from fedtailor.data.batching import Place, at_once
 from fedtailor.engines.base import Site, pinned
 from fedtailor.engines.kept import list_name
-from fedtailor.engines.tracing import Bind, Bound, being_followed, followed, read_across
+from fedtailor.engines.tracing import Bind, Bound, as_it_is, being_followed, followed, read_across
 from fedtailor.types import Batch, Tree
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -84,7 +85,7 @@ class Program:
     def _go_on(self, size: int, bind: Bind) -> None:
         """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
         if size not in self._steps:
-            self._steps[size] = bind(self._function, (self._columns, *self._first(size)), self._name)
+            self._steps[size] = _bound(bind, self._function, (self._columns, *self._first(size)), self._name)
         elif self._at.is_cuda:
             if size not in self._graphs:
                 self._graphs[size] = _recorded(self._steps[size], self._at.device)
@@ -96,6 +97,21 @@ class Program:
         """The room of the first so many clients."""
         places = tuple(Place(*(leaf[:, :size] for leaf in place)) for place in self._places)
         return self._given, trees.rows(self._carry, slice(0, size)), places, self._at, self._left[:size]
+
+
+def _bound(bind: Bind, function: Callable[..., None], given: tuple[Tree, ...], name: str) -> Bound:
+    """A step that only has to be called; as it is, if the compiler cannot make anything of it."""
+    try:
+        return bind(function, given, name)
+    except Exception as problem:
+        _tell_once(next(iter(str(problem).splitlines()), type(problem).__name__))
+        return as_it_is(function, given)
+
+
+@cache
+def _tell_once(why: str) -> None:
+    said = f"torch {torch.__version__} cannot compile a step, which runs uncompiled, with the same results: {why}"
+    warnings.warn(said, RuntimeWarning, stacklevel=2)
 
 
 _FIRST: dict[torch.device, torch.cuda.CUDAGraph] = {}
@@ -165,12 +181,21 @@ def _advance(
     left: Tensor,
 ) -> None:
     """One step of everybody, written over the carry; whoever has no steps left stays as it is."""
-    now = (Place(*(leaf.index_select(0, at)[0] for leaf in place)) for place in places)
+    now = (Place(*(_current(leaf, at) for leaf in place)) for place in places)
     batches = tuple(decode(columns, place.of(0) if shared else place) for place in now) if decode else ()
     new, going = stepped(step, shared, given, carry, batches, left), at < left
     values = trees.apply(partial(_where, going), new, carry)
     _load(carry, values)
     at.add_(1)
+
+
+def _current(leaf: Tensor, at: Tensor) -> Tensor:
+    """What belongs to a step; in code for CPUs behind a view, so that it is looked up once and not wherever it is read.
+
+    For some reductions torch 2.11 would look it up in an index that it has not read yet, which does not compile.
+    """
+    found = leaf.index_select(0, at)[0]
+    return found.as_strided(found.shape, found.stride()) if being_followed() and not found.is_cuda else found
 
 
 def _where(going: Tensor, new: Tensor, old: Tensor) -> Tensor:
