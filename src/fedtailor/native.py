@@ -53,6 +53,12 @@ def processor() -> tuple[Hashable, ...]:
     return sys.platform, *sorted(torch.cpu.get_capabilities().items())
 
 
+def has_short_floats() -> bool:
+    """Whether this processor multiplies bfloat16 by itself."""
+    can = torch.cpu.get_capabilities()
+    return any(can.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
 def hashed(parts: Iterable[bytes]) -> str:
     """A name that other parts do not have."""
     digest = hashlib.blake2b(digest_size=20)

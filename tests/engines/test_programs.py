@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from agreement import distance
-from fedtailor import engines, trees
+from fedtailor import engines, native, trees
 from fedtailor.engines import rewriting, vectorised
 from fedtailor.engines.measuring import CACHED, FEWEST, MOST, Peak, chunk_that_fits, parts_that_stay
 from fedtailor.engines.programs import Program, _advance
@@ -87,6 +87,16 @@ def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monkey
         said = "cannot compile a step, which runs uncompiled, with the same results: no such instruction"
         assert [str(each.message).partition(" ")[2].partition(" ")[2] for each in told] == ([said] if compile else [])
     assert distance(found[:2], found[2:]) < 1e-10
+
+
+@pytest.mark.parametrize("imitated", [True, False])
+def test_short_floats_that_a_processor_imitates_are_told_of(imitated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "has_short_floats", lambda: not imitated)
+    exact = toy_setting("fedavg", data=toy_data(sizes=SIZES))
+    short = replace(exact, task=exact.task.to(dtype=torch.float32).computing(torch.bfloat16))
+    assert engines.make(exact).notes == ()
+    said = ("fedavg calculates in bf16, which this processor has to imitate: float32 is many times as fast",)
+    assert engines.make(short).notes == (said if imitated else ())
 
 
 def cut(size: int, count: int, each: int) -> list[slice]:

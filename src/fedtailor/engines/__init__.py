@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor import native
 from fedtailor.data.batching import sizes_of
 from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named, one_step_each
 from fedtailor.engines.compiling import keep_compiled
@@ -21,7 +22,6 @@ from fedtailor.engines.stacking import Member, Party
 from fedtailor.engines.tracing import Compile, compiled
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
-from fedtailor.native import keep_freed_memory
 
 __all__ = [
     "Compile",
@@ -59,13 +59,19 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
         return OneByOne(setting, (f"{who} runs one client at a time, since vmap cannot run it: {trial.failure}",))
     notes = trial.notes
     if setting.device.type == "cpu":
-        keep_freed_memory()
+        native.keep_freed_memory()
     if compile:
         keep_compiled()
     if compile and (reason := why_not_compiled(setting.device)):
         notes = (*notes, f"{who} runs uncompiled, since torch.compile does not work here: {reason}")
+    compile = compile if notes == trial.notes else False
+    if setting.device.type == "cpu" and setting.task.compute == torch.bfloat16 and not native.has_short_floats():
+        notes = (
+            *notes,
+            f"{who} calculates in bf16, which this processor has to imitate: float32 is many times as fast",
+        )
     fits = chunk or chunk_that_fits(trial.bytes, setting.device)
-    return Vectorised(setting, fits, compile if notes == trial.notes else False, notes)
+    return Vectorised(setting, fits, compile, notes)
 
 
 def distributed(setting: Setting, chunk: int | None = None, compile: Compile = False) -> Distributed:
