@@ -35,7 +35,7 @@ from peers.protocol import Weights, Work, write
 from processes import LOOP, OURS, Process, python_of
 from results import machine, save, spread
 
-SHORT_FLOATS = ["ours-bf16"] if torch.cpu._is_amx_tile_supported() else []  # only there they are fast
+SHORT_FLOATS = ["ours-bf16"] if torch.cpu.get_capabilities().get("amx_bf16") else []  # only there they are fast
 WAYS: dict[
     str, tuple[str, ...]
 ] = {  # a number: of threads, if not as many as there are cores; ours first, in the precision behind the hyphen
@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "cpu": (Case("cnn", 10, 20, 1, turns=4), Case("mlp", 10, 40, 20, turns=5), Case("mlp", 50, 40, 6, turns=5)),
+    "cpu": (Case("cnn", 10, 20, 1, turns=3), Case("mlp", 10, 40, 10, turns=5), Case("mlp", 50, 40, 4, turns=5)),
     "cuda": (Case("cnn", 10, 20, 10, turns=5), Case("cnn", 50, 20, 4, turns=4)),
 }
 FIRST: dict[str, Callable[[], nn.Module]] = {
