@@ -71,6 +71,11 @@ def test_other_kinds_are_left_to_torch(column: Tensor, units: Units, dtype: torc
     assert torch.equal(taken(column, rows(4), units, dtype), decoded(column[rows(4)], units, dtype))
 
 
+def test_rows_of_another_kind_are_left_to_torch() -> None:
+    found = taken(BYTES, rows(4).int(), UNITS, torch.float32)
+    assert torch.equal(found, decoded(BYTES[rows(4)], UNITS, torch.float32))
+
+
 @needs_compiler
 def test_lists_of_operations_have_it_as_one_of_them() -> None:
     graph = listed(BYTES, rows(4), UNITS, torch.float32)

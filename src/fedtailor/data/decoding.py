@@ -23,8 +23,9 @@ def decoded(x: Tensor, units: Units, dtype: torch.dtype) -> Tensor:
 
 def taken(column: Tensor, rows: Tensor, units: Units, dtype: torch.dtype) -> Tensor:
     """Rows of a column of inputs as the model takes them."""
-    bytes_to_numbers = not units.tokens and column.dtype == torch.uint8 and dtype == torch.float32
-    if bytes_to_numbers and column.device.type == "cpu" and column[:1].is_contiguous() and _native() is not None:
+    kinds = column.dtype, rows.dtype, dtype
+    fits = column.device.type == "cpu" and kinds == (torch.uint8, torch.int64, torch.float32) and not units.tokens
+    if fits and column[:1].is_contiguous() and _native() is not None:
         found: Tensor = torch.ops.fedtailor.taken(column, rows, units.scale)
         return found
     return decoded(column[rows], units, dtype)
