@@ -1,12 +1,18 @@
 """Kernels on a GPU: torch's own convolutions in double precision, and bits drawn on the CPU, are the oracles."""
 
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
 
-from fedtailor import keyed
+from fedtailor import keyed, trees
 from fedtailor.convolution import Window, convolved, works_on
+from fedtailor.engines import rewriting
+from fedtailor.engines.tracing import compiled
+from fedtailor.sharing import shares_of
 
 HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
 SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
@@ -64,3 +70,77 @@ def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...
         expected = keyed.mixed(keys, counters, folding)
         assert torch.equal(keyed.mixed(keys.cuda(), counters.cuda(), folding).cpu(), expected)
     assert torch.equal(keyed.fold(keys.cuda(), counters.cuda()).cpu(), keyed.fold(keys, counters))
+
+
+@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
+@pytest.mark.parametrize(("precision", "most"), [("bf16", 1e-5), ("tf32", 1e-3), ("float32", 1e-5)])
+@pytest.mark.parametrize(
+    "shape", [(10, 20, 9216, 128), (3, 5, 1000, 62), (2, 70, 513, 130), (1, 1, 64, 1), (2, 3, 0, 4)]
+)
+def test_long_products_are_those_of_double_precision(
+    shape: tuple[int, ...], precision: str, most: float, request: pytest.FixtureRequest
+) -> None:
+    from fedtailor import kernels
+
+    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    clients, rows, inputs, outputs = shape
+    generator = torch.Generator("cuda").manual_seed(0)
+    x, w = (
+        torch.randn(clients, size, inputs + 3, generator=generator, device="cuda").to(dtype)[..., :inputs]
+        for size in (rows, outputs)
+    )
+    found, expected = kernels.multiply(x, w), x.double() @ w.double().mT
+    assert found.shape == (clients, shares_of(x, w), rows, outputs)
+    assert (found.sum(1) - expected).norm() <= most * (x.double().abs() @ w.double().abs().mT).norm()
+
+
+@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_halves_are_correlated_as_what_they_are_halves_of(shape: tuple[int, ...]) -> None:
+    clients, batch, height, width, inputs, outputs, side, stride, pad = shape
+    size = ((height + 2 * pad - side) // stride + 1, (width + 2 * pad - side) // stride + 1)
+    generator = torch.Generator("cuda").manual_seed(0)
+    x, g = (
+        torch.randn(each, generator=generator, device="cuda")
+        for each in ((clients, batch, height, width, inputs), (clients, batch, *size, outputs))
+    )
+    how = [side, side], [stride, pad]
+    found = torch.ops.fedtailor.correlate_halves(*rewriting._halves(x), *rewriting._halves(g), *how)
+    expected = torch.ops.fedtailor.correlate(x.double().cpu(), g.double().cpu(), *how)
+    assert (found.sum(1).double().cpu() - expected).norm() < 2e-5 * expected.norm()
+
+
+@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
+@pytest.mark.parametrize("clients", [2, 10])
+def test_compiled_hessian_products_are_those_of_double_precision(clients: int, request: pytest.FixtureRequest) -> None:
+    """A derivative along a direction of a network with what is merged, split and shared out in compiled lists."""
+    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
+    torch.backends.cuda.matmul.allow_tf32 = True
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"a": (32, 1, 3, 3), "b": (64, 32, 3, 3), "c": (16, 64 * 8 * 8)}
+    params, along = (
+        {name: 0.1 * torch.randn(clients, *shape, generator=generator) for name, shape in shapes.items()}
+        for _ in range(2)
+    )
+    images = torch.randn(clients, 5, 1, 12, 12, generator=generator)
+
+    def loss(own: dict[str, Tensor], x: Tensor) -> Tensor:
+        first = convolved(x.permute(0, 2, 3, 1)[None], own["a"].permute(0, 2, 3, 1)[None], (10, 10), Window()).tanh()
+        second = convolved(first, own["b"].permute(0, 2, 3, 1)[None], (8, 8), Window())[0].tanh()
+        return (second.flatten(1) @ own["c"].mT).square().mean()
+
+    def product(own: dict[str, Tensor], direction: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = jvp(lambda point: grad(loss)(point, x), (own,), (direction,))[1]
+        return found
+
+    def write(*given: Any) -> None:
+        for name, value in vmap(product)(*given[:3]).items():
+            given[3][name].copy_(value)
+
+    exact = vmap(product)(*trees.apply(torch.Tensor.double, (params, along, images)))
+    given = trees.apply(torch.Tensor.cuda, (params, along, images, trees.zeros(params)))
+    compiled(write, given)()
+    for name, value in given[3].items():
+        assert (value.double().cpu() - exact[name]).norm() < 5e-3 * exact[name].norm()

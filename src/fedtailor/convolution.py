@@ -7,7 +7,7 @@ derivative of that number by one of them: `convolved` (by g), `returned` (by x) 
 of each are the other two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from fedtailor.purity import twin
+from fedtailor.sharing import shares, tiles
 
 Size = tuple[int, int]
 
@@ -171,12 +172,18 @@ class _Correlated(_Bilinear):
     made = "w"
 
 
+def is_split(x: Tensor, size: Sequence[int]) -> bool:
+    """Whether `correlated` splits float32 into two bf16: on a GPU that may round to tf32, for more than one channel."""
+    rounds = x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return rounds and size[0] * size[1] * x.shape[4] > 64
+
+
 @torch.library.custom_op("fedtailor::convolve", mutates_args=())
 def _convolve(x: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
     if x.is_cuda:
         from fedtailor.kernels import convolve
 
-        return convolve(x, w, (size[0], size[1]), (window[0], window[1]))
+        return convolve(x.contiguous(), w.contiguous(), (size[0], size[1]), (window[0], window[1]))
     stride, pad = window
     return _apart(nnf.conv2d(_grouped(x), _filters(w), None, stride, pad, groups=len(x)), len(x))
 
@@ -186,7 +193,7 @@ def _return(g: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
     if g.is_cuda:
         from fedtailor.kernels import convolve_back
 
-        return convolve_back(g, w, (size[0], size[1]), (window[0], window[1]))
+        return convolve_back(g.contiguous(), w.contiguous(), (size[0], size[1]), (window[0], window[1]))
     stride, pad = window
     reached = [
         _reach(given, stride) + side - 1 - 2 * pad for given, side in zip(g.shape[2:4], w.shape[2:4], strict=True)
@@ -200,7 +207,7 @@ def _correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tens
     if x.is_cuda:
         from fedtailor.kernels import correlate
 
-        return correlate(x, g, (size[0], size[1]), (window[0], window[1]))
+        return correlate(x.contiguous(), g.contiguous(), (size[0], size[1]), (window[0], window[1]))
     stride, pad = window
     around = nnf.pad(x, (0, 0, pad, pad, pad, pad))
     down, right = (_reach(each, stride) for each in g.shape[2:4])
@@ -210,6 +217,19 @@ def _correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tens
         for j in range(size[1])
     ]
     return torch.stack(found, 2).reshape(len(x), g.shape[4], *size, x.shape[4])
+
+
+@torch.library.custom_op("fedtailor::correlate_halves", mutates_args=())
+def _correlate_halves(x: Tensor, x_low: Tensor, g: Tensor, g_low: Tensor, size: list[int], window: list[int]) -> Tensor:
+    """`fedtailor::correlate` of (x + x_low) and (g + g_low), in sums over shares of the places, which come second."""
+    if x.is_cuda:
+        from fedtailor.kernels import correlate_halves
+
+        x, x_low, g, g_low = (each.contiguous() for each in (x, x_low, g, g_low))
+        return correlate_halves(x, x_low, g, g_low, (size[0], size[1]), (window[0], window[1]))
+    images, by = (high.float() + low.float() for high, low in ((x, x_low), (g, g_low)))
+    found = _correlate(images, by, size, window)[:, None]
+    return torch.cat([found, found.new_zeros(len(x), _shares(x, g, size) - 1, *found.shape[2:])], 1)
 
 
 @_convolve.register_fake
@@ -225,6 +245,17 @@ def _(g: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
 @_correlate.register_fake
 def _(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tensor:
     return x.new_empty(x.shape[0], g.shape[4], *size, x.shape[4])
+
+
+@_correlate_halves.register_fake
+def _(x: Tensor, x_low: Tensor, g: Tensor, g_low: Tensor, size: list[int], window: list[int]) -> Tensor:
+    shape = len(x), _shares(x, g, size), g.shape[4], *size, x.shape[4]
+    return x.new_empty(shape, dtype=torch.float32)
+
+
+def _shares(x: Tensor, g: Tensor, size: list[int]) -> int:
+    taps, places = size[0] * size[1], g.shape[1] * g.shape[2] * g.shape[3]
+    return shares(tiles(len(x), taps * x.shape[4], g.shape[4]), places)
 
 
 _FACTORS = {"g": ("x", "w"), "x": ("g", "w"), "w": ("x", "g")}

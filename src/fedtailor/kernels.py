@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Triton kernels: convolutions of a whole stack of clients, each with weights of its own, and random bits.
+"""Triton kernels: convolutions and long products of a whole stack of clients, each with its own weights; random bits.
 
 Images are [clients, batch, height, width, channels] and weights [clients, outputs, height, width, inputs], contiguous.
 They are products of matrices whose left one is never made: its rows are places of images, its columns taps of the
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_PROGRAMS = 528
-"""Programs that keep a large GPU busy: four for each of its multiprocessors."""
+from fedtailor.sharing import PROGRAMS, shares, shares_of, tiles
+
 _MOST = 1 << 26
 """Numbers that a product may leave behind for a moment."""
 
@@ -57,15 +57,16 @@ def _convolved(x: Tensor, w: Tensor, size: tuple[int, int], stride: int, dilate:
     rows = batch * size[0] * size[1]
     if y.numel() == 0:
         return y
-    wide = min(_above(outputs), 64)
+    many = clients * triton.cdiv(rows, 64) * triton.cdiv(outputs, 128) >= PROGRAMS
+    wide = min(_above(outputs), 128 if many and _precision(x) == "tf32" else 64)
     across, small = triton.cdiv(outputs, wide), wide < 64 and x.dtype == torch.bfloat16
-    tall = 128 if wide == 64 and clients * across * triton.cdiv(rows, 128) >= _PROGRAMS else 64
+    tall = 128 if wide == 64 and clients * across * triton.cdiv(rows, 128) >= PROGRAMS else 64
     deep = min(_above(w.shape[2] * w.shape[3] * inputs), 16 if small else 32)
     deep = min(deep, _whole(inputs)) if _whole(inputs) >= 16 else deep
     grid = (triton.cdiv(rows, tall) * across, clients)
     _convolve[grid](
         x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[2:4], stride, dilate, pad,
-        tall, wide, deep, inputs % deep == 0, _precision(x), num_warps=4, num_stages=3 if small else 4,
+        tall, wide, deep, inputs % deep == 0, _precision(x), num_warps=4, num_stages=3 if small or wide == 128 else 4,
     )  # fmt: skip
     return y
 
@@ -76,24 +77,53 @@ def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, in
     Here both factors lie the wrong way for tf32, so float32 is split into two bf16, whose products may lie as they do:
     in three products rather than one, less than half the time, and more exact.
     """
+    halves = x.dtype == torch.float32 and _precision(x) == "tf32" and size[0] * size[1] * x.shape[4] > 64
+    factors = (*_halved(x), *_halved(g)) if halves else (x, x, g, g)
+    return correlate_halves(*factors, size, window).sum(1).to(x.dtype)
+
+
+def correlate_halves(
+    x: Tensor, x_low: Tensor, g: Tensor, g_low: Tensor, size: tuple[int, int], window: tuple[int, int]
+) -> Tensor:
+    """The same of (x + x_low) and (g + g_low), in sums over shares of the places [clients, shares, ...], in float32.
+
+    What is the same tensor as its lower half has none.
+    """
     clients, batch, height, width, inputs = x.shape
     outputs, taps = g.shape[4], size[0] * size[1]
-    rows = batch * g.shape[2] * g.shape[3]
-    halves = x.dtype == torch.float32 and _precision(x) == "tf32" and taps * inputs > 64
-    tall = min(_above(taps * inputs), 128 if x.dtype == torch.bfloat16 else 64)
+    rows, halves = batch * g.shape[2] * g.shape[3], x_low is not x
+    tall = min(_above(taps * inputs), 64 if halves or x.dtype == torch.float32 else 128)
     wide, deep = min(_above(outputs), 64), 32
-    tiles = triton.cdiv(taps * inputs, tall) * triton.cdiv(outputs, wide)
-    parts = max(1, min(triton.cdiv(_PROGRAMS, tiles * clients), triton.cdiv(rows, 4 * deep)))
+    each = tiles(1, taps * inputs, outputs, tall)
+    parts = shares(clients * each, rows)
     share = triton.cdiv(triton.cdiv(rows, parts), deep) * deep
     sums = torch.zeros if rows == 0 else torch.empty
     found = sums((clients, parts, outputs, *size, inputs), dtype=torch.float32, device=x.device)
     if found.numel() and rows:
-        factors = (*_halved(x), *_halved(g)) if halves else (x, x, g, g)
-        _correlate[(tiles, parts, clients)](
-            *factors, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
+        _correlate[(each, parts, clients)](
+            x, x_low, g, g_low, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
             tall, wide, deep, halves, _precision(x), num_warps=4, num_stages=3,
         )  # fmt: skip
-    return found.sum(1).to(x.dtype)
+    return found
+
+
+def multiply(x: Tensor, w: Tensor) -> Tensor:
+    """x w' for matrices [clients, rows, inputs] and [clients, outputs, inputs] with their inputs side by side.
+
+    In sums over shares of the inputs [clients, shares, rows, outputs], in float32.
+    """
+    (clients, rows, inputs), outputs = x.shape, w.shape[1]
+    tall, wide, deep = min(_above(rows), 64), min(_above(outputs), 64), 32 if x.dtype == torch.float32 else 64
+    each = tiles(1, rows, outputs)
+    parts = shares_of(x, w)
+    share = triton.cdiv(triton.cdiv(inputs, parts), deep) * deep
+    found = torch.empty((clients, parts, rows, outputs), dtype=torch.float32, device=x.device)
+    if found.numel():
+        _multiply[(each, parts, clients)](
+            x, w, found, rows, inputs, outputs, share, *x.stride()[:2], *w.stride()[:2],
+            tall, wide, deep, _precision(x), num_warps=4, num_stages=4,
+        )  # fmt: skip
+    return found
 
 
 def _halved(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,6 +258,29 @@ def _correlate(
     found += (client * tl.num_programs(1) + part) * columns * outputs
     to = found + out[:, None] * columns + column[None, :]
     tl.store(to, tl.trans(total), (out < outputs)[:, None] & (column < columns)[None, :])
+
+
+@triton.jit
+def _multiply(
+    x, w, found, rows, inputs, outputs, share: tl.constexpr, x_client, x_row, w_client, w_output,
+    tall: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, precision: tl.constexpr,
+):  # fmt: skip
+    """A tile of `tall` rows and `wide` outputs, summed over one share of the inputs."""
+    across = tl.cdiv(outputs, wide)
+    client, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
+    row = tl.program_id(0) // across * tall + tl.arange(0, tall)
+    out = tl.program_id(0) % across * wide + tl.arange(0, wide)
+    x += client * x_client + row[:, None] * x_row
+    w += client * w_client + out[:, None] * w_output
+    total = tl.zeros((tall, wide), tl.float32)
+    for begin in range(0, share, deep):
+        column = part * share + begin + tl.arange(0, deep)
+        a = tl.load(x + column[None, :], (row < rows)[:, None] & (column < inputs)[None, :], 0.0)
+        b = tl.load(w + column[None, :], (out < outputs)[:, None] & (column < inputs)[None, :], 0.0)
+        total = tl.dot(a, tl.trans(b), total, input_precision=precision)
+    found += (client * tl.num_programs(1) + part) * rows * outputs
+    to = found + row[:, None] * outputs + out[None, :]
+    tl.store(to, total, (row < rows)[:, None] & (out < outputs)[None, :])
 
 
 @triton.jit

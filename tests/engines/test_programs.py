@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad
 
 from agreement import distance
 from fedtailor import engines, native, trees
@@ -222,6 +223,32 @@ def test_compiled_steps_read_everything_before_they_write() -> None:
         go_on()
         assert [leaf.tolist() for leaf in room.values()] == expected
     assert at.tolist() == [2]
+
+
+def _descended(
+    model: nn.Module, given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, ...]
+) -> dict[str, Tensor]:
+    def loss(params: dict[str, Tensor]) -> Tensor:
+        return nn.functional.cross_entropy(functional_call(model, params, (carry["x"],)), carry["y"])
+
+    slope = grad(loss)({name: carry[name] for name, _ in model.named_parameters()})
+    return {name: leaf - 0.5 * slope[name] if name in slope else leaf for name, leaf in carry.items()}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_gradients_go_back_through_the_old_weights() -> None:
+    """torch 2.11 wrote a layer's new weights before the last product with its old ones."""
+    sides = (nn.Linear(20, 16), nn.ELU(), nn.Linear(16, 12), nn.ELU(), nn.Linear(12, 10))
+    model = nn.Sequential(*sides)
+    rooms = [
+        {name: torch.randn(3, *value.shape, generator=generator) for name, value in model.named_parameters()}
+        | {"x": torch.randn(3, 8, 20, generator=generator), "y": torch.randint(0, 10, (3, 8), generator=generator)}
+        for generator in (torch.Generator().manual_seed(0) for _ in range(2))
+    ]
+    for room, bind in zip(rooms, (compiled, as_it_is), strict=True):
+        at, left = torch.zeros(1, dtype=torch.int64), torch.full((3,), 3)
+        bind(partial(_advance, partial(_descended, model), False, None), ((), (), room, (), at, left))()
+    assert distance(*rooms) < 1e-5
 
 
 def test_room_for_places_holds_a_whole_stretch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Operations on images that come down to others: torch's own are the oracle, in every derivative."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as nnf
 
+from fedtailor.engines import rewriting
 from fedtailor.engines.rewriting import TABLE, InPlainOperations
 from fedtailor.engines.tracing import _to_compile
 
@@ -169,3 +171,43 @@ def test_a_network_is_differentiated_as_torch_does_it(kind: Callable[[Function],
     found, expected = rewritten(kind(loss), params)(params), kind(loss)(params)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("turned", [True, False])
+def test_long_products_are_shared_out(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "is_long", lambda x, w: x.shape[2] > 1000)
+    x, w, short = (drawn(3, *shape).float() for shape in ((5, 3000), (7, 3000), (4, 8)))
+
+    def product(x: Tensor, w: Tensor, short: Tensor) -> tuple[Tensor, Tensor]:
+        return (x @ w.mT if turned else torch.bmm(x, w.mT)), short @ short.mT
+
+    graph = rewritten(product, x, w, short)
+    assert operations(graph).count("fedtailor.multiply") == operations(graph).count("aten.bmm") == 1
+    torch.testing.assert_close(graph(x, w, short), product(x, w, short), rtol=1e-4, atol=1e-3)
+
+
+def test_products_on_a_cpu_are_left_alone() -> None:
+    x, w = drawn(3, 5, 3000), drawn(3, 7, 3000)
+    assert "fedtailor.multiply" not in operations(rewritten(lambda x, w: x @ w.mT, x, w))
+
+
+def test_gradients_by_weights_are_made_of_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "is_split", lambda x, size: True)
+    x, g = drawn(2, 3, 9, 8, 4), drawn(2, 3, 5, 4, 6)
+    how = [3, 3], [2, 1]
+    graph = rewritten(lambda x, g: torch.ops.fedtailor.correlate(x, g, *how), x.float(), g.float())
+    assert "fedtailor.correlate_halves" in operations(graph)
+    expected = torch.ops.fedtailor.correlate(x, g, *how)
+    assert (graph(x.float(), g.float()) - expected).norm() < 2e-5 * expected.norm()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_compiled_halves_are_two_halves() -> None:
+    """Compiled code keeps short floats in long ones as long as it can: what is rounded there is not."""
+    x = drawn(1000).float()
+    ways: tuple[Function, ...] = (rewriting._halves, torch.compile(rewriting._halves))
+    for halves in ways:
+        high, low = halves(x)
+        assert high.dtype == low.dtype == torch.bfloat16
+        assert 0 < (x - high.float()).abs().max() <= 2**-7 * x.abs().max()
+        assert (x - high.float() - low.float()).abs().max() <= 2**-15 * x.abs().max()

@@ -40,12 +40,15 @@ SEES_STACKS = (
     "data/decoding.py",
     "engines/base.py",
     "engines/kept.py",
+    "engines/merging.py",
     "engines/programs.py",
     "engines/rewriting.py",
     "engines/tracing.py",
     "engines/zeros.py",
     "keyed.py",
     "models/recurrence.py",
+    "products.py",
+    "sharing.py",
 )
 """Code that may do otherwise for another number of clients, or has a say in what operations come down to."""
 

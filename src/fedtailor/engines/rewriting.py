@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
+from fedtailor.convolution import is_split
+from fedtailor.products import is_long, multiply
+
 _ATEN = torch.ops.aten
 
 
@@ -70,7 +73,23 @@ def max_pool_backward(g: Tensor, x: Tensor, window: Sequence[int], *kind: Any) -
     return torch.where(_spread(indices.int()) == _places(x), _spread(_channels_last(g)), 0.0)
 
 
+def product(x: Tensor, w: Tensor) -> Any:
+    """`aten.bmm`, or NotImplemented for what is best left to the GPU's library."""
+    if x.dtype != w.dtype or not is_long(x, w.mT):
+        return NotImplemented
+    return multiply(x, w.mT).sum(1).to(x.dtype)
+
+
+def correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Any:
+    """`fedtailor.correlate` of float32, split where it is made, or NotImplemented if it is not to be split."""
+    if not is_split(x, size):
+        return NotImplemented
+    return torch.ops.fedtailor.correlate_halves(*_halves(x), *_halves(g), size, window).sum(1)
+
+
 TABLE: dict[Any, Callable[..., Any]] = {
+    _ATEN.bmm.default: product,
+    torch.ops.fedtailor.correlate.default: correlate,
     _ATEN.convolution.default: convolution,
     _ATEN.convolution_backward.default: convolution_backward,
     _ATEN.max_pool2d_with_indices.default: max_pool,
@@ -107,6 +126,12 @@ def _group_means(x: Tensor, groups: int) -> Tensor:
     batch, channels = x.shape[:2]
     means = x.mean((2, 3)).view(batch, groups, -1).mean(2, keepdim=True)
     return means.expand(batch, groups, channels // groups).reshape(batch, channels, 1, 1)
+
+
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Float32 as two bf16: its first bits, cut off by hand since compiled code would not round, and the rest."""
+    high = (x.view(torch.int32) & -(1 << 16)).view(torch.float32)
+    return high.to(torch.bfloat16), (x - high).to(torch.bfloat16)
 
 
 def _has_one_channel(

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fedtailor import keyed, trees
 from fedtailor.engines import kept, rewriting
+from fedtailor.engines.merging import merge_convolutions
 from fedtailor.engines.zeros import without_zeros
 from fedtailor.types import Tree
 
@@ -56,8 +57,11 @@ def compiled(function: Callable[..., None], given: tuple[Tree, ...], name: str =
 def _to_compile(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
     """A function's list, for a compiler that knows what a draw comes down to; of operations that suit it best."""
     _have_draws_fused()
+    _have_writes_wait()
     with rewriting.InPlainOperations():
-        return followed(function, given, rewriting.TABLE)
+        made = followed(function, given, rewriting.TABLE)
+    merge_convolutions(made)
+    return made
 
 
 def _compiled_here(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
@@ -78,6 +82,29 @@ def _have_draws_fused() -> None:
 
     decomposition.decompositions.setdefault(torch.ops.fedtailor.mixed.default, keyed.mixed_in_full)
     decomposition.fast_random_decomps.cache_clear()
+
+
+@cache
+def _have_writes_wait() -> None:
+    """Has torch before 2.13 remember what must have been read before it is written over.
+
+    It forgets that wherever it lays out a CPU's loop anew to join it to another, and then weights may be new before the
+    last product with the old ones.
+    """
+    from torch._inductor.dependencies import StarDep, WeakDep
+    from torch._inductor.scheduler import SchedulerNode
+
+    if torch.__version__ >= "2.13":  # which torch compares part by part
+        return
+    lay_out: Any = SchedulerNode.recompute_size_and_body
+
+    def remembering(self: Any, *given: Any, **named: Any) -> None:
+        before = [dep for dep in self.read_writes.reads if isinstance(dep, WeakDep | StarDep)]
+        lay_out(self, *given, **named)
+        if before:
+            self.set_read_writes(self.read_writes.with_read(type(self.read_writes.reads)(before)))
+
+    SchedulerNode.recompute_size_and_body = remembering  # type: ignore[method-assign]
 
 
 def followed(function: Callable[..., None], given: tuple[Tree, ...], table: Table | None = None) -> GraphModule:

@@ -17,13 +17,13 @@ _KNOWING = _ATEN._efficientzerotensor.default
 _MAKE = (_KNOWING, _ATEN.zeros.default, _ATEN.zeros_like.default)
 _SUMS = (_ATEN.add.Tensor, _ATEN.sub.Tensor)
 _PRODUCTS = (_ATEN.mul.Tensor, _ATEN.bmm.default, _ATEN.mm.default)
-_VIEWS = (
+VIEWS = (
     *(_ATEN.alias.default, _ATEN.detach.default, _ATEN.expand.default, _ATEN.view.default, _ATEN._unsafe_view.default),
     *(_ATEN.permute.default, _ATEN.transpose.int, _ATEN.t.default, _ATEN.unsqueeze.default, _ATEN.squeeze.dim),
     *(_ATEN.select.int, _ATEN.slice.Tensor),
 )
 _LINEAR = (
-    *(*_VIEWS, _ATEN.clone.default, _ATEN._to_copy.default, _ATEN.neg.default, _ATEN.div.Tensor, _ATEN.mul.Scalar),
+    *(*VIEWS, _ATEN.clone.default, _ATEN._to_copy.default, _ATEN.neg.default, _ATEN.div.Tensor, _ATEN.mul.Scalar),
     *(_ATEN.sum.default, _ATEN.sum.dim_IntList, _ATEN.threshold_backward.default),
 )
 """Operations that make zeros of zeros, if these are the first that they are given."""
@@ -34,7 +34,7 @@ def without_zeros(made: GraphModule) -> None:
     has_derivatives = any(node.target is _KNOWING for node in made.graph.nodes)
     made.graph.eliminate_dead_code()
     if has_derivatives:
-        _remove(made, set(_written(made)))
+        _remove(made, set(written_over(made)))
         made.graph.eliminate_dead_code()
     made.recompile()
 
@@ -50,7 +50,7 @@ def _remove(made: GraphModule, written: set[Node]) -> None:
         _meet_plain_zeros(made, node, [user for user in node.users if user not in zeros])
 
 
-def _written(made: GraphModule) -> Iterator[Node]:
+def written_over(made: GraphModule) -> Iterator[Node]:
     """What something is written into, and what that is a view of."""
     for node in made.graph.nodes:
         if isinstance(node.target, OpOverload):
@@ -64,7 +64,7 @@ def _bases(node: Any) -> Iterator[Node]:
     """A tensor, and all that it is a view of."""
     while isinstance(node, Node):
         yield node
-        node = node.args[0] if node.target in _VIEWS else None
+        node = node.args[0] if node.target in VIEWS else None
 
 
 def _is_zero(node: Node, zeros: set[Node]) -> bool:
