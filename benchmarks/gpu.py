@@ -3,8 +3,9 @@
     python benchmarks/gpu.py [CLIENTS ...]
 
 FedAvg, FEMNIST's network of FedSIM (1.2 million parameters), 200 examples a client, batches of 20, one epoch, so 10
-steps; whole rounds with drawing the cohort and averaging, data on the GPU, no scoring. Ways alternate, and each figure
-is the median of repeats of several rounds with their extremes. Equal work is checked where the rounding is the same.
+steps; whole rounds with drawing the cohort and averaging, data on the GPU, no scoring. Each figure is the median of
+repeats of several rounds with their extremes. Weights are compared with the loop's in float32, as far as that goes:
+dropout is drawn by torch there. Equal work is checked by `compare.py cuda`, without dropout.
 """
 
 import itertools

@@ -18,7 +18,7 @@ from fedtailor.run.loop import round_loop
 from gpu_costs import TorchsOwn, texts
 from results import machine, save, spread
 
-CLIENTS, STEPS, TURNS = 10, 5, 11
+CLIENTS, STEPS, TURNS = 10, 5, 7
 GFLOP = 3 * 2 * (4 * 256 * (8 + 256) + 4 * 256 * 512 + 256 * 90) * 4 * 80 / 1e9
 """Of a client's step, forward and backward: products alone."""
 

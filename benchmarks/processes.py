@@ -46,7 +46,11 @@ class Process:
             text=True,
             env=os.environ | options,
         )
-        self.versions: dict[str, str] = self._answer()["versions"]
+        self.versions: dict[str, str] = {}
+
+    def wait_until_ready(self) -> None:
+        """Waits until it has read its work."""
+        self.versions = self._answer()["versions"]
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
@@ -57,12 +61,15 @@ class Process:
         self._log.seek(0)
         raise SystemExit(f"{self.way} stopped:\n{self._log.read()[-3000:]}")
 
-    def train(self, rounds: int) -> float:
-        """Milliseconds that a round took."""
+    def tell(self, rounds: int) -> None:
+        """Has it train."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # if it has stopped, it gives no answer, and why is said there
             self._process.stdin.write(f"{rounds}\n")
             self._process.stdin.flush()
+
+    def told(self) -> float:
+        """Milliseconds that a round took."""
         return float(self._answer()["ms"])
 
     def finish(self) -> tuple[int, Weights]:

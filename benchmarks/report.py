@@ -46,8 +46,8 @@ def peers(found: Found, name: str) -> str:
     heads = [f"of {way.partition('-')[2]}'s" if "-" in way else "of ours" for way in ours]
     head = ["", *(cell for case in cases for cell in (f"{case['title']}, ms a round", *heads))]
     rows = []
-    for way in cases[0]["ms"]:
-        cells = [(spread(case["ms"][way]), *(_beside(case, way, own) for own in ours)) for case in cases]
+    for way in [way for way in NAMES if any(way in case["ms"] for case in cases)]:
+        cells = [_cells(case, way, ours) for case in cases]
         rows.append([NAMES[way], *(cell for several in cells for cell in several)])
     panels = [Panel(f"{case['title']}: ms a round", _bars(case)) for case in cases]
     (FOLDER / f"{name}.svg").write_text(svg(panels))
@@ -59,6 +59,12 @@ def peers(found: Found, name: str) -> str:
         f"{gap:.0e} of how far these have moved. {versions}; {in_words(found['machine'])}"
     )
     return "\n\n".join([table(head, rows), f"![Milliseconds per round](results/{name}.svg)", checked])
+
+
+def _cells(case: Found, way: str, ours: Sequence[str]) -> list[str]:
+    if way not in case["ms"]:
+        return [""] * (1 + len(ours))
+    return [spread(case["ms"][way]), *(_beside(case, way, own) for own in ours)]
 
 
 def _beside(case: Found, way: str, ours: str) -> str:

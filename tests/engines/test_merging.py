@@ -76,3 +76,17 @@ def test_only_what_moves_alike_is_merged(pad: int) -> None:
     merge_convolutions(graph)
     assert count(graph) == 2  # other windows, or weights that something is done to after the first
     torch.testing.assert_close(graph(drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3)), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("what", ["images", "weights"])
+def test_what_is_written_over_in_between_is_not_the_same(what: str) -> None:
+    def twice(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        images, weights = x.view(x.shape), w.view(w.shape)
+        first = convolved(images, w, (7, 7), Window())
+        (x if what == "images" else w).mul_(2)
+        return first, convolved(images, weights.clone(), (7, 7), Window())
+
+    graph = followed(twice, drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3))
+    expected = twice(drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3))
+    merge_convolutions(graph)
+    torch.testing.assert_close(graph(drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3)), expected, rtol=0, atol=0)

@@ -35,8 +35,10 @@ def merge_convolutions(made: GraphModule) -> None:
 
 
 def _origin(node: Any, written: set[Node]) -> Hashable:
-    """What a tensor is: a node, or views and copies of it as what they do."""
-    if isinstance(node, Node) and node.target in _MOVABLE and node not in written:
+    """What a tensor is: a node, or views and copies as what they do to it; what is written over is like nothing."""
+    if node in written:
+        return object()
+    if isinstance(node, Node) and node.target in _MOVABLE:
         given = (tuple(each) if isinstance(each, list) else _origin(each, written) for each in node.args)
         return node.target, *given, *node.kwargs.items()
     return node  # type: ignore[no-any-return]
@@ -45,11 +47,17 @@ def _origin(node: Any, written: set[Node]) -> Hashable:
 def _bring_forward(node: Any, to: Node, order: dict[Node, int], written: set[Node]) -> bool:
     """Moves a tensor's views and copies that come later before a node, unless it is made of something else there."""
     late = sorted(set(_late(node, order[to], order)), key=order.__getitem__)
-    if any(each.target not in _MOVABLE or each in written for each in late):
+    if any(each.target not in _MOVABLE or _is_written(each, written) for each in late):
         return False
     for each in late:
         to.prepend(each)
     return True
+
+
+def _is_written(node: Node, written: set[Node]) -> bool:
+    """Whether a tensor, or what it is a view or copy of, is written over."""
+    made_of = node.all_input_nodes if node.target in _MOVABLE else ()
+    return node in written or any(_is_written(each, written) for each in made_of)
 
 
 def _late(node: Node, than: int, order: dict[Node, int]) -> Iterator[Node]:

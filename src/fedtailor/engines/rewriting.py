@@ -10,6 +10,7 @@ their derivatives; so this function is exchanged before it is differentiated.
 """
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from fedtailor.convolution import is_split
 from fedtailor.products import is_long, multiply
 
 _ATEN = torch.ops.aten
+_FEW = 16
 
 
 def convolution(
@@ -77,14 +79,14 @@ def product(x: Tensor, w: Tensor) -> Any:
     """`aten.bmm`, or NotImplemented for what is best left to the GPU's library."""
     if x.dtype != w.dtype or not is_long(x, w.mT):
         return NotImplemented
-    return multiply(x, w.mT).sum(1).to(x.dtype)
+    return _total(multiply(x, w.mT)).to(x.dtype)
 
 
 def correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Any:
     """`fedtailor.correlate` of float32, split where it is made, or NotImplemented if it is not to be split."""
     if not is_split(x, size):
         return NotImplemented
-    return torch.ops.fedtailor.correlate_halves(*_halves(x), *_halves(g), size, window).sum(1)
+    return _total(torch.ops.fedtailor.correlate_halves(*_halves(x), *_halves(g), size, window))
 
 
 TABLE: dict[Any, Callable[..., Any]] = {
@@ -126,6 +128,14 @@ def _group_means(x: Tensor, groups: int) -> Tensor:
     batch, channels = x.shape[:2]
     means = x.mean((2, 3)).view(batch, groups, -1).mean(2, keepdim=True)
     return means.expand(batch, groups, channels // groups).reshape(batch, channels, 1, 1)
+
+
+def _total(shares: Tensor) -> Tensor:
+    """The sum of some shares, which come second; of few, term by term, which joins whatever goes on from there.
+
+    As one operation torch's compiler may choose to have it done by programs that each sum up for one place.
+    """
+    return reduce(torch.add, shares.unbind(1)) if shares.shape[1] <= _FEW else shares.sum(1)
 
 
 def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
