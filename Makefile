@@ -9,7 +9,7 @@ help:
 	@echo "make demo    compare methods on the embedded data"
 	@echo "make test    run the tests; make slow: the long ones too"
 	@echo "make check   format, lint, types, layers; make format: mend the format"
-	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, up to 20 on busy ones); make build: build the wheel; make clean: remove what was made"
+	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
 
 .venv/made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtailor needs Python 3.11 or newer, this is " + sys.version)'

@@ -33,7 +33,10 @@ _LOADING = (
 )
 _FORGOTTEN_S = 30 * 24 * 3600
 """Libraries that nobody has loaded for so long make room for others."""
-_HASTE = {"aot_inductor.compile_wrapper_opt_level": "O0"}  # for what calls the kernels, not for these
+_HASTE = {
+    "aot_inductor.compile_wrapper_opt_level": "O0",  # for what calls the kernels, not for these
+    "aot_inductor.enable_line_tables": False,  # since torch 2.13
+}
 _CODE = Path(__file__).parents[1]
 SEES_STACKS = (
     "convolution.py",
@@ -112,7 +115,9 @@ def _make(graph: GraphModule, given: Sequence[Tensor], at: Path) -> None:
         made.mkdir()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # of torch, about itself
-            options = _HASTE | {"aot_inductor.output_path": str(made / _LIBRARY)}
+            known = torch._inductor.config.get_config_copy()
+            haste = {name: value for name, value in _HASTE.items() if name in known}
+            options = haste | {"aot_inductor.output_path": str(made / _LIBRARY)}
             torch._inductor.aot_compile(graph, tuple(given), options=options)
         for calls in made.glob("*.wrapper.json"):
             # where a library looks for operations that torch lacks
