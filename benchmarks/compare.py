@@ -72,7 +72,7 @@ class Case(NamedTuple):
 
 CASES = {
     "cpu": (
-        Case("cnn", 10, 20, 1, turns=3, warm_up=1),
+        Case("cnn", 10, 20, 1, turns=3),
         Case("mlp", 10, 40, 6, turns=5),
         Case("mlp", 50, 40, 2, turns=5),
     ),
@@ -173,7 +173,7 @@ def main(words: list[str]) -> None:
         print(f"{way} is left out: there is no .venv-peers/{way}; make bench makes it.")
     here, cases = machine(device), []
     for case in [case for case in CASES[device] if case.net in words] or CASES[device]:
-        own = tuple(way for way in ways if not case.left_out(way))
+        own = tuple(way for way in ways if way in words or not case.left_out(way))
         cases.append(measured(case._replace(turns=2, rounds=1) if "quick" in words else case, own, device))
         show(cases[-1])
         if set(words) <= {"cuda"}:

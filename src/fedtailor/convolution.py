@@ -173,7 +173,7 @@ class _Correlated(_Bilinear):
 
 
 def is_split(x: Tensor, size: Sequence[int]) -> bool:
-    """Whether `correlated` splits float32 into two bf16: on a GPU that may round to tf32, for more than one channel."""
+    """Whether `correlated` splits float32 into two bf16: on a GPU that may round to tf32, for weights of some size."""
     rounds = x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
     return rounds and size[0] * size[1] * x.shape[4] > 64
 

@@ -7,6 +7,7 @@ for 132 multiprocessors, whatever the number of inputs. In shares of the inputs,
 import torch
 from torch import Tensor
 
+from fedtailor.convolution import works_on
 from fedtailor.sharing import shares_of
 
 _LONG = 2048
@@ -14,9 +15,10 @@ _LONG = 2048
 
 def is_long(x: Tensor, w: Tensor) -> bool:
     """Whether x w' is better shared out: on a GPU, in short or shortened floats, with inputs side by side in both."""
+    if not works_on(x.device) or x.shape[-1] < _LONG:
+        return False
     short = x.dtype == torch.bfloat16 or (x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32)
-    lie_well = x.stride(-1) == w.stride(-1) == 1
-    return x.is_cuda and short and lie_well and x.shape[-1] >= _LONG and shares_of(x, w) > 2
+    return short and x.stride(-1) == w.stride(-1) == 1 and shares_of(x, w) > 2
 
 
 @torch.library.custom_op("fedtailor::multiply", mutates_args=())

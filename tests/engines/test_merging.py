@@ -79,14 +79,50 @@ def test_only_what_moves_alike_is_merged(pad: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["images", "weights"])
-def test_what_is_written_over_in_between_is_not_the_same(what: str) -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_what_is_written_over_in_between_is_not_the_same(what: str, copied: bool) -> None:
     def twice(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         images, weights = x.view(x.shape), w.view(w.shape)
         first = convolved(images, w, (7, 7), Window())
         (x if what == "images" else w).mul_(2)
-        return first, convolved(images, weights.clone(), (7, 7), Window())
+        return first, convolved(images, weights.clone() if copied else weights, (7, 7), Window())
 
     graph = followed(twice, drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3))
     expected = twice(drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3))
     merge_convolutions(graph)
     torch.testing.assert_close(graph(drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3)), expected, rtol=0, atol=0)
+
+
+def test_later_convolutions_may_share_their_weights_views() -> None:
+    def thrice(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        first = convolved(x, w, (7, 7), Window())
+        turned = v.permute(0, 3, 1, 2, 4)
+        return first, *(convolved(x, each, (7, 7), Window()) for each in (turned.clone(), turned.clone()))
+
+    given = drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3), drawn(1, 3, 3, 4, 3)
+    graph = followed(thrice, *given)
+    merge_convolutions(graph)
+    assert count(graph) == 1
+    torch.testing.assert_close(graph(*given), thrice(*given), rtol=1e-10, atol=1e-12)
+
+
+def test_windows_of_other_sizes_with_the_same_places_are_left_alone() -> None:
+    def both(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        return tuple(convolved(x, each, (4, 4), Window(2)) for each in (w, v))
+
+    given = drawn(1, 2, 8, 8, 3), drawn(1, 4, 1, 1, 3), drawn(1, 4, 2, 2, 3)
+    graph = followed(both, *given)
+    merge_convolutions(graph)
+    assert count(graph) == 2
+    torch.testing.assert_close(graph(*given), both(*given), rtol=0, atol=0)
+
+
+def test_outcomes_lie_as_whoever_reads_them_expects() -> None:
+    def both(x: Tensor, w: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+        return tuple(convolved(x, each, (7, 7), Window()).view(2, -1) for each in (w, v))
+
+    given = drawn(1, 2, 9, 9, 3), drawn(1, 4, 3, 3, 3), drawn(1, 5, 3, 3, 3)
+    graph = followed(both, *given)
+    merge_convolutions(graph)
+    assert count(graph) == 1
+    torch.testing.assert_close(graph(*given), both(*given), rtol=1e-10, atol=1e-12)

@@ -13,9 +13,11 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as nnf
 
+from fedtailor import products
 from fedtailor.engines import rewriting
 from fedtailor.engines.rewriting import TABLE, InPlainOperations
 from fedtailor.engines.tracing import _to_compile
+from fedtailor.sharing import shares_of
 
 Params = dict[str, Tensor]
 Function = Callable[..., Any]
@@ -173,13 +175,14 @@ def test_a_network_is_differentiated_as_torch_does_it(kind: Callable[[Function],
         torch.testing.assert_close(found[name], expected[name], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("turned", [True, False])
-def test_long_products_are_shared_out(turned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("inputs", [1100, 3000])
+def test_long_products_are_shared_out(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting, "is_long", lambda x, w: x.shape[2] > 1000)
-    x, w, short = (drawn(3, *shape).float() for shape in ((5, 3000), (7, 3000), (4, 8)))
+    x, w, short = (drawn(3, *shape).float() for shape in ((5, inputs), (7, inputs), (4, 8)))
+    assert 1 < shares_of(x, w) <= rewriting._FEW or inputs == 3000
 
     def product(x: Tensor, w: Tensor, short: Tensor) -> tuple[Tensor, Tensor]:
-        return (x @ w.mT if turned else torch.bmm(x, w.mT)), short @ short.mT
+        return x @ w.mT, short @ short.mT
 
     graph = rewritten(product, x, w, short)
     assert operations(graph).count("fedtailor.multiply") == operations(graph).count("aten.bmm") == 1
@@ -187,8 +190,26 @@ def test_long_products_are_shared_out(turned: bool, monkeypatch: pytest.MonkeyPa
 
 
 def test_products_on_a_cpu_are_left_alone() -> None:
-    x, w = drawn(3, 5, 3000), drawn(3, 7, 3000)
+    x, w = drawn(3, 5, 3000).bfloat16(), drawn(3, 7, 3000).bfloat16()
     assert "fedtailor.multiply" not in operations(rewritten(lambda x, w: x @ w.mT, x, w))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "long"),
+    [
+        ((10, 20, 9216), torch.bfloat16, True),
+        ((10, 20, 9216), torch.float32, False),  # not rounded to tf32
+        ((10, 20, 1024), torch.bfloat16, False),
+        ((200, 20, 9216), torch.bfloat16, False),  # enough tiles for everybody
+    ],
+)
+def test_products_are_long_by_their_inputs(
+    shape: tuple[int, int, int], dtype: torch.dtype, long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "works_on", lambda device: True)
+    x, w = torch.empty(shape, dtype=dtype), torch.empty(shape[0], 128, shape[2], dtype=dtype)
+    assert products.is_long(x, w) == long
+    assert not products.is_long(x, w.mT.contiguous().mT)
 
 
 def test_gradients_by_weights_are_made_of_halves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,16 @@ A derivative along a direction convolves images under a layer's weights and unde
 operation costs on a GPU is reading the images, once for every tap, so that both together cost little more than one.
 """
 
+import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
-from fedtailor.engines.zeros import VIEWS, written_over
+from fedtailor.engines.zeros import VIEWS
 
 _ATEN = torch.ops.aten
 _CONVOLVE = torch.ops.fedtailor.convolve.default
@@ -21,46 +23,46 @@ _MOVABLE = (*VIEWS, _ATEN.clone.default, _ATEN._to_copy.default)
 def merge_convolutions(made: GraphModule) -> None:
     """Merges convolutions of the same images, but for those whose weights are only known after the first of them."""
     alike: dict[Hashable, list[Node]] = defaultdict(list)
-    written = set(written_over(made))
     for node in made.graph.nodes:
         if node.target is _CONVOLVE:
-            alike[_origin(node.args[0], written), *map(tuple, node.args[2:])].append(node)
+            window = node.args[1].meta["val"].shape[2:4], *map(tuple, node.args[2:])
+            alike[_origin(node.args[0]), window].append(node)
     for first, *others in alike.values():
-        order = {node: place for place, node in enumerate(made.graph.nodes)}
-        together = [first, *(node for node in others if _bring_forward(node.args[1], first, order, written))]
+        together = [first, *(node for node in others if _bring_forward(made.graph, node, first))]
         if len(together) > 1:
             _merge(made.graph, together)
     made.graph.eliminate_dead_code()
     made.recompile()
 
 
-def _origin(node: Any, written: set[Node]) -> Hashable:
-    """What a tensor is: a node, or views and copies as what they do to it; what is written over is like nothing."""
-    if node in written:
-        return object()
+def _origin(node: Any) -> Hashable:
+    """What a tensor is: a node, or views and copies as what they do to it."""
     if isinstance(node, Node) and node.target in _MOVABLE:
-        given = (tuple(each) if isinstance(each, list) else _origin(each, written) for each in node.args)
+        given = (tuple(each) if isinstance(each, list) else _origin(each) for each in node.args)
         return node.target, *given, *node.kwargs.items()
     return node  # type: ignore[no-any-return]
 
 
-def _bring_forward(node: Any, to: Node, order: dict[Node, int], written: set[Node]) -> bool:
-    """Moves a tensor's views and copies that come later before a node, unless it is made of something else there."""
-    late = sorted(set(_late(node, order[to], order)), key=order.__getitem__)
-    if any(each.target not in _MOVABLE or _is_written(each, written) for each in late):
+def _bring_forward(graph: Graph, node: Node, to: Node) -> bool:
+    """Moves views and copies of a convolution's weights before another one, if they are all that they wait for.
+
+    Where something is written over between the two, they may be of other images or weights, and are left alone.
+    """
+    order = {each: place for place, each in enumerate(graph.nodes)}
+    late = set(_late(node.args[1], order[to], order))
+    between = itertools.islice(graph.nodes, order[to], order[node])
+    if any(_writes(each) for each in between) or any(each.target not in _MOVABLE for each in late):
         return False
-    for each in late:
+    for each in sorted(late, key=order.__getitem__):
         to.prepend(each)
     return True
 
 
-def _is_written(node: Node, written: set[Node]) -> bool:
-    """Whether a tensor, or what it is a view or copy of, is written over."""
-    made_of = node.all_input_nodes if node.target in _MOVABLE else ()
-    return node in written or any(_is_written(each, written) for each in made_of)
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
-def _late(node: Node, than: int, order: dict[Node, int]) -> Iterator[Node]:
+def _late(node: Any, than: int, order: dict[Node, int]) -> Iterator[Node]:
     """A tensor, and what it is made of, as far as these come later than a place in the list."""
     if order[node] >= than:
         yield node
@@ -69,7 +71,7 @@ def _late(node: Node, than: int, order: dict[Node, int]) -> Iterator[Node]:
 
 
 def _merge(graph: Graph, nodes: list[Node]) -> None:
-    """Puts one convolution in place of several."""
+    """Puts one convolution in place of several; what each gave lies apart again, as whoever reads it expects."""
     first = nodes[0]
     images, _, *how = first.args
     with graph.inserting_before(first):
@@ -79,6 +81,7 @@ def _merge(graph: Graph, nodes: list[Node]) -> None:
         for node in nodes:
             end = begin + node.meta["val"].shape[4]
             part = graph.call_function(_ATEN.slice.Tensor, (found, 4, begin, end))
-            part.meta = node.meta
-            node.replace_all_uses_with(part)
+            whole = graph.call_function(_ATEN.clone.default, (part,), {"memory_format": torch.contiguous_format})
+            whole.meta = node.meta
+            node.replace_all_uses_with(whole)
             begin = end

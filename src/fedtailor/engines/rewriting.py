@@ -1,12 +1,13 @@
-"""Operations on images as others of the same outcome that compiled code of CPUs does faster.
+"""Operations as others of the same outcome that compiled code does faster.
 
-Convolutions of images with one channel leave oneDNN little to do at a time, and come out with the channels first, where
-all others have them last. As a product of the weights and what each tap of the window meets they are three to ten times
-as fast; with three channels they would be no faster. The way back through a pooling is a sum into scattered places for
-torch's compiler. With pairs down and across it is a question to each place, whether it is the largest of its window,
-and that is part of the loop that goes on from there. The derivative of normalising groups of channels lays images out
-anew, channels first. Means over places for each channel, and then over a group's channels, need not, and neither do
-their derivatives; so this function is exchanged before it is differentiated.
+On CPUs these are operations on images; on GPUs, products that sum over much, and gradients of convolutions by weights,
+see `products` and `kernels`. On a CPU, convolutions of images with one channel leave oneDNN little to do at a time, and
+come out with the channels first, where all others have them last. As a product of the weights and what each tap of the
+window meets they are three to ten times as fast; with three channels they would be no faster. The way back through a
+pooling is a sum into scattered places for torch's compiler. With pairs down and across it is a question to each place,
+whether it is the largest of its window, and that is part of the loop that goes on from there. The derivative of
+normalising groups of channels lays images out anew, channels first. Means over places for each channel, and then over a
+group's channels, need not, and neither do their derivatives; so this function is exchanged before it is differentiated.
 """
 
 from collections.abc import Callable, Sequence

@@ -34,7 +34,7 @@ def without_zeros(made: GraphModule) -> None:
     has_derivatives = any(node.target is _KNOWING for node in made.graph.nodes)
     made.graph.eliminate_dead_code()
     if has_derivatives:
-        _remove(made, set(written_over(made)))
+        _remove(made, set(_written(made)))
         made.graph.eliminate_dead_code()
     made.recompile()
 
@@ -50,7 +50,7 @@ def _remove(made: GraphModule, written: set[Node]) -> None:
         _meet_plain_zeros(made, node, [user for user in node.users if user not in zeros])
 
 
-def written_over(made: GraphModule) -> Iterator[Node]:
+def _written(made: GraphModule) -> Iterator[Node]:
     """What something is written into, and what that is a view of."""
     for node in made.graph.nodes:
         if isinstance(node.target, OpOverload):
