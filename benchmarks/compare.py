@@ -42,6 +42,7 @@ WAYS: dict[
     "cpu": (OURS, *SHORT_FLOATS, LOOP, "dataloader-1", "pfl", "fedjax", "flwr"),
     "cuda": ("ours-tf32", "ours-bf16", LOOP, "pfl", "fedjax"),
 }
+WARM_UP = 2  # rounds, side by side, with whatever is compiled
 REST_S = 0.3  # seconds between turns, in which threads that wait for work fall asleep
 # Of how far the weights have moved: rounding decides on which side of its kink an activation of the CNN falls.
 TOLERANCES = {"cnn": 2e-2, "mlp": 1e-3}
@@ -57,7 +58,6 @@ class Case(NamedTuple):
     batch: int
     rounds: int  # in a turn
     turns: int = 7
-    warm_up: int = 2  # rounds before the first turn, side by side, with whatever is compiled
     steps: int = 10  # of each client
 
     def left_out(self, way: str) -> bool:
@@ -111,7 +111,7 @@ def work_of(case: Case, rounds: int) -> Work:
 
 def measured(case: Case, ways: tuple[str, ...], device: str) -> dict[str, Any]:
     """Every way's milliseconds, once all have been found to do the same."""
-    rounds = case.warm_up + case.turns * case.rounds
+    rounds = WARM_UP + case.turns * case.rounds
     work = work_of(case, rounds)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         path = Path(folder) / "work.npz"
@@ -122,7 +122,7 @@ def measured(case: Case, ways: tuple[str, ...], device: str) -> dict[str, Any]:
             stack.callback(running[-1].close)
         for process in running:
             process.wait_until_ready()
-            process.tell(case.warm_up)
+            process.tell(WARM_UP)
         for process in running:
             process.told()
         for _ in range(case.turns):

@@ -25,6 +25,13 @@ SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
 ]
 
 
+def calculating(precision: str, request: pytest.FixtureRequest) -> torch.dtype:
+    """What a test calculates in, with factors rounded to tf32 for as long as it runs or not."""
+    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
+    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+    return torch.bfloat16 if precision == "bf16" else torch.float32
+
+
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 1e-2), ("tf32", 1e-3), ("float32", 1e-5)])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -33,9 +40,7 @@ def test_kernels_do_what_double_precision_does(
 ) -> None:
     from fedtailor import kernels
 
-    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = calculating(precision, request)
     clients, batch, height, width, inputs, outputs, side, stride, pad = shape
     window = Window(stride, pad)
     size = ((height + 2 * pad - side) // stride + 1, (width + 2 * pad - side) // stride + 1)
@@ -82,9 +87,7 @@ def test_long_products_are_those_of_double_precision(
 ) -> None:
     from fedtailor import kernels
 
-    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
-    torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    dtype = calculating(precision, request)
     clients, rows, inputs, outputs = shape
     generator = torch.Generator("cuda").manual_seed(0)
     x, w = (
@@ -116,8 +119,7 @@ def test_halves_are_correlated_as_what_they_are_halves_of(shape: tuple[int, ...]
 @pytest.mark.parametrize("clients", [2, 10])
 def test_compiled_hessian_products_are_those_of_double_precision(clients: int, request: pytest.FixtureRequest) -> None:
     """A derivative along a direction of a network with what is merged, split and shared out in compiled lists."""
-    request.addfinalizer(partial(setattr, torch.backends.cuda.matmul, "allow_tf32", False))
-    torch.backends.cuda.matmul.allow_tf32 = True
+    calculating("tf32", request)
     generator = torch.Generator().manual_seed(0)
     shapes = {"a": (32, 1, 3, 3), "b": (64, 32, 3, 3), "c": (16, 64 * 8 * 8)}
     params, along = (

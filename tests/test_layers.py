@@ -28,7 +28,7 @@ BELOW = {
     "models": {"native"},
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
     "data": {"disk", "errors", "keyed", "native", "place", "types"},
-    "engines": {"convolution", "data", "errors", "keyed", "native", "products", "task", "trees", "types"},
+    "engines": {"convolution", "data", "errors", "keyed", "native", "products", "sharing", "task", "trees", "types"},
     "analysis": {"calculus", "data", "errors", "keyed", "task", "trees", "types"},
     "run": {
         "analysis",

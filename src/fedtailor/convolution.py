@@ -7,7 +7,7 @@ derivative of that number by one of them: `convolved` (by g), `returned` (by x) 
 of each are the other two.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -170,12 +170,6 @@ class _Returned(_Bilinear):
 
 class _Correlated(_Bilinear):
     made = "w"
-
-
-def is_split(x: Tensor, size: Sequence[int]) -> bool:
-    """Whether `correlated` splits float32 into two bf16: on a GPU that may round to tf32, for weights of some size."""
-    rounds = x.is_cuda and x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
-    return rounds and size[0] * size[1] * x.shape[4] > 64
 
 
 @torch.library.custom_op("fedtailor::convolve", mutates_args=())

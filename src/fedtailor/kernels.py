@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedtailor.sharing import PROGRAMS, shares, shares_of, tiles
+from fedtailor.sharing import PROGRAMS, is_split, shares, shares_of, tiles
 
 _MOST = 1 << 26
 """Numbers that a product may leave behind for a moment."""
@@ -77,8 +77,7 @@ def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, in
     Here both factors lie the wrong way for tf32, so float32 is split into two bf16, whose products may lie as they do:
     in three products rather than one, less than half the time, and more exact.
     """
-    halves = x.dtype == torch.float32 and _precision(x) == "tf32" and size[0] * size[1] * x.shape[4] > 64
-    factors = (*_halved(x), *_halved(g)) if halves else (x, x, g, g)
+    factors = (*_halved(x), *_halved(g)) if is_split(x, size) else (x, x, g, g)
     return correlate_halves(*factors, size, window).sum(1).to(x.dtype)
 
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn import functional as nnf
 from torch.overrides import TorchFunctionMode
 
-from fedtailor.convolution import is_split
 from fedtailor.products import is_long, multiply
+from fedtailor.sharing import is_split
 
 _ATEN = torch.ops.aten
 _FEW = 16
