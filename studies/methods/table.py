@@ -10,6 +10,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from fedtailor.run.study.tables import ONE_SPLIT
+
 HERE = Path(__file__).parent
 DOCUMENTS = (HERE / "README.md", HERE.parents[1] / "docs" / "methods.md")
 BEGIN, END = "<!-- made by studies/methods/table.py -->", "<!-- end of the table -->"
@@ -24,10 +26,6 @@ class Spread(NamedTuple):
 
     mean: float
     std: float
-
-    def below(self, other: "Spread") -> bool:
-        """Whether it is lower by more than both standard deviations together."""
-        return self.mean + self.std < other.mean - other.std
 
     def __str__(self) -> str:
         """Mean and sample standard deviation."""
@@ -46,33 +44,27 @@ def over_seeds(runs: list[Run], column: str, figure: str = "macro") -> Spread:
     return Spread(mean(values), stdev(values))
 
 
-def marked(runs: dict[str, list[Run]], name: str, column: str) -> str:
-    """A figure after personalising: ¹ below Local-only, ² also below FedAvg + fine-tuning."""
-    own, alone, tuned = (over_seeds(runs[each], column) for each in (name, "local", "fedavg"))
-    return f"{own}{'²' if own.below(alone) and own.below(tuned) else '¹' if own.below(alone) else ''}"
-
-
 def row(runs: dict[str, list[Run]], name: str) -> str:
     """A method's line."""
     sent = mean(run["cost"]["bytes_down"] + run["cost"]["bytes_up"] for run in runs[name]) / 1e6
     cells = (
         BASELINES.get(name, f"`{name}`"),
         str(over_seeds(runs[name], "local before")),
-        marked(runs, name, "local after"),
+        str(over_seeds(runs[name], "local after")),
         str(over_seeds(runs[name], "local after", "worst tenth")),
         str(over_seeds(runs[name], "new before")),
-        marked(runs, name, "new after"),
+        str(over_seeds(runs[name], "new after")),
         f"{sent:.0f}",
     )
     return f"| {' | '.join(cells)} |"
 
 
 def table(records: dict[str, Any]) -> str:
-    """The table in Markdown, the best after personalising at local clients first."""
+    """Write the table in Markdown, by falling accuracy of local clients after personalising."""
     runs = by_method(records)
     names = sorted(runs, key=lambda name: -over_seeds(runs[name], "local after").mean)
     rule = "|---|" + "---:|" * (len(HEADINGS) - 1)
-    return "\n".join([f"| {' | '.join(HEADINGS)} |", rule, *(row(runs, name) for name in names)])
+    return "\n".join([f"| {' | '.join(HEADINGS)} |", rule, *(row(runs, name) for name in names), "", ONE_SPLIT])
 
 
 def shown_in(document: str) -> str:

@@ -64,38 +64,39 @@ def test_rows_are_means_over_clients_averaged_over_seeds() -> None:
     assert fedsim.cells["steps"].mean == 1200
 
 
-def test_the_table_shows_the_figures_and_marks_the_best() -> None:
+def test_the_table_shows_the_figures_and_marks_none() -> None:
     page = report.render(hand_made())
     table = cells(page)
-    assert table["fedavg"][:3] == ["50.0 ± 0.0 seeds ± 0.0", NONE, "50.0 (best) seeds ± 0.0"]
+    assert table["fedavg"][:3] == ["50.0 ± 0.0 seeds ± 0.0", NONE, "50.0 seeds ± 0.0"]
     assert table["fedavg + fine-tuning"][1] == "55.0 ± 23.4 seeds ± 7.1"
-    assert table["fedsim"][0] == "60.0 (best) ± 0.0 seeds ± 0.0"
-    assert table["fedsim"][4] == "60.0 (best) ± 0.0 seeds ± 0.0"
+    assert table["fedsim"][0] == "60.0 ± 0.0 seeds ± 0.0"
+    assert table["fedsim"][4] == "60.0 ± 0.0 seeds ± 0.0"
     assert table["fedsim"][6:9] == ["1.90", "1.80", "1,200"]
-    assert table["fedsim"][1].startswith("57.5 ± ")  # level with 55.0, which seeds move by 7.1
-    assert page.count('<td class="best') == 4
+    assert table["fedsim"][1].startswith("57.5 ± ")
+    shown = page.partition("<script")[0]
+    assert "best" not in shown.replace("best round", "")
+    assert "level with" not in shown
+    assert 'class="tile"' not in shown
+    assert 'class="tile"' in report.render(hand_made()[2:])
 
 
-def test_equal_figures_are_both_best_and_level() -> None:
-    values: list[float | None] = [0.1, 0.2]
-    same = [with_scores(record(name), "local", values, values) for name in ("fedprox", "fedsim")]
-    lower = with_scores(record("fedavgm"), "local", [0.0, 0.1], [0.0, 0.1])
-    page = report.render([*same, lower])
-    assert [row[1] for row in cells(page).values()] == ["15.0 (best) ± 5.0", "15.0 (best) ± 5.0", "5.0 ± 5.0"]
-    assert '<p class="next">level with fedsim</p>' in page
-    assert cells(report.render(same))["fedsim"][1] == "15.0 ± 5.0"
+def test_a_spread_over_one_split_of_the_data_is_said_to_be_of_that() -> None:
+    runs = [dict(run) for run in hand_made()]
+    for run in runs:
+        run["shared"] = {"data": "the same"}
+    assert "over seeds (of first weights, cohorts and batches, on one split of the data)" in report.render(runs)
+    runs[0]["shared"] = runs[2]["shared"] = {"data": "another"}
+    assert "on one split" not in report.render(runs)
 
 
-def test_lower_is_better_turns_the_worst_tenth_and_the_best_around() -> None:
+def test_lower_is_better_turns_the_worst_tenth_around() -> None:
     runs = [with_scores(regression(record(name)), "local", [3.0, 3.0], after) for name, after in _ERRORS.items()]
     lines = grouping.lines_of(runs)
     metric = grouping.metric_of(lines)
     rows = figures.rows(lines, metric)
     assert [row.cells["local.worst"].mean for row in rows] == [2.0, 4.0]
-    after = next(column for column in figures.columns(("local",), metric) if column.key == "local.after")
-    assert figures.best(rows, after) == {0}
     page = report.render(runs)
-    assert cells(page)["fedprox"][1].startswith("1.500 (best)")
+    assert cells(page)["fedprox"][1].startswith("1.500")
     assert 'data-first="ascending">before' in page
     assert "lower is better" in page
 

@@ -10,28 +10,27 @@ from sample_records import Record, comparison, counted, record, with_scores
 from fedtailor import errors
 from fedtailor.run import report
 from fedtailor.run.report import grouping, thinning
-from fedtailor.run.report.formats import amount
+from fedtailor.run.report.formats import unit_of
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "words"),
+    ("kind", "value", "unit"),
     [
-        ("mb", 0.1234, "0.123 MB"),
-        ("mb", 7.7, "7.70 MB"),
-        ("mb", 12_345.0, "12.3 GB"),
-        ("mb", 3.2e6, "3.20 TB"),
-        ("flops", 4.12e9, "4.12 GFLOP"),
-        ("flops", 2.5e13, "25.0 TFLOP"),
-        ("flops", 0.0, "0 MFLOP"),
-        ("steps", 12_345.0, "12,345 steps"),
-        ("steps", 1.0, "1 step"),
-        ("seconds", 250.0, "250 s"),
-        ("seconds", 600.0, "10.0 min"),
-        ("seconds", 36_000.0, "10.0 h"),
+        ("mb", 0.1234, (1.0, "MB")),
+        ("mb", 7.7, (1.0, "MB")),
+        ("mb", 12_345.0, (1e3, "GB")),
+        ("mb", 3.2e6, (1e6, "TB")),
+        ("flops", 4.12e9, (1e9, "GFLOP")),
+        ("flops", 2.5e13, (1e12, "TFLOP")),
+        ("flops", 0.0, (1e6, "MFLOP")),
+        ("steps", 12_345.0, (1.0, "steps")),
+        ("seconds", 250.0, (1.0, "s")),
+        ("seconds", 600.0, (60.0, "min")),
+        ("seconds", 36_000.0, (3600.0, "h")),
     ],
 )
-def test_amounts_have_three_digits_and_a_unit_that_fits(kind: str, value: float, words: str) -> None:
-    assert amount(kind, value) == words
+def test_a_unit_fits_the_largest_amount(kind: str, value: float, unit: tuple[float, str]) -> None:
+    assert unit_of(kind, [value / 2, value]) == unit
 
 
 def test_curves_know_what_had_been_computed_by_then() -> None:

@@ -171,14 +171,14 @@ def _plan(ready: "Ready", jobs: int) -> str:
 def _end(console: Console, asked: "Asked", ran: "list[Ran]", out: Path, words: _Words) -> None:
     """Tables and files of what has finished, and how to go on where something has not."""
     from fedtailor.run.commands import program
-    from fedtailor.run.study.tables import tables
+    from fedtailor.run.study.tables import tables, title_of
     from fedtailor.run.study.written import write_part
 
     wide = console if console.is_terminal else Console(width=max(WIDTH, console.width))
     for each in (each for each in ran if each.finished):
         part, record = each.planned.part, write_part(asked, each, out)
         for rows in tables(record, part).values():
-            wide.print(_table(part.title, rows), highlight=False)
+            wide.print(_table(title_of(record, part), rows), highlight=False)
         where = f"Record: {out / part.name}.json, tables: {out / part.name}.md, figures: {out / 'figures'}"
         console.print(where, highlight=False, soft_wrap=True)
     if not all(each.finished for each in ran):

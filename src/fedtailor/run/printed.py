@@ -9,6 +9,7 @@ from rich import box
 from rich.table import Table
 
 from fedtailor.run.metrics import share_better, spread
+from fedtailor.run.record import have_same_data
 
 Record = Mapping[str, Any]
 
@@ -50,6 +51,8 @@ def _caption(records: Sequence[Record]) -> str:
     seeds = len({record["spec"]["seed"] for record in records})
     percent = " in %" if _percent(records[0]) else f" ({records[0]['metric']['name']})"
     over = ", ± sample standard deviation over seeds" if seeds > 1 else ""
+    if seeds > 1 and have_same_data(records):
+        over += " (on one split of the data)"
     few = (
         ""
         if seeds >= ENOUGH

@@ -12,7 +12,7 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -178,6 +178,12 @@ def first_record(
         "pace": None,
         "cost": None,
     }
+
+
+def have_same_data(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether runs had the same clients with the same examples, whatever their seeds."""
+    sums = {record.get("shared", {}).get("data") for record in records}
+    return len(sums) == 1 and None not in sums
 
 
 def shared_by_all(data: FederatedDataset, params: Params) -> dict[str, str]:

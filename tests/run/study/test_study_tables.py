@@ -15,8 +15,8 @@ from fedtailor.run.study.figures import curves, drawings, sweep
 from fedtailor.run.study.reading import Part
 from fedtailor.run.study.records import write_record
 from fedtailor.run.study.svg import LINE, apart, ticks
-from fedtailor.run.study.tables import markdown, tables
-from fedtailor.run.study.written import pictures, refresh, refreshed
+from fedtailor.run.study.tables import ONE_SPLIT, markdown, tables
+from fedtailor.run.study.written import document, pictures, refresh, refreshed
 
 Run = dict[str, Any]
 
@@ -38,7 +38,13 @@ def run(name: str, seed: int, micro: float | None, **more: Any) -> Run:
 
 def record(*runs: Run, vary: dict[str, Any] | None = None, metric: str = "accuracy", **about: Any) -> dict[str, Any]:
     named = {"name": metric, "higher_is_better": True}
-    return {"about": {"scale": "paper", "figures": "x", **about}, "metric": named, "vary": vary, "runs": list(runs)}
+    return {
+        "about": {"scale": "paper", "figures": "x", **about},
+        "metric": named,
+        "comparison": {"evaluate_every": 10},
+        "vary": vary,
+        "runs": list(runs),
+    }
 
 
 def part(**more: Any) -> Part:
@@ -56,7 +62,10 @@ def test_accuracy_is_in_percent_with_the_spread_over_seeds_and_published_figures
         "|---|---:|---:|---:|",
         "| `fedavg` | 2 | 55.00 ± 7.07 | 52.50 |",
         "| `fedsim` | 1 | 70.00 | - |",
+        "",
+        ONE_SPLIT,
     ]
+    assert lines(record(run("fedsim", 0, 0.7)), part(), "accuracy")[-1] == "| `fedsim` | 1 | 70.00 |"
     by_column = part(published={"fedavg": {"local after": 1.0, "new after": 2.0}})
     assert lines(made, by_column, "accuracy")[2] == "| `fedavg` | 2 | 55.00 ± 7.07 | 1.00 |"
     standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
@@ -99,12 +108,24 @@ def test_speed_says_how_many_rounds_it_took_and_what_a_round_cost() -> None:
     slow = run("fedsim", 0, 0.5, pace={"rise time": 9, "rounds to target": None})
     made = record(*runs, slow, run("local", 0, None))
     assert lines(made, part(show=["speed"], target=0.5), "speed") == [
-        "| method | seeds | rounds to 50.00 | rise time | client gradients a round | s a round |",
+        "| method | seeds | rounds to 50.00 | rise time, of looks 10 rounds apart "
+        "| client gradients a round | s a round |",
         "|---|---:|---:|---:|---:|---:|",
         "| `fedavg` | 2 | 6 (1 of 2 never) | 5 ± 1 | 50 | 0.200 |",
         "| `fedsim` | 1 | not reached | 9 | 50 | 0.200 |",
         "| `local` | 1 | diverged | diverged | 50 | 0.200 |",
+        "",
+        ONE_SPLIT,
     ]
+
+
+def test_a_part_on_other_data_is_headed_by_what_was_used() -> None:
+    made = record(run("fedavg", 0, 0.5))
+    standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
+    assert document(made, part()).startswith(f"# {part().title}\n")
+    assert document(standing_in, part()).startswith(f"# digits in place of: {part().title}\n")
+    titles = [each.title for each in (curves(standing_in, part(), None), curves(made, part(), None))]
+    assert titles == [f"digits in place of: {part().title}", part().title]
 
 
 def test_a_band_goes_from_the_lowest_seed_to_the_highest() -> None:

@@ -1,6 +1,6 @@
 """One run, or a comparison of several, as one HTML file that needs nothing else, no network included.
 
-    grouping (lines) -> figures -> table, more, tiles (figures as they are shown), advice (which method to use when)
+    grouping (lines) -> figures -> table, more, tiles (figures as they are shown)
                      -> curves, alone, holdings -> charts (what is drawn) -> sections (where)
                      -> wording, runs (how to repeat it)
     all of these     -> page

@@ -1,4 +1,4 @@
-"""The table's figures: means over clients, averaged over seeds, what is best, and what is level with it."""
+"""The table's figures: means over clients, averaged over seeds."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -74,27 +74,11 @@ def rows(lines: Sequence[Line], metric: Metric) -> list[Row]:
     return made
 
 
-def best(made: Sequence[Row], column: Column) -> set[int]:
-    """The rows with the column's best figure and those level with it; none where there is no choice."""
-    order = in_order(made, column)
-    if not order:
-        return set()
-    first = made[order[0]].cells[column.key]
-    winners = {place for place in order if level(first, made[place].cells[column.key])}
-    return winners if len(winners) < len(order) else set()
-
-
 def in_order(made: Sequence[Row], column: Column) -> list[int]:
     """The rows with a figure in a column, the best first."""
     sign = -1 if column.higher_is_better else 1
     scored = [place for place, row in enumerate(made) if column.key in row.cells]
     return sorted(scored, key=lambda place: sign * made[place].cells[column.key].mean)
-
-
-def level(one: Figure, other: Figure) -> bool:
-    """Whether two figures differ by no more than either does over seeds; of one seed, whether they are the same."""
-    apart = abs(one.mean - other.mean)
-    return apart <= max(one.over_seeds or 0.0, other.over_seeds or 0.0) or math.isclose(apart, 0.0, abs_tol=1e-12)
 
 
 def ranking(lines: Sequence[Line], metric: Metric) -> list[int]:

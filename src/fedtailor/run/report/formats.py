@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from fedtailor.run.report.grouping import Metric
-
 _UNITS = {
     "mb": ((1e6, "TB"), (1e3, "GB"), (1.0, "MB")),
     "flops": ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")),
@@ -29,20 +27,3 @@ def unit_of(kind: str, values: Sequence[float]) -> tuple[float, str]:
 def decimals_of(largest: float, digits: int) -> int:
     """As many decimals as so many digits of the largest figure need, from none to six."""
     return min(max(digits - 1 - math.floor(math.log10(largest)), 0), 6) if largest > 0 else 0
-
-
-def amount(kind: str, value: float) -> str:
-    """A cost in three digits, with its unit."""
-    size, name = unit_of(kind, [value])
-    shown = number(value / size, 0 if kind == "steps" else decimals_of(value / size, 3))
-    return f"{shown} {name.removesuffix('s') if kind == 'steps' and value == 1 else name}"
-
-
-def score(value: float, metric: Metric) -> str:
-    """A figure with its unit."""
-    return f"{number(100 * value, 1)} %" if metric.percent else number(value, max(1, decimals_of(abs(value), 4)))
-
-
-def apart(value: float, metric: Metric) -> str:
-    """A difference of two figures, without its sign."""
-    return f"{number(abs(100 * value), 1)} points" if metric.percent else score(abs(value), metric)

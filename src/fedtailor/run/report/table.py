@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from functools import partial
 
-from fedtailor.run.report.figures import SENT, Column, Figure, Row, best, columns, costs_of, groups_of, rows
+from fedtailor.run.record import have_same_data
+from fedtailor.run.report.figures import SENT, Column, Figure, Row, columns, costs_of, groups_of, rows
 from fedtailor.run.report.formats import decimals_of, number, unit_of
-from fedtailor.run.report.grouping import Line, Metric
+from fedtailor.run.report.grouping import Line, Metric, runs_of
 from fedtailor.run.report.pieces import swatch, text
 
 CAPTION = (
@@ -13,9 +14,9 @@ CAPTION = (
     "deviation over clients{seeds}. Worst tenth: mean over the tenth of the clients that fare worst, after "
     "personalising where there is such a figure. local: clients who took part in training; new: clients never seen. "
     "Means are over the looks in the last fifth of the rounds, everything else is of the last round; costs are of "
-    "training. The best figure of a column has a mark{level}."
+    "training."
 )
-LEVEL = ", and so have those level with it, from which it differs by no more than either does over seeds"
+ONE_SPLIT = " (of first weights, cohorts and batches, on one split of the data)"
 
 
 def table(lines: Sequence[Line], metric: Metric) -> str:
@@ -94,22 +95,19 @@ def _first_of(shown: Sequence[Column], group: str) -> Column:
 
 def _cells(made: Sequence[Row], column: Column, first: bool) -> list[str]:
     """A column's cells from top to bottom."""
-    marked, decimals = best(made, column), decimals_in(made, column)
-    return [
-        _cell(row.cells.get(column.key), column, decimals, place in marked, first) for place, row in enumerate(made)
-    ]
+    decimals = decimals_in(made, column)
+    return [_cell(row.cells.get(column.key), column, decimals, first) for row in made]
 
 
-def _cell(figure: Figure | None, column: Column, decimals: int, is_best: bool, first: bool) -> str:
-    classes = " ".join(name for name, on in (("best", is_best), ("first", first)) if on)
+def _cell(figure: Figure | None, column: Column, decimals: int, first: bool) -> str:
+    classes = "first" if first else ""
     if figure is None:
         return f'<td class="{classes}" data-value=""><span class="none">\N{EN DASH}</span></td>'
     show = partial(_shown, scale=column.scale, decimals=decimals)
     spread = "" if figure.over_clients is None else f" <small>\N{PLUS-MINUS SIGN} {show(figure.over_clients)}</small>"
     if column.group != "cost" and figure.over_seeds is not None:
         spread += f'<small class="seeds">seeds \N{PLUS-MINUS SIGN} {show(figure.over_seeds)}</small>'
-    mark = '<span class="unseen"> (best)</span>' if is_best else ""
-    return f'<td class="{classes}" data-value="{figure.mean!r}"><b>{show(figure.mean)}</b>{mark}{spread}</td>'
+    return f'<td class="{classes}" data-value="{figure.mean!r}"><b>{show(figure.mean)}</b>{spread}</td>'
 
 
 def _shown(value: float, scale: float, decimals: int) -> str:
@@ -119,5 +117,7 @@ def _shown(value: float, scale: float, decimals: int) -> str:
 def _caption(lines: Sequence[Line], metric: Metric) -> str:
     several = any(len(line.runs) > 1 for line in lines)
     direction = "higher is better" if metric.higher_is_better else "lower is better"
-    seeds, level = (", and over seeds", LEVEL) if several else ("", "")
-    return CAPTION.format(unit=metric.unit, direction=direction, seeds=seeds, level=level)
+    seeds = ", and over seeds" if several else ""
+    if several and have_same_data([run for _, run in runs_of(lines)]):
+        seeds += ONE_SPLIT
+    return CAPTION.format(unit=metric.unit, direction=direction, seeds=seeds)

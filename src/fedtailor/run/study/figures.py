@@ -8,7 +8,7 @@ import numpy as np
 from fedtailor.run.commands import word_of
 from fedtailor.run.study.reading import Part, Scalar
 from fedtailor.run.study.svg import Chart, Line, Point, svg
-from fedtailor.run.study.tables import by_line, figures, in_percent, values_of
+from fedtailor.run.study.tables import by_line, figures, in_percent, title_of, values_of
 
 Record = Mapping[str, Any]
 Run = Mapping[str, Any]
@@ -33,7 +33,7 @@ def curves(record: Record, part: Part, value: Scalar | None) -> Chart:
     lines = [_curve(name, runs, part.column, _unit(record)) for name, runs in own.items()]
     varied = "" if value is None else f", {record['vary']['key']} = {word_of(value)}"
     statistic = "macro" if part.statistic == "macro" else "micro"
-    return Chart(f"{part.title}{varied}", "rounds", _up(record, part.column, statistic), lines)
+    return Chart(f"{title_of(record, part)}{varied}", "rounds", _up(record, part.column, statistic), lines)
 
 
 def sweep(record: Record, part: Part) -> Chart:
@@ -46,7 +46,7 @@ def sweep(record: Record, part: Part) -> Chart:
         points = [_point(place, each, _unit(record)) for place, each in enumerate(found) if each]
         drawn.append(Line(_named(name, [run for own in runs for run in own]), points))
     ticks = [(float(place), word_of(value)) for place, value in enumerate(values)]
-    return Chart(part.title, record["vary"]["key"], _up(record, part.column, part.statistic), drawn, ticks)
+    return Chart(title_of(record, part), record["vary"]["key"], _up(record, part.column, part.statistic), drawn, ticks)
 
 
 def _curve(name: str, runs: Sequence[Run], column: str, unit: float) -> Line:

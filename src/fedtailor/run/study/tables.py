@@ -10,6 +10,9 @@ from fedtailor.run.study.reading import COLUMNS, Part, Scalar
 Record = Mapping[str, Any]
 Run = Mapping[str, Any]
 NOTHING = "-"
+ONE_SPLIT = (
+    "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, on one split of the data."
+)
 
 
 class Rows(NamedTuple):
@@ -24,10 +27,19 @@ def tables(record: Record, part: Part) -> dict[str, Rows]:
     return {name: _MADE[name](record, part) for name in part.show}
 
 
+def title_of(record: Record, part: Part) -> str:
+    """Name a part; one whose data were replaced begins with the name of what was used."""
+    used = record["about"].get("stands_in")
+    return f"{used} in place of: {part.title}" if used else part.title
+
+
 def markdown(rows: Rows) -> str:
-    """A table in Markdown."""
+    """Write a table in Markdown, with what ± leaves out below it."""
     rule = "|---|" + "---:|" * (len(rows.head) - 1)
-    return "\n".join([_line(rows.head), rule, *(_line((_named(name), *cells)) for name, *cells in rows.body)])
+    lines = [_line(rows.head), rule, *(_line((_named(name), *cells)) for name, *cells in rows.body)]
+    if any("±" in cell for row in rows.body for cell in row):
+        lines += ["", ONE_SPLIT]
+    return "\n".join(lines)
 
 
 def _named(name: str) -> str:
@@ -103,7 +115,10 @@ def _speed(record: Record, part: Part) -> Rows:
         cells = [_reached(paces, "rounds to target", runs)] if to_target else []
         cells += [_reached(paces, "rise time", runs), _per_round(runs, "gradients", 0), _per_round(runs, "seconds", 3)]
         body.append((name, *_value(value), _seeds(runs), *cells))
-    return Rows(("method", *varied, "seeds", *to_target, "rise time", "client gradients a round", "s a round"), body)
+    every = record["comparison"]["evaluate_every"]
+    rise_time = f"rise time, of looks {every} rounds apart" if every else "rise time"
+    head = ("method", *varied, "seeds", *to_target, rise_time, "client gradients a round", "s a round")
+    return Rows(head, body)
 
 
 _MADE: dict[str, Callable[[Record, Part], Rows]] = {"accuracy": _accuracy, "sweep": _sweep, "speed": _speed}

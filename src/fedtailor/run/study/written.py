@@ -13,7 +13,7 @@ from fedtailor.run.study.planning import Asked
 from fedtailor.run.study.reading import Part, Study
 from fedtailor.run.study.records import read_record, record_of, write_record
 from fedtailor.run.study.running import Ran
-from fedtailor.run.study.tables import markdown, tables
+from fedtailor.run.study.tables import markdown, tables, title_of
 
 FIGURES = "figures"
 _MARKED = re.compile(r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL)
@@ -35,10 +35,9 @@ def write_part(asked: Asked, ran: Ran, out: Path) -> dict[str, Any]:
 def document(record: Mapping[str, Any], part: Part) -> str:
     """A part's tables in Markdown."""
     about = record["about"]
-    note = f"\n{about['stands_in']} stands in for the data of the study.\n" if about.get("stands_in") else ""
     shown = "\n\n".join(markdown(rows) for rows in tables(record, part).values())
     figures = f"{part.statistic}{' in %' if record['metric']['name'] in ('accuracy', 'f1') else ''}: {about['figures']}"
-    return f"# {part.title}\n{note}\n{figures}; mean ± sample standard deviation over seeds.\n\n{shown}\n"
+    return f"# {title_of(record, part)}\n\n{figures}; mean ± sample standard deviation over seeds.\n\n{shown}\n"
 
 
 def keep(study: Study, out: Path) -> list[Path]:
