@@ -1,0 +1,399 @@
+"""Rounds of this project beside plain loops over clients, on a CPU, before and after a change in one run.
+
+    python benchmarks/loops.py [--before TREE] [--turns 5] [--cpu-time] [--out FILE] [CASE ...]
+
+A plain loop is an `nn.Module`, autograd and in-place updates, one client after another, its batches cut from float
+tensors by index: written here for FedAvg, FedProx, SCAFFOLD and first-order Per-FedAvg. Both see the same cohorts and
+the same batches, and must end with the same weights, or nothing is reported. Every way is a process of its own; they
+warm up side by side and then take turns. `--before` adds another checkout of the project, with its own copy of this
+file. `--cpu-time` counts the processor's time, which other work on a busy machine does not lengthen; with one thread
+(OMP_NUM_THREADS=1) it stands for the wall's. Results are written to `results/loops.json` if all cases are measured.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as nnf
+
+from fedtailor import data as sources
+from fedtailor import engines, keyed, models
+from fedtailor.data.batching import places
+from fedtailor.engines.base import Setting
+from fedtailor.purity import drawn_from
+from fedtailor.run.fitting import prepare, task_for
+from fedtailor.run.loop import round_loop
+from peers.nets import NETS
+from results import machine, save, spread
+
+SEED = 1
+CLIENTS = 100
+REST_S = 0.3
+MARK = "@ "
+CPU_TIME = "FEDTAILOR_CPU_TIME"
+WAYS = ("loop", "uncompiled", "compiled")
+TOLERANCE = 2e-2  # of how far the weights have moved; rounding decides on which side of its kink a unit falls
+
+Weights = dict[str, Tensor]
+Batch = tuple[Tensor, Tensor]
+
+
+class Case(NamedTuple):
+    """A method and a model."""
+
+    method: str
+    net: str
+    cohort: int
+    batch: int
+    steps: int
+    rounds: int  # in a turn
+    lr: float = 0.01
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The method's hyper-parameters."""
+        own: dict[str, dict[str, Any]] = {"fedprox": {"lam": 0.1}, "per-fedavg": {"variant": "fo", "alpha": 0.01}}
+        return {"batch": self.batch, "epochs": 1, "lr": self.lr, **own.get(self.method, {})}
+
+
+CASES = {
+    "mlp-10": Case("fedavg", "mlp", 10, 40, 10, 6),
+    "mlp-50": Case("fedavg", "mlp", 50, 40, 10, 2),
+    "cnn-10": Case("fedavg", "cnn", 10, 20, 10, 1),
+    "cnn-50": Case("fedavg", "cnn", 50, 20, 3, 1),
+    "lenet-10": Case("fedavg", "lenet", 10, 20, 10, 3),
+    "lenet-50": Case("fedavg", "lenet", 50, 20, 10, 1),
+    "lstm-10": Case("fedavg", "lstm", 10, 4, 10, 1, 0.05),
+    "lstm-50": Case("fedavg", "lstm", 50, 4, 3, 1, 0.05),
+    "fedprox-lenet-10": Case("fedprox", "lenet", 10, 20, 10, 3),
+    "scaffold-lenet-10": Case("scaffold", "lenet", 10, 20, 10, 3),
+    "per-fedavg-lenet-10": Case("per-fedavg", "lenet", 10, 20, 10, 3),
+    "fedprox-mlp-10": Case("fedprox", "mlp", 10, 40, 10, 6),
+    "scaffold-mlp-10": Case("scaffold", "mlp", 10, 40, 10, 6),
+    "per-fedavg-mlp-10": Case("per-fedavg", "mlp", 10, 40, 10, 6),
+}
+
+
+class TorchLSTM(nn.Module):
+    """The model for Shakespeare with `torch.nn.LSTM`, whose second biases stay at zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(90, 8)
+        self.lstm = nn.LSTM(8, 256, 2, batch_first=True)
+        self.head = nn.Linear(256, 90)
+        for layer in range(2):
+            second = getattr(self.lstm, f"bias_hh_l{layer}")
+            nn.init.zeros_(second).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The logits of what comes next at each place."""
+        found: Tensor = self.head(self.lstm(self.embedding(x))[0])
+        return found
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    **NETS,
+    "lenet": partial(models.lenet, (1, 28, 28), 10),
+    "lstm": models.shakespeare,
+}
+
+
+def dataset(case: Case) -> sources.FederatedDataset:
+    """Random examples for a hundred clients, all of them to train on."""
+    draw = np.random.default_rng(0)
+    each = case.steps * case.batch
+    client = np.arange(CLIENTS).repeat(each)
+    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "new_clients": 0.0}
+    if case.net == "lstm":
+        texts = draw.integers(0, 90, (CLIENTS * each, 81), dtype=np.uint8)
+        return sources.from_arrays(texts[:, :80], texts[:, 1:], client, tokens=True, classes=90, **everything)
+    x = draw.integers(0, 256, (CLIENTS * each, 1, 28, 28), dtype=np.uint8)
+    y = draw.integers(0, 10, CLIENTS * each)
+    return sources.from_arrays(x, y, client, scale=1 / 255, **everything)
+
+
+def setting_of(case: Case) -> Setting:
+    """The method on the data."""
+    data = dataset(case)
+    with drawn_from(SEED):
+        model = MODELS[case.net]()
+    return prepare(case.method, task_for(model, data.units, SEED), data, rounds=1, seed=SEED, **case.words)
+
+
+class Ours:
+    """Rounds of the public loop."""
+
+    def __init__(self, case: Case, compile: bool) -> None:
+        setting = setting_of(case)
+        self.state = setting.first_state()
+        engine = engines.make(setting, compile=compile)
+        self._rounds = round_loop(setting, engine, self.state, case.cohort, [False].__contains__)
+
+    def round(self, number: int) -> None:
+        """Train one round."""
+        self.state = next(self._rounds).state
+
+    def weights(self) -> Weights:
+        """Return the global model."""
+        return self.state.params
+
+
+class Loop:
+    """The plain loop of a method."""
+
+    def __init__(self, case: Case) -> None:
+        self._case, self._setting = case, setting_of(case)
+        data = self._setting.data
+        self._model = TorchLSTM() if case.net == "lstm" else MODELS[case.net]()
+        self._model.train()
+        first = self._setting.task.params
+        self._names = dict(zip(first, (n for n, p in self._model.named_parameters() if p.requires_grad), strict=True))
+        self._theta = [value.clone() for value in first.values()]
+        self._own = [p for p in self._model.parameters() if p.requires_grad]
+        raw = torch.from_numpy(data.clients.x)
+        self._x = raw.long() if case.net == "lstm" else raw.float() / 255
+        self._y = torch.from_numpy(data.clients.y).long()
+        self._control = [torch.zeros_like(value) for value in self._theta]
+        self._controls = {client: [torch.zeros_like(v) for v in self._theta] for client in range(CLIENTS)}
+        self._step = {"fedprox": self._proximal, "scaffold": self._scaffold, "per-fedavg": self._adapted}.get(
+            case.method, self._plain
+        )
+        self._orders: dict[int, list[tuple[int, list[tuple[Tensor, ...]]]]] = {}
+
+    def prepare(self, number: int) -> None:
+        """Work out the cohort and batches of a round, which is no part of the time."""
+        setting, case = self._setting, self._case
+        clients = setting.data.groups["train"]
+        cohort = clients[keyed.choice(keyed.key(SEED, "cohort", number).numpy(), len(clients), case.cohort)]
+        keys = keyed.fold(setting.keys("client", number, cohort), 0)
+        plan = setting.method.client.phases[0].plan
+        steps = list(places(plan, setting.data.clients, cohort, keys, case.steps))
+        self._orders[number] = [
+            (int(client), [tuple(place.rows[at] for place in draws) for draws in steps])
+            for at, client in enumerate(cohort)
+        ]
+
+    def round(self, number: int) -> None:
+        """Train the cohort in turn and average."""
+        total = [torch.zeros_like(value) for value in self._theta]
+        moved = [torch.zeros_like(value) for value in self._theta]
+        for client, steps in self._orders.pop(number):
+            with torch.no_grad():
+                for own, value in zip(self._own, self._theta, strict=True):
+                    own.copy_(value)
+            for draws in steps:
+                self._step(client, [(self._x[rows], self._y[rows]) for rows in draws])
+            with torch.no_grad():
+                if self._case.method == "scaffold":
+                    self._keep_control(client, len(steps), moved)
+                for sum_, own in zip(total, self._own, strict=True):
+                    sum_ += own / self._case.cohort
+        self._theta = total
+        for control, change in zip(self._control, moved, strict=True):
+            control += change / CLIENTS
+
+    def _gradient(self, batch: Batch) -> list[Tensor]:
+        x, y = batch
+        outputs = self._model(x)
+        loss = nnf.cross_entropy(outputs.flatten(0, -2), y.flatten())
+        return list(torch.autograd.grad(loss, self._own))
+
+    @torch.no_grad()
+    def _descend(self, gradient: list[Tensor], rate: float) -> None:
+        for own, slope in zip(self._own, gradient, strict=True):
+            own.sub_(slope, alpha=rate)
+
+    def _plain(self, client: int, batches: list[Batch]) -> None:
+        self._descend(self._gradient(batches[0]), self._case.lr)
+
+    def _proximal(self, client: int, batches: list[Batch]) -> None:
+        slopes = self._gradient(batches[0])
+        with torch.no_grad():
+            for slope, own, sent in zip(slopes, self._own, self._theta, strict=True):
+                slope.add_(own - sent, alpha=0.1)
+        self._descend(slopes, self._case.lr)
+
+    def _scaffold(self, client: int, batches: list[Batch]) -> None:
+        slopes = self._gradient(batches[0])
+        for slope, own, shared in zip(slopes, self._controls[client], self._control, strict=True):
+            slope.sub_(own).add_(shared)
+        self._descend(slopes, self._case.lr)
+
+    def _keep_control(self, client: int, steps: int, moved: list[Tensor]) -> None:
+        for at, own in enumerate(self._own):
+            change = (self._theta[at] - own) / (steps * self._case.lr) - self._control[at]
+            self._controls[client][at] += change
+            moved[at] += change
+
+    def _adapted(self, client: int, batches: list[Batch]) -> None:
+        before = [own.detach().clone() for own in self._own]
+        self._descend(self._gradient(batches[0]), 0.01)
+        slopes = self._gradient(batches[1])
+        with torch.no_grad():
+            for own, value in zip(self._own, before, strict=True):
+                own.copy_(value)
+        self._descend(slopes, self._case.lr)
+
+    def weights(self) -> Weights:
+        """Return the global model under this project's names."""
+        return dict(zip(self._names, self._theta, strict=True))
+
+
+def work(name: str, way: str, end: Path) -> None:
+    """Train as many rounds as each line of the input says, and tell how long one took."""
+    case = CASES[name]
+    clock = time.process_time if os.environ.get(CPU_TIME) else time.perf_counter
+    own = Loop(case) if way == "loop" else Ours(case, way == "compiled")
+    print(f"{MARK}{{}}", flush=True)
+    number = 0
+    for line in sys.stdin:
+        count = int(line)
+        if isinstance(own, Loop):
+            for each in range(number, number + count):
+                own.prepare(each)
+        began = clock()
+        for each in range(number, number + count):
+            own.round(each)
+        spent = 1000 * (clock() - began) / count
+        number += count
+        print(f"{MARK}{json.dumps({'ms': spent})}", flush=True)
+    torch.save(own.weights(), end)
+    print(f"{MARK}{{}}", flush=True)
+
+
+class Process:
+    """A way at work."""
+
+    def __init__(self, name: str, way: str, tree: Path, end: Path) -> None:
+        folder = tree / "benchmarks"
+        env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tree / "src", folder)))}
+        command = [sys.executable, str(folder / "loops.py"), "work", name, way, str(end)]
+        self._log = end.with_suffix(".log").open("w+")
+        self.end = end
+        self.times: list[float] = []
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for what it says."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
+                found: dict[str, Any] = json.loads(line.removeprefix(MARK))
+                return found
+        self._log.seek(0)
+        raise SystemExit(f"{self.end.stem} stopped:\n{self._log.read()[-3000:]}")
+
+    def tell(self, rounds: int) -> None:
+        """Have it train."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{rounds}\n")
+        self._process.stdin.flush()
+
+    def finish(self) -> Tensor:
+        """Return the weights that it ended with, in one row."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self.answer()
+        self._process.wait()
+        self._log.close()
+        return flat(torch.load(self.end))
+
+
+def flat(weights: Weights) -> Tensor:
+    """Return all weights in one row."""
+    return torch.cat([value.reshape(-1).double() for value in weights.values()])
+
+
+def ways_of(case: Case, trees: dict[str, Path]) -> Iterator[tuple[str, str, Path]]:
+    """Yield each way's title, its name and its checkout."""
+    yield "loop", "loop", trees[""]
+    for title, tree in trees.items():
+        for way in WAYS[1:]:
+            yield f"{title}{way}", way, tree
+
+
+def measure(name: str, trees: dict[str, Path], turns: int) -> dict[str, Any]:
+    """Return every way's milliseconds a round, once all have been found to end alike."""
+    case = CASES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        running = {
+            title: Process(name, way, tree, Path(folder) / f"{title.replace(' ', '-')}.pt")
+            for title, way, tree in ways_of(case, trees)
+        }
+        for process in running.values():
+            process.answer()
+            process.tell(2)
+        for process in running.values():
+            process.answer()
+        for _ in range(turns):
+            for process in running.values():
+                time.sleep(REST_S)
+                process.tell(case.rounds)
+                process.times.append(process.answer()["ms"])
+        ends = {title: process.finish() for title, process in running.items()}
+    first = flat(setting_of(case).task.params)
+    moved = (ends["loop"] - first).norm()
+    gaps = {title: float((end - ends["loop"]).norm() / moved) for title, end in ends.items()}
+    for title, gap in gaps.items():
+        if not gap < TOLERANCE:
+            raise SystemExit(f"{name}, {title}: weights are {gap:.1e} off the loop's.")
+    return {"ms": {title: process.times for title, process in running.items()}, "gaps": gaps}
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    """Print one case."""
+    table = Table("way", "ms a round", "loop / way", "weights off the loop's", title=name, title_justify="left")
+    loop = found["ms"]["loop"]
+    for title, times in found["ms"].items():
+        ratio = statistics.median(a / b for a, b in zip(loop, times, strict=True))
+        table.add_row(title, spread(times), f"{ratio:.2f}", f"{found['gaps'][title]:.1e}")
+    Console(width=100).print(table)
+
+
+def main() -> None:
+    """Measure the cases that are asked for, or all."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    if asked.cpu_time:
+        os.environ[CPU_TIME] = "1"
+    trees = {"": Path(__file__).parents[1]}
+    if asked.before:
+        trees["before, "] = asked.before.resolve()
+    here = machine()
+    found = {}
+    for name in asked.cases or CASES:
+        found[name] = measure(name, trees, asked.turns)
+        show(name, found[name])
+    if asked.out:
+        asked.out.write_text(json.dumps({"machine": here, "cases": found}, indent=1))
+    elif not asked.cases:
+        save("loops", {"machine": here, "cases": found})
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["work"]:
+        work(sys.argv[2], sys.argv[3], Path(sys.argv[4]))
+    else:
+        main()
