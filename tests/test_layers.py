@@ -25,7 +25,7 @@ BELOW = {
     "products": {"convolution", "kernels", "sharing"},
     "losses": set(),
     "task": {"convolution", "errors", "losses", "purity", "types"},
-    "models": {"native"},
+    "models": {"calculus"},
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
     "data": {"disk", "errors", "keyed", "native", "place", "types"},
     "engines": {"convolution", "data", "errors", "keyed", "native", "products", "sharing", "task", "trees", "types"},

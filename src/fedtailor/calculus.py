@@ -4,20 +4,51 @@ All are pure functions of dicts of tensors. They can be vectorised over clients 
 differentiated once more. A direction may name the parameters in any order.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from fedtailor import trees
 from fedtailor.errors import require
-from fedtailor.types import Batch, Loss, Params
+from fedtailor.types import Batch, Loss, Params, Tree
+
+_BY_AUTOGRAD: ContextVar[bool] = ContextVar("by_autograd", default=False)
+_NESTED: ContextVar[bool] = ContextVar("nested", default=False)
+
+
+def grad(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    """Return the gradient of a scalar function by its first argument, a tree, as `torch.func.grad` does."""
+    return partial(_grad_by_autograd, function) if _BY_AUTOGRAD.get() else torch.func.grad(function)
+
+
+@contextmanager
+def by_autograd() -> Iterator[None]:
+    """Take gradients with torch's autograd instead of `torch.func`, which costs every operation its wrappers.
+
+    Derivatives nest as with `torch.func`. Not for use inside `torch.func.vmap`.
+    """
+    token = _BY_AUTOGRAD.set(True)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        _BY_AUTOGRAD.reset(token)
+
+
+def is_nested() -> bool:
+    """Return whether what is computed now will be differentiated twice by autograd."""
+    return _NESTED.get()
 
 
 def gradient(loss: Loss, params: Params, batch: Batch) -> Params:
     """g(w), shaped like w."""
-    found: Params = torch.func.grad(loss)(params, batch)
+    found: Params = grad(loss)(params, batch)
     return found
 
 
@@ -44,20 +75,37 @@ def difference_product(loss: Loss, params: Params, batch: Batch, direction: Para
     return trees.scaled(trees.sub(ahead, behind), 0.5 / step)
 
 
-def proximal(loss: Loss, lam: float | torch.Tensor, centre: Params) -> Loss:
-    """The loss f(w) + lam/2 |w - centre|^2, whose gradient is g(w) + lam (w - centre). It pickles if `loss` does."""
-    if not isinstance(lam, torch.Tensor):
-        require(lam >= 0, f"proximal: lam must not be negative, got {lam}.")
-    return partial(_proximal, loss, lam, centre)
+def proximal_gradient(loss: Loss, lam: float | Tensor, center: Params, params: Params, batch: Batch) -> Params:
+    """Return g(w) + lam (w - center), the gradient of f(w) + lam/2 |w - center|^2."""
+    found = gradient(loss, params, batch)
+    return found if trees.is_zero(lam) else trees.add(found, trees.sub(params, center), lam)
 
 
-def _proximal(loss: Loss, lam: float | torch.Tensor, centre: Params, params: Params, batch: Batch) -> torch.Tensor:
-    away = trees.sub(params, centre)
-    return loss(params, batch) + 0.5 * lam * trees.dot(away, away)
+def _grad_by_autograd(function: Callable[..., Tensor], tree: Tree, *rest: Tree) -> Tree:
+    """Differentiate by fresh aliases of the leaves, so that other uses of the same tensors count as constants.
+
+    Outside of any other derivative torch's grad mode is off. Where it is on, the result is differentiated once more.
+    """
+    nested = torch.is_grad_enabled()
+    token = _NESTED.set(nested)
+    try:
+        with torch.enable_grad():
+            leaves = [_alias(leaf) for leaf in trees.leaves(tree)]
+            value = function(trees.rebuild(tree, leaves), *rest)
+            if not value.requires_grad:
+                return trees.zeros(tree)
+            slopes = torch.autograd.grad(value, leaves, create_graph=nested, materialize_grads=True)
+    finally:
+        _NESTED.reset(token)
+    return trees.rebuild(tree, slopes)
+
+
+def _alias(leaf: Tensor) -> Tensor:
+    return leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_()
 
 
 def _reverse_product(loss: Loss, params: Params, batch: Batch, direction: Params) -> Params:
-    product: Params = torch.func.grad(partial(_slope, loss, batch, direction))(params)
+    product: Params = grad(partial(_slope, loss, batch, direction))(params)
     return product
 
 

@@ -198,8 +198,9 @@ def _seen(decay: float, steps: Tensor) -> Tensor:
 
 
 def _moved(params: Params, direction: Params, lr: float | Tensor) -> Params:
-    # A learning rate of higher precision must not change the dtype of a parameter without dimensions.
-    return trees.apply(lambda p, d: (p - lr * d).to(p.dtype), params, direction)
+    if isinstance(lr, Tensor):  # one of higher precision must not change the dtype of a parameter without dimensions
+        return trees.apply(lambda p, d: (p - lr * d).to(p.dtype), params, direction)
+    return trees.apply(lambda p, d: torch.sub(p, d, alpha=lr), params, direction)
 
 
 def _constant(number: Tensor) -> Tensor:

@@ -83,7 +83,9 @@ def _refilled(tree: Tree, others: Iterator[Tensor]) -> Tree:
 
 def add(a: T, b: T, scale: float | Tensor = 1.0) -> T:
     """a + scale * b."""
-    return apply(lambda x, y: x + _like(scale, y) * y, a, b)
+    if isinstance(scale, Tensor):
+        return apply(lambda x, y: x + _like(scale, y) * y, a, b)
+    return apply(lambda x, y: torch.add(x, y, alpha=scale), a, b)
 
 
 def sub(a: T, b: T) -> T:

@@ -23,13 +23,13 @@ from fedtailor import keyed, trees
 from fedtailor.convolution import convolves_much
 from fedtailor.data.batching import Place, places, step_counts, stretches
 from fedtailor.data.holders import Holders
+from fedtailor.engines import sequential
 from fedtailor.engines.base import (
     Collector,
     Scored,
     Setting,
     Site,
     Trained,
-    alone,
     batches_alone,
     mean_loss,
     scoring,
@@ -66,6 +66,8 @@ class Vectorised:
         self._clients, self._server = setting.clients(), setting.server()
         self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
         self._static = static if static is not None else bool(compile) or setting.device.type == "cuda"
+        on_cpu = setting.device.type == "cpu"
+        self._one_by_one = on_cpu and static is None and sequential.is_better_alone(setting.task.training)
         self._served = partial(_through, setting.method.server)
         self._programs: dict[Any, tuple[Phase, Program]] = {}
         self._traced: dict[tuple[int, bool], tuple[Any, Traced]] = {}
@@ -103,7 +105,7 @@ class Vectorised:
         with telling(f"{self.setting.method.name}: server work", number, "the server"), _quiet():
             if not self._static:
                 key = self.setting.keys("server", number, [0])[0]
-                return alone(work, state, gathered, self._server, 0, key)  # type: ignore[no-any-return]
+                return sequential.run(work, state, gathered, self._server, 0, key)  # type: ignore[no-any-return]
             if not work.phases:
                 return self._once(self._served)(state, gathered)  # type: ignore[no-any-return]
             carry = self._once(work.start)(state, gathered)
@@ -191,16 +193,17 @@ class Vectorised:
             return carry
         at_work = trees.rows(carry, slice(0, working)) if working < len(who) else carry
         plan, holders = phase.plan, _holders(site)
-        if self._static and plan.draws:  # a step without batches is done once, and may change the carry's shape
+        if self._one_by_one and bind is not compiled:
+            some = who[:working], keys[:working]
+            worked = sequential.run_each(phase, given, at_work, site, *some)
+        elif self._static and plan.draws:  # a step without batches is done once, and may change the carry's shape
             worked = self._run(
                 *(phase, site, given, at_work),
                 lambda part: stretches(plan, holders, who[part], keys[part], int(counts[part][0]), full_width=True),
                 *(counts[:working], bind),
             )
         else:
-            parts = self._parts(working) if plan.draws else [slice(0, working)]
-            done = [self._stepped_out(phase, site, given, at_work, who, keys, counts, part) for part in parts]
-            worked = trees.concat(done) if len(done) > 1 else done[0]
+            worked = self._stepped_out(phase, site, given, at_work, who[:working], keys[:working], counts[:working])
         if working < len(who):
             worked = trees.concat([worked, trees.rows(carry, slice(working, None))])
         return trees.rows(worked, back) if moved else worked
@@ -214,11 +217,10 @@ class Vectorised:
         who: np.ndarray,
         keys: Tensor,
         counts: np.ndarray,
-        part: slice,
     ) -> Tree:
         """The carry of some clients after all steps; whoever has finished leaves the stack at once."""
-        carry, counts, finished = trees.rows(carry, part), counts[part], list[Tree]()
-        placed = places(phase.plan, _holders(site), who[part], keys[part], int(counts[0]), self._static)
+        finished = list[Tree]()
+        placed = places(phase.plan, _holders(site), who, keys, int(counts[0]), self._static)
         for number, draws in enumerate(placed):
             active = int((counts > number).sum())
             if active < len(trees.leaves(carry)[0]):
@@ -244,6 +246,8 @@ class Vectorised:
     def _together(self, phase: Phase, state: State, carry: Tree, key: Tensor, cohort: int) -> Tree:
         """A phase of the server's work on a stack of uploads, which all see the same batches."""
         site, server = self._server, np.array([0])
+        if self._one_by_one and not self.compiled:
+            return sequential.run_each(phase, state, carry, site, server.repeat(cohort), key.expand(cohort))
         if self._static:
             steps = (phase.plan.steps or 0) if site is None else int(step_counts(phase.plan, site.holders, server)[0])
             if not steps:

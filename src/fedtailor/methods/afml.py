@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nnf
 
-from fedtailor import keyed, trees
+from fedtailor import calculus, keyed, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
 from fedtailor.optim import Optimiser
@@ -115,7 +115,7 @@ def head_loss(task: Task, head: Params, features: Tensor, batch: Batch) -> Tenso
 
 def adapted(task: Task, rate: float, head: Params, features: Tensor, batch: Batch) -> Params:
     """phi = h - eta grad L(h)."""
-    return trees.add(head, torch.func.grad(partial(head_loss, task))(head, features, batch), -rate)
+    return trees.add(head, calculus.grad(partial(head_loss, task))(head, features, batch), -rate)
 
 
 def encoding(task: Task, head: Params, features: Tensor, log_variance: Tensor, batch: Batch) -> Tensor:
@@ -153,7 +153,7 @@ def descend(
 ) -> Carry:
     """One step: the encoder at rate eta_2, the head at rate eta_1."""
     own, head = carry[0], head_of(task, carry[0])
-    gradient = torch.func.grad(partial(objective, task, hyper))(own, head, *batches)
+    gradient = calculus.grad(partial(objective, task, hyper))(own, head, *batches)
     moved, memory = optimiser.update(gradient, carry[1], own)
     ratio = (hyper.eta_1 or hyper.lr) / hyper.lr
     return {**moved, **{name: value + ratio * (moved[name] - value) for name, value in head.items()}}, memory

@@ -92,7 +92,7 @@ def outer_step(
 ) -> Tree:
     """One step of the optimiser on the model and its rates; none if there is nothing in the query batch."""
     learned, memory = carry
-    slopes = torch.func.grad(objective)(learned, *batches)
+    slopes = calculus.grad(objective)(learned, *batches)
     moved = tuple(zip(*map(optimiser.update, slopes, memory, learned), strict=True))
     asked = (batches[-1].mask > 0).any()
     return trees.apply(lambda new, old: torch.where(asked, new, old), moved, carry)

@@ -54,8 +54,8 @@ def same_state(state: State, nothing: tuple[()]) -> State:
 
 def build(task: Task, hyper: Hyper) -> Method:
     """Training alone on a task."""
-    optimiser, objective = pieces.local_optimiser(hyper), partial(pieces.plain, task.loss)
-    training = partial(pieces.descend, optimiser, objective)
+    optimiser = pieces.local_optimiser(hyper)
+    training = partial(pieces.descend, optimiser, partial(pieces.plain, task.loss))
     if hyper.when == "end":
         in_rounds: tuple[Phase, ...] = ()
         personalise = Work(

@@ -66,9 +66,9 @@ def local_round(
 ) -> Carry:
     """theta nearly solves its problem on a batch, then w_i goes down the gradient of the envelope."""
     (w, memory), theta = carry
-    held = calculus.proximal(loss, hyper.lam, w)
     for _ in range(hyper.inner_steps):
-        theta = trees.add(theta, calculus.gradient(held, theta, batches[0]), -hyper.inner_lr)
+        slope = calculus.proximal_gradient(loss, hyper.lam, w, theta, batches[0])
+        theta = trees.add(theta, slope, -hyper.inner_lr)
     return optimiser.update(trees.scaled(trees.sub(w, theta), hyper.lam), memory, w), theta
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
-from torch import Tensor
-
 from fedtailor import calculus, optim, trees
 from fedtailor.errors import is_number, require
 from fedtailor.optim import Optimiser
@@ -17,8 +15,8 @@ T = TypeVar("T")
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
 """A step of a phase: (given, carry, batches) -> carry."""
 
-Objective = Callable[[Params, Params, Batch], Tensor]
-"""What a client descends: (the model it was sent, its own model, batch) -> loss."""
+Gradient = Callable[[Params, Params, Batch], Params]
+"""What a client's steps go down: (the model it was sent, its own model, batch) -> gradient."""
 
 
 class Facts(NamedTuple):
@@ -100,20 +98,20 @@ def local_optimiser(hyper: Local) -> Optimiser:
     return optim.adamw(hyper.lr, weight_decay=0.01 if hyper.weight_decay is None else decay)
 
 
-def plain(loss: Loss, sent: Params, own: Params, batch: Batch) -> Tensor:
-    """The loss itself."""
-    return loss(own, batch)
+def plain(loss: Loss, sent: Params, own: Params, batch: Batch) -> Params:
+    """Return the gradient of the loss alone."""
+    return calculus.gradient(loss, own, batch)
 
 
-def proximal(loss: Loss, lam: float, sent: Params, own: Params, batch: Batch) -> Tensor:
-    """f(phi) + lam/2 |phi - theta|^2: the loss, held near the model that was sent."""
-    return calculus.proximal(loss, lam, sent)(own, batch)
+def proximal(loss: Loss, lam: float, sent: Params, own: Params, batch: Batch) -> Params:
+    """Return the gradient of f(phi) + lam/2 |phi - theta|^2, which holds phi near the model that was sent."""
+    return calculus.proximal_gradient(loss, lam, sent, own, batch)
 
 
-def training(hyper: Local, objective: Objective) -> Work:
-    """A client's training: from the model it was sent down its objective. The change travels, nothing stays."""
+def training(hyper: Local, gradient: Gradient) -> Work:
+    """A client's training: from the model it was sent down a gradient. The change travels, nothing stays."""
     optimiser = local_optimiser(hyper)
-    return Work(partial(begin, optimiser), (Phase(partial(descend, optimiser, objective), hyper.plan()),), change)
+    return Work(partial(begin, optimiser), (Phase(partial(descend, optimiser, gradient), hyper.plan()),), change)
 
 
 def fine_tuning(hyper: Local, loss: Loss) -> Work:
@@ -128,11 +126,11 @@ def begin(optimiser: Optimiser, sent: Params, memory: Tree) -> tuple[Params, Tre
 
 
 def descend(
-    optimiser: Optimiser, objective: Objective, sent: Params, carry: tuple[Params, Tree], batches: tuple[Batch, ...]
+    optimiser: Optimiser, gradient: Gradient, sent: Params, carry: tuple[Params, Tree], batches: tuple[Batch, ...]
 ) -> tuple[Params, Tree]:
-    """One step of the optimiser down the objective."""
+    """One step of the optimiser down a gradient."""
     own, memory = carry
-    return optimiser.update(calculus.gradient(partial(objective, sent), own, batches[0]), memory, own)
+    return optimiser.update(gradient(sent, own, batches[0]), memory, own)
 
 
 def change(sent: Params, carry: tuple[Params, Tree]) -> Result:

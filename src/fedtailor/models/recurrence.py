@@ -1,29 +1,37 @@
 """A layer of long short-term memory, for one client or a whole stack, each with weights of its own.
 
-Places come one after another, so a place must cost little: on a GPU a product for all clients, and one operation for
-what is done to its outcome. On a CPU clients come one after another instead, all places of each in compiled code
-(`recurrence.cpp`), where there is a compiler and numbers are of single precision; it has the products over all places
-too, so that nothing need be laid out anew between them. Derivatives of any order are right:
-the first is written out, the others are those of its plain formula. The gradient has no forward rule, which would cost
-more than its gradient does.
+One client on a CPU has torch's own layer. Under `torch.func` (in a stack, in the reference engine, on a GPU) places
+come one after another: a product for all clients, and one operation for what is done to its outcome. Derivatives of
+any order are right: the first is written out, the others are those of its plain formula. The gradient has no forward
+rule, which would cost more than its gradient does.
 """
 
-from ctypes import c_int64, c_void_p
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from fedtailor import native
+from fedtailor import calculus
 
 
 def recurrence(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
-    """Hidden states [T, B, hidden] of one layer, from inputs [T, B, width], their weights, bias and recurrent ones."""
+    """Return the hidden states [T, B, hidden] of one layer.
+
+    `inputs` are [T, B, width], `into` their weights [4 hidden, width], `weight` the recurrent ones [4 hidden, hidden].
+    """
+    if inputs.device.type == "cpu" and torch._C._functorch.peek_interpreter_stack() is None:
+        return _by_torch(inputs, into, bias, weight)
     states: Tensor = _Forward.apply(inputs[:, None], into[None], bias[None], weight[None])[0]  # type: ignore[no-untyped-call]
     return states.squeeze(1)
+
+
+def _by_torch(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
+    """Run torch's own layer, without oneDNN where its gradient will be differentiated, which oneDNN cannot."""
+    start = inputs.new_zeros(1, inputs.shape[1], weight.shape[1])
+    layer = [into, weight, bias, torch.zeros_like(bias)]
+    with torch.backends.mkldnn.flags(enabled=not calculus.is_nested()):
+        states, _, _ = torch.lstm(inputs, (start, start), layer, True, 1, 0.0, False, False, False)
+    return states
 
 
 class _Stacked(torch.autograd.Function):
@@ -55,10 +63,6 @@ class _Forward(_Stacked):
     @staticmethod
     def forward(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Place after place."""
-        if _is_for_native(inputs):
-            ours = (each.contiguous() for each in (inputs.transpose(0, 1), into, bias, weight))
-            states, cells, gates = (each.transpose(0, 1) for each in _recur(*ours))
-            return states, cells, gates
         projected = _projected(inputs, into) + bias[:, None]
         back, found = weight.transpose(1, 2), []
         hidden = cell = projected.new_zeros(*projected.shape[1:3], weight.shape[2])
@@ -116,10 +120,6 @@ class _Backward(_Stacked):
         by_cell: Tensor,
     ) -> tuple[Tensor, ...]:
         """From the last place to the first."""
-        if _is_for_native(inputs):
-            ours = (each.transpose(0, 1).contiguous() for each in (inputs, states, cells, gates, by_state, by_cell))
-            by_inputs, *others = _recur_back(into.contiguous(), weight.contiguous(), *ours)
-            return by_inputs.transpose(0, 1), *others
         hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
         places = zip(*(each.unbind(0)[::-1] for each in (_before(cells), cells, gates, by_state, by_cell)), strict=True)
         for old, new, opened, state, own in places:
@@ -138,83 +138,6 @@ class _Backward(_Stacked):
         """That of the plain formula."""
         found = torch.func.vjp(_plain_backward, *ctx.saved_tensors)[1](by)
         return *found[:6], None, *found[6:]
-
-
-def _is_for_native(tensor: Tensor) -> bool:
-    """Whether compiled code is to be used for such numbers, and is there."""
-    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and _native() is not None
-
-
-@cache
-def _native() -> Any:
-    """The compiled code, or None."""
-    found = native.library(Path(__file__).with_suffix(".cpp"))
-    if found is not None:
-        found.recur.argtypes = [c_void_p] * 7 + [c_int64] * 6
-        found.recur_back.argtypes = [c_void_p] * 13 + [c_int64] * 6
-        found.recur.restype = found.recur_back.restype = None
-    return found
-
-
-@torch.library.custom_op("fedtailor::recur", mutates_args=(), device_types="cpu")
-def _recur(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """States, cells and gates [C, T, B, ...], from inputs [C, T, B, width], their weights, and the others."""
-    made: tuple[Tensor, Tensor, Tensor] = _recur_fake(inputs, into, bias, weight)
-    _native().recur(*_places_of(inputs, into, bias, weight, *made), *_sizes(inputs, weight))
-    return made
-
-
-@_recur.register_fake
-def _recur_fake(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    rows, (gates, hidden) = inputs.shape[:3], weight.shape[1:]
-    return inputs.new_empty(*rows, hidden), inputs.new_empty(*rows, hidden), inputs.new_empty(*rows, gates)
-
-
-@torch.library.custom_op("fedtailor::recur_back", mutates_args=(), device_types="cpu")
-def _recur_back(
-    into: Tensor,
-    weight: Tensor,
-    inputs: Tensor,
-    states: Tensor,
-    cells: Tensor,
-    gates: Tensor,
-    by_state: Tensor,
-    by_cell: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradient by inputs [C, T, B, width], weights for them, biases and recurrent weights."""
-    made: tuple[Tensor, Tensor, Tensor, Tensor] = _recur_back_fake(into, weight, inputs)
-    given, sums = (inputs, into, weight, states, cells, gates, by_state, by_cell), torch.empty_like(gates)
-    _native().recur_back(*_places_of(*given, sums, *made), *_sizes(inputs, weight))
-    return made
-
-
-@_recur_back.register_fake
-def _recur_back_fake(into: Tensor, weight: Tensor, inputs: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return torch.empty_like(inputs), torch.empty_like(into), into.new_empty(into.shape[:2]), torch.empty_like(weight)
-
-
-def _products(inputs: torch.Size, weight: torch.Size) -> int:
-    """Operations of the products of a layer with its inputs and states."""
-    return 2 * inputs[:3].numel() * weight[1] * (inputs[3] + weight[2])
-
-
-@register_flop_formula(torch.ops.fedtailor.recur)
-def _recur_operations(inputs: torch.Size, into: torch.Size, bias: torch.Size, weight: torch.Size, **_: Any) -> int:
-    return _products(inputs, weight)
-
-
-@register_flop_formula(torch.ops.fedtailor.recur_back)
-def _recur_back_operations(into: torch.Size, weight: torch.Size, inputs: torch.Size, *_: Any, **__: Any) -> int:
-    return 2 * _products(inputs, weight)
-
-
-def _places_of(*tensors: Tensor) -> list[int]:
-    return [tensor.data_ptr() for tensor in tensors]
-
-
-def _sizes(inputs: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """Clients, places, rows, hidden, width and threads."""
-    return *inputs.shape[:3], weight.shape[2], inputs.shape[3], torch.get_num_threads()
 
 
 def _plain_backward(*given: Tensor) -> tuple[Tensor, ...]:
