@@ -6,7 +6,8 @@ compiled. Triton reads that when it is imported, so these tests need processes o
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -17,9 +18,22 @@ import interpreting  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from fedtailor import engines, kernels  # noqa: E402
+from fedtailor import convolution, engines, kernels, keyed, trees  # noqa: E402
+from fedtailor.engines import tracing  # noqa: E402
+from fedtailor.models.recurrence import recurrence  # noqa: E402
 
-__all__ = ["INTERPRETED", "engines", "interpreting", "kernels", "pretend_gpu", "put_everywhere"]
+__all__ = [
+    "INTERPRETED",
+    "convolution",
+    "engines",
+    "interpreting",
+    "kernels",
+    "keyed",
+    "list_for_compiler",
+    "pretend_gpu",
+    "put_everywhere",
+    "recurrence",
+]
 
 if INTERPRETED:
     interpreting.mend()
@@ -37,6 +51,12 @@ def pretend_gpu(patch: pytest.MonkeyPatch) -> None:
     """Has all tensors say that they lie on a GPU, and the library that it has kernels for it."""
     patch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
     put_everywhere(patch, "works_on", lambda _: True)
+
+
+def list_for_compiler(function: Callable[..., None], given: tuple[Any, ...]) -> tuple[Callable[[], object], list[str]]:
+    """What the compiler is given for a GPU in place of a function, to be called as it is, and its operations."""
+    graph = tracing._to_compile(function, given)
+    return partial(graph, *trees.leaves(given)), [str(node.target) for node in graph.graph.nodes]
 
 
 def _modules() -> Iterator[ModuleType]:
