@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow test-kernels check format peers bench build clean
+.PHONY: help demo test slow test-kernels test-kernels-faults check format peers bench build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
@@ -48,9 +48,13 @@ ifeq ($(PLATFORM),Linux x86_64)
 test-kernels: .venv/triton
 	TRITON_INTERPRET=1 $(PYTEST) tests/gpu
 	TRITON_INTERPRET=0 $(PYTEST) tests/gpu
+
+# How many of 24 faults in such code these tests catch.
+test-kernels-faults: .venv/triton
+	$(BIN)/python tests/gpu/faults.py
 else
-test-kernels:
-	@echo "make test-kernels: Triton is built for Linux on x86_64, this is $(PLATFORM), so GPU code is not tested here."
+test-kernels test-kernels-faults:
+	@echo "make $@: Triton is built for Linux on x86_64, this is $(PLATFORM), so GPU code is not tested here."
 endif
 
 check: .venv/developer

@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from code_under_test import INTERPRETED, convolution, interpreting, keyed, list_for_compiler, pretend_gpu, recurrence
+from code_under_test import (
+    INTERPRETED,
+    convolution,
+    interpreting,
+    keyed,
+    list_for_compiler,
+    pretend_gpu,
+    put_everywhere,
+    recurrence,
+)
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional as nnf
@@ -21,8 +30,8 @@ Tree = dict[str, Tensor]
 
 def network() -> nn.Sequential:
     """Convolutions with one channel and with many, with and without a stride, and a long product."""
-    seen = (nn.Conv2d(1, 16, 3, padding=1), nn.Tanh(), nn.Conv2d(16, 40, 3, stride=2, padding=1), nn.Tanh())
-    more = (nn.Conv2d(40, 32, 2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(32 * 9 * 9, 5))
+    seen = (nn.Conv2d(1, 16, 3, padding=1), nn.Tanh(), nn.Conv2d(16, 20, 3, stride=2, padding=1), nn.Tanh())
+    more = (nn.Conv2d(20, 18, 2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(18 * 4 * 4, 5))
     return nn.Sequential(*seen, *more)
 
 
@@ -55,11 +64,11 @@ def bent(model: nn.Module, own: Tree, direction: Tree, x: Tensor, y: Tensor) -> 
 
 def given() -> tuple[Tree, Tree, Tensor, Tensor]:
     labels = torch.arange(CLIENTS * 3).view(CLIENTS, 3) % 5
-    return weights(1.0, 0), weights(0.1, 1), drawn(CLIENTS, 3, 1, 20, 20), labels
+    return weights(1.0, 0), weights(0.1, 1), drawn(CLIENTS, 3, 1, 10, 10), labels
 
 
 @pytest.mark.parametrize("step", [descended, bent])
-@pytest.mark.parametrize(("precision", "most"), [("tf32", 2e-3), ("bf16", 2e-2)])
+@pytest.mark.parametrize(("precision", "most"), [("tf32", 1.5e-3), ("bf16", 1.5e-2)])
 def test_a_step_is_that_of_double_precision(
     step: Callable[..., Tree],
     precision: str,
@@ -75,6 +84,7 @@ def test_a_step_is_that_of_double_precision(
     short = [{name: each.to(dtype) for name, each in tree.items()} for tree in (own, direction)]
     room = {name: torch.empty_like(each) for name, each in short[0].items()}
     pretend_gpu(monkeypatch)
+    put_everywhere(monkeypatch, "_LONG", 256)
     if precision == "tf32":
         request.getfixturevalue("tf32")
     model = convolution.with_stacked_convolutions(network().to(dtype))
@@ -91,7 +101,8 @@ def test_a_step_is_that_of_double_precision(
     own_operations = sum(each.startswith("fedtailor.") for each in operations)
     assert len(interpreting.LAUNCHES) >= own_operations > 5
     for name, value in room.items():
-        assert (value.double() - exact[name]).norm() < most * exact[name].norm(), name
+        gap = (value.double() - exact[name]).norm() / exact[name].norm()
+        assert gap < most, name
 
 
 @pytest.mark.parametrize(("stride", "pad", "side"), [(1, 0, 3), (2, 1, 3), (2, 2, 5), (1, 0, 1)])
@@ -118,7 +129,8 @@ def test_draws_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = keyed.fold(keyed.key(3, "some"), torch.arange(4))
 
     def draw(key: Tensor) -> tuple[Tensor, ...]:
-        return keyed.normal(key, (3, 7)), keyed.keep_mask(key, (11,), 0.3), keyed.permutation(key, 20)
+        below = keyed.fold(key, "below")
+        return below, keyed.normal(key, (3, 7)), keyed.keep_mask(below, (11,), 0.3)
 
     expected = vmap(draw)(keys)
     pretend_gpu(monkeypatch)
