@@ -54,7 +54,7 @@ test-kernels-faults: .venv/triton
 	$(BIN)/python tests/gpu/faults.py
 else
 test-kernels test-kernels-faults:
-	@echo "make $@: Triton is built for Linux on x86_64, this is $(PLATFORM), so GPU code is not tested here."
+	@echo "make $@: these tests need Triton for Linux on x86_64, and this is $(PLATFORM): GPU code is not tested here."
 endif
 
 check: .venv/developer

@@ -1,8 +1,11 @@
 """Seeds faults in GPU code, one at a time, and tells which of them the tests without a GPU catch.
 
 Each fault is an expression of a function that is replaced by another one, in a copy of the library. The tests for such
-code run until one of them fails; a fault that none of them sees has escaped. Run it by `make test-kernels-faults`; it
-takes about ten minutes on two quiet cores.
+code run until one of them fails; a fault that none of them sees has escaped. Run it by
+`make test-kernels-faults`; it takes about ten minutes.
+
+The list was made before the tests were tried on it. They caught 23 of the 24 then; tiles 256 wide
+escaped, as no kernel was compiled for 256 outputs. One is now, and all 24 are caught.
 """
 
 import ast

@@ -40,9 +40,9 @@ def few_outputs(dtype: torch.dtype) -> None:
 
 
 def many_outputs(dtype: torch.dtype) -> None:
-    """A convolution of ResNet-18, with tiles 128 wide."""
-    x, w = meta(dtype, 100, 20, 8, 8, 128), meta(dtype, 100, 128, 3, 3, 128)
-    kernels.convolve(x, w, (8, 8), (1, 1))
+    """A convolution of ResNet-18, with two tiles 128 wide."""
+    x, w = meta(dtype, 100, 20, 8, 8, 128), meta(dtype, 100, 256, 3, 3, 128)
+    kernels.convolve(x, w, (4, 4), (2, 1))
 
 
 def way_back_with_a_stride(dtype: torch.dtype) -> None:
