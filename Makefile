@@ -3,11 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow check format peers bench build clean
+.PHONY: help demo test slow test-kernels test-kernels-faults check format peers bench build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
-	@echo "make test    run the tests; make slow: the long ones too"
+	@echo "make test    run the tests; make slow: the long ones too; make test-kernels: GPU code without a GPU"
 	@echo "make check   format, lint, types, layers; make format: mend the format"
 	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
 
@@ -35,6 +35,27 @@ test: .venv/developer
 
 slow: .venv/developer
 	$(PYTEST) -m 'slow or not slow'
+
+# GPU code without a GPU: interpreted, and then compiled for cards that are not there, each in processes of its own.
+# Triton comes alone, as torch's builds for CPUs know nothing of it, and for one platform only.
+PLATFORM := $(shell uname -sm)
+
+ifeq ($(PLATFORM),Linux x86_64)
+.venv/triton: .venv/developer
+	$(PIP) --no-deps triton
+	@touch $@
+
+test-kernels: .venv/triton
+	TRITON_INTERPRET=1 $(PYTEST) tests/gpu
+	TRITON_INTERPRET=0 $(PYTEST) tests/gpu
+
+# How many of 24 faults in such code these tests catch.
+test-kernels-faults: .venv/triton
+	$(BIN)/python tests/gpu/faults.py
+else
+test-kernels test-kernels-faults:
+	@echo "make $@: these tests need Triton for Linux on x86_64, and this is $(PLATFORM): GPU code is not tested here."
+endif
 
 check: .venv/developer
 	$(BIN)/ruff format --check .
