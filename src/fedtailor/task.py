@@ -54,9 +54,9 @@ class Task:
     def _called(self, model: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Any:
         """What a model returns; losses get it in the parameters' own type, whatever it was calculated in."""
         if self.compute is None:
-            return functional_call(model, tensors, (x,))
+            return functional_call(model, tensors, (x,), tie_weights=self._is_tied)
         short = {name: _cast(value, self.compute) for name, value in tensors.items()}
-        result = functional_call(model, short, (_cast(x, self.compute),))
+        result = functional_call(model, short, (_cast(x, self.compute),), tie_weights=self._is_tied)
         return _Given(result.features.to(self.dtype)) if isinstance(result, _Given) else result.to(self.dtype)
 
     def sums(self, params: Params, batch: Batch) -> dict[str, Tensor]:
@@ -74,6 +74,15 @@ class Task:
             )
             for each in figures
         }
+
+    @cached_property
+    def _is_tied(self) -> bool:
+        """Whether modules share a tensor; looking for such takes torch as long as a small layer, at every call."""
+        tensors = [
+            *self.training.named_parameters(remove_duplicate=False),
+            *self.training.named_buffers(remove_duplicate=False),
+        ]
+        return len({id(tensor) for _, tensor in tensors}) < len(tensors)
 
     @cached_property
     def last(self) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ any order are right: the first is written out, the others are those of its plain
 rule, which would cost more than its gradient does.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -26,12 +28,22 @@ def recurrence(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> Te
 
 
 def _by_torch(inputs: Tensor, into: Tensor, bias: Tensor, weight: Tensor) -> Tensor:
-    """Run torch's own layer, without oneDNN where its gradient will be differentiated, which oneDNN cannot."""
+    """Run torch's own layer, without oneDNN where its gradient will be differentiated, for which oneDNN has no rule."""
     start = inputs.new_zeros(1, inputs.shape[1], weight.shape[1])
     layer = [into, weight, bias, torch.zeros_like(bias)]
-    with torch.backends.mkldnn.flags(enabled=not calculus.is_nested()):
+    with _without_onednn() if calculus.is_nested() else nullcontext():
         states, _, _ = torch.lstm(inputs, (start, start), layer, True, 1, 0.0, False, False, False)
     return states
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
 
 
 class _Stacked(torch.autograd.Function):
