@@ -2,7 +2,6 @@
 
 import copy
 import math
-import pickle
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
@@ -12,10 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedtailor import trees
-from fedtailor.calculus import difference_product, gradient, hessian_product, proximal
+from fedtailor.calculus import by_autograd, difference_product, gradient, hessian_product, proximal_gradient
 from fedtailor.errors import InputError
 from fedtailor.types import Batch, Loss, Params
 
@@ -154,17 +152,6 @@ def test_only_the_forward_mode_needs_forward_rules() -> None:
     assert_close(hessian_product(square, CUBE, DATA, ALONG, "reverse"), trees.scaled(ALONG, 2.0))
     with pytest.raises(RuntimeError, match="jvp"):
         hessian_product(square, CUBE, DATA, ALONG, "forward")
-    listed = make_fx(lambda along: hessian_product(square, CUBE, DATA, along, "any"))(ALONG)
-    assert_close(listed(ALONG), trees.scaled(ALONG, 2.0))
-
-
-def test_any_mode_is_forward_in_lists_and_reverse_elsewhere() -> None:
-    assert_close(hessian_product(mlp, W, DATA, U, "any"), hessian_product(mlp, W, DATA, U, "reverse"), 0)
-    lists = {
-        mode: make_fx(partial(hessian_product, mlp, W, DATA, mode=mode))(U) for mode in ("any", "forward", "reverse")
-    }
-    assert lists["any"].code == lists["forward"].code != lists["reverse"].code
-    assert_close(lists["any"](U), hessian_product(mlp, W, DATA, U), 1e-14)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -228,36 +215,58 @@ def test_padding_has_no_say(kind: str) -> None:
     assert_close(product_of(kind)(mlp, W, wild, U), product_of(kind)(mlp, W, real, U), 1e-9)
 
 
-def test_the_proximal_loss_and_its_derivatives() -> None:
-    near = proximal(mlp, 0.3, V)
-    away = as_vector(W) - as_vector(V)
-    torch.testing.assert_close(near(W, DATA), mlp(W, DATA) + 0.15 * away @ away, rtol=1e-14, atol=0)
-    assert_close(gradient(near, W, DATA), as_params(as_vector(gradient(mlp, W, DATA)) + 0.3 * away))
-    for mode in MODES:
-        wanted = trees.add(hessian_product(mlp, W, DATA, U, mode), U, 0.3)
-        assert_close(hessian_product(near, W, DATA, U, mode), wanted)
+def proximal(lam: float, center: Params, params: Params, data: Batch) -> Tensor:
+    """The loss whose gradient is written out."""
+    away = trees.sub(params, center)
+    return mlp(params, data) + 0.5 * lam * trees.dot(away, away)
 
 
-def test_the_proximal_loss_without_weight_is_the_loss() -> None:
-    assert_close(gradient(proximal(mlp, 0.0, V), W, DATA), gradient(mlp, W, DATA), 0)
+@pytest.mark.parametrize("lam", [0.0, 0.3])
+def test_the_proximal_gradient_is_that_of_the_proximal_loss(lam: float) -> None:
+    assert_close(proximal_gradient(mlp, lam, V, W, DATA), gradient(partial(proximal, lam, V), W, DATA))
 
 
-def test_the_proximal_loss_takes_a_centre_per_client() -> None:
-    params, centres, data = draw(6, 4), draw(9, 4), batch(8, 4)
-    found = vmap(lambda p, c, d: gradient(proximal(mlp, 0.3, c), p, d))(params, centres, data)
+def test_the_proximal_gradient_takes_a_center_per_client() -> None:
+    params, centers, data = draw(6, 4), draw(9, 4), batch(8, 4)
+    found = vmap(lambda p, c, d: proximal_gradient(mlp, 0.3, c, p, d))(params, centers, data)
     plain = vmap(lambda p, d: gradient(mlp, p, d))(params, data)
-    assert_close(found, trees.add(plain, trees.sub(params, centres), 0.3), 1e-13)
+    assert_close(found, trees.add(plain, trees.sub(params, centers), 0.3), 1e-13)
 
 
-def test_the_proximal_loss_pickles() -> None:
-    near = proximal(mlp, 0.3, V)
-    assert torch.equal(pickle.loads(pickle.dumps(near))(W, DATA), near(W, DATA))
+@pytest.mark.parametrize("kind", ["reverse", "difference"])
+def test_autograd_finds_what_torch_func_does(kind: str) -> None:
+    wanted = gradient(mlp, W, DATA), product_of(kind)(mlp, W, DATA, U)
+    with by_autograd():
+        found = gradient(mlp, W, DATA), product_of(kind)(mlp, W, DATA, U)
+        assert not any(leaf.requires_grad for leaf in trees.leaves(found))
+    assert_close(found[0], wanted[0], 1e-14)
+    assert_close(found[1], wanted[1], 1e-13)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_derivatives_nest_by_autograd_as_by_torch_func(order: int) -> None:
+    def after_two_steps(params: Params, data: Batch) -> Tensor:
+        for _ in range(2):
+            start = params if order == 2 else trees.apply(Tensor.detach, params)
+            params = trees.add(params, gradient(mlp, start, data), -0.1)
+        return mlp(params, data)
+
+    wanted = gradient(after_two_steps, W, DATA)
+    with by_autograd():
+        assert_close(gradient(after_two_steps, W, DATA), wanted, 1e-13)
+
+
+def test_other_uses_of_the_same_tensors_are_constants() -> None:
+    with by_autograd():
+        slope = gradient(partial(proximal, 0.3, W), W, DATA)  # held near where it is: no pull
+    assert_close(slope, gradient(mlp, W, DATA), 1e-14)
 
 
 def test_inputs_stay_as_they_were() -> None:
     before = copy.deepcopy((W, DATA, U, V))
+    proximal_gradient(mlp, 0.3, V, W, DATA)
     for kind in ("reverse", "forward", "difference"):
-        product_of(kind)(proximal(mlp, 0.3, V), W, DATA, U)
+        product_of(kind)(mlp, W, DATA, U)
     torch.testing.assert_close((W, DATA, U, V), before, rtol=0, atol=0)
 
 
@@ -270,14 +279,13 @@ def test_a_compiled_vectorised_product_equals_the_eager_one() -> None:
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: proximal(mlp, -1.0, V), "proximal: lam must not be negative, got -1.0."),
         (
             lambda: difference_product(mlp, W, DATA, U, 0.0),
             "difference_product: step must be positive, got 0.0.",
         ),
         (
             lambda: hessian_product(mlp, W, DATA, U, "sideways"),  # type: ignore[arg-type]
-            "hessian_product: mode must be reverse, forward or any, got 'sideways'.",
+            "hessian_product: mode must be reverse or forward, got 'sideways'.",
         ),
         (
             lambda: hessian_product(mlp, W, DATA, {"w1": U["w1"]}),

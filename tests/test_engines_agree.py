@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from agreement import distance
-from fedtailor import engines
-from fedtailor.engines import Setting, vectorised
-from fedtailor.engines.programs import stack_size, stepped
+from contract import ROWS
+from fedtailor import engines, models
+from fedtailor.engines import Setting, sequential
+from fedtailor.engines.programs import stack_size
+from fedtailor.engines.sequential import run_phase
 from scenarios import toy_data, toy_setting, toy_task, train
 
 
@@ -34,23 +36,28 @@ def test_engines_agree_with_dropout(method: str, hyper: dict[str, Any]) -> None:
     assert distance(runs[0][0][0], plain.params) > 1e-3
 
 
-@pytest.mark.parametrize("method", ["fedsim", "fedmeta", "scaffold", "fsl"])
-@pytest.mark.parametrize("apart", [False, True])
-def test_engines_agree_where_every_client_goes_through_its_steps_alone(
-    method: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("method", "hyper"), ROWS, ids=[name for name, _ in ROWS])
+def test_clients_one_after_another_by_autograd_learn_what_the_reference_does(
+    method: str, hyper: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes = list[int]()
+    clients: list[int] = []
 
-    def spied(step: Any, shared: bool, given: Any, carry: Any, batches: Any, index: torch.Tensor) -> Any:
-        sizes.append(1 if shared or not batches else len(index))
-        return stepped(step, shared, given, carry, batches, index)
+    def spied(*given: Any) -> Any:
+        clients.append(given[4])
+        return run_phase(*given)
 
-    monkeypatch.setattr(vectorised, "stepped", spied)
-    monkeypatch.setattr(vectorised, "convolves_much", lambda model: apart)
+    monkeypatch.setattr(sequential, "run_phase", spied)
+    monkeypatch.setattr(sequential, "is_better_alone", lambda model: True)
     data = toy_data(sizes=(20, 9, 1, 2, 13, 8, 3, 5))
-    runs = [outcome(toy_setting(method, data=data), 2, cohort=4, name=name) for name in engines.NAMES]
+    runs = [outcome(toy_setting(method, data=data, **hyper), 2, cohort=4, name=name) for name in engines.NAMES]
     assert distance(*runs) < 1e-10
-    assert (max(sizes) == 1) == apart
+    assert len(set(clients)) > 4  # of the cohorts, and of those scored
+
+
+def test_models_with_convolutions_or_recurrent_layers_go_one_after_another() -> None:
+    assert sequential.is_better_alone(models.lenet((1, 28, 28), 10))
+    assert sequential.is_better_alone(models.shakespeare())
+    assert not sequential.is_better_alone(models.mlp(4, (3,), 2))
 
 
 @pytest.mark.parametrize("cohort", [1, 9])

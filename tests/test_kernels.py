@@ -10,9 +10,7 @@ from torch.func import grad, jvp, vmap
 
 from fedtailor import keyed, trees
 from fedtailor.convolution import Window, convolved, works_on
-from fedtailor.engines import rewriting
 from fedtailor.engines.tracing import compiled
-from fedtailor.sharing import shares_of
 
 HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
 SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
@@ -75,44 +73,6 @@ def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...
         expected = keyed.mixed(keys, counters, folding)
         assert torch.equal(keyed.mixed(keys.cuda(), counters.cuda(), folding).cpu(), expected)
     assert torch.equal(keyed.fold(keys.cuda(), counters.cuda()).cpu(), keyed.fold(keys, counters))
-
-
-@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
-@pytest.mark.parametrize(("precision", "most"), [("bf16", 1e-5), ("tf32", 1e-3), ("float32", 1e-5)])
-@pytest.mark.parametrize(
-    "shape", [(10, 20, 9216, 128), (3, 5, 1000, 62), (2, 70, 513, 130), (1, 1, 64, 1), (2, 3, 0, 4)]
-)
-def test_long_products_are_those_of_double_precision(
-    shape: tuple[int, ...], precision: str, most: float, request: pytest.FixtureRequest
-) -> None:
-    from fedtailor import kernels
-
-    dtype = calculating(precision, request)
-    clients, rows, inputs, outputs = shape
-    generator = torch.Generator("cuda").manual_seed(0)
-    x, w = (
-        torch.randn(clients, size, inputs + 3, generator=generator, device="cuda").to(dtype)[..., :inputs]
-        for size in (rows, outputs)
-    )
-    found, expected = kernels.multiply(x, w), x.double() @ w.double().mT
-    assert found.shape == (clients, shares_of(x, w), rows, outputs)
-    assert (found.sum(1) - expected).norm() <= most * (x.double().abs() @ w.double().abs().mT).norm()
-
-
-@pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_halves_are_correlated_as_what_they_are_halves_of(shape: tuple[int, ...]) -> None:
-    clients, batch, height, width, inputs, outputs, side, stride, pad = shape
-    size = ((height + 2 * pad - side) // stride + 1, (width + 2 * pad - side) // stride + 1)
-    generator = torch.Generator("cuda").manual_seed(0)
-    x, g = (
-        torch.randn(each, generator=generator, device="cuda")
-        for each in ((clients, batch, height, width, inputs), (clients, batch, *size, outputs))
-    )
-    how = [side, side], [stride, pad]
-    found = torch.ops.fedtailor.correlate_halves(*rewriting._halves(x), *rewriting._halves(g), *how)
-    expected = torch.ops.fedtailor.correlate(x.double().cpu(), g.double().cpu(), *how)
-    assert (found.sum(1).double().cpu() - expected).norm() < 2e-5 * expected.norm()
 
 
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")

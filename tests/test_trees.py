@@ -80,7 +80,10 @@ def test_rebuild_puts_other_leaves_in_the_same_places() -> None:
 
 @pytest.mark.parametrize("scale", [1.0, -0.3, torch.tensor(2.5, dtype=torch.float64)])
 def test_add_scales_the_second_tree(scale: float | Tensor) -> None:
-    assert_equal(trees.add(A, B, scale), [a + scale * b for a, b in zip(flat(A), flat(B), strict=True)])
+    found = trees.add(A, B, scale)
+    assert list(found.pair[0]) == ["conv.weight", "bias"]
+    for own, a, b in zip(flat(found), flat(A), flat(B), strict=True):
+        torch.testing.assert_close(own, a + scale * b, rtol=1e-15, atol=1e-15)
 
 
 def test_add_without_a_scale_is_a_sum() -> None:

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from fedtailor import trees
 from fedtailor.errors import require
@@ -24,7 +23,9 @@ _NESTED: ContextVar[bool] = ContextVar("nested", default=False)
 
 def grad(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return the gradient of a scalar function by its first argument, a tree, as `torch.func.grad` does."""
-    return partial(_grad_by_autograd, function) if _BY_AUTOGRAD.get() else torch.func.grad(function)
+    if torch.compiler.is_compiling() or not _BY_AUTOGRAD.get():  # Dynamo cannot look into a context variable
+        return torch.func.grad(function)
+    return partial(_grad_by_autograd, function)
 
 
 @contextmanager
@@ -53,16 +54,15 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> Params:
 
 
 def hessian_product(
-    loss: Loss, params: Params, batch: Batch, direction: Params, mode: Literal["reverse", "forward", "any"] = "reverse"
+    loss: Loss, params: Params, batch: Batch, direction: Params, mode: Literal["reverse", "forward"] = "reverse"
 ) -> Params:
     """H(w) u exactly, without forming H.
 
     `reverse` differentiates <g(w), u>. `forward` pushes u through the gradient: it keeps no second graph in memory and
     takes fewer products of matrices, but needs forward rules for every operation of the loss, and multiplies by
-    directions that are zero. A list of operations that torch is making goes without these, so `any` is forward there
-    if the loss has such rules, and reverse otherwise.
+    directions that are zero.
     """
-    require(mode in _PRODUCTS, f"hessian_product: mode must be reverse, forward or any, got {mode!r}.")
+    require(mode in _PRODUCTS, f"hessian_product: mode must be reverse or forward, got {mode!r}.")
     return _PRODUCTS[mode](loss, params, batch, _aligned("hessian_product", direction, params))
 
 
@@ -118,16 +118,7 @@ def _forward_product(loss: Loss, params: Params, batch: Batch, direction: Params
     return product
 
 
-def _any_product(loss: Loss, params: Params, batch: Batch, direction: Params) -> Params:
-    if get_proxy_mode() is None:
-        return _reverse_product(loss, params, batch, direction)
-    try:
-        return _forward_product(loss, params, batch, direction)
-    except RuntimeError:  # NotImplementedError is one: some operation has no forward rule, or none for this layout
-        return _reverse_product(loss, params, batch, direction)
-
-
-_PRODUCTS = {"reverse": _reverse_product, "forward": _forward_product, "any": _any_product}
+_PRODUCTS = {"reverse": _reverse_product, "forward": _forward_product}
 
 
 def _aligned(who: str, direction: Params, params: Params) -> Params:

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from fedtailor.purity import twin
-from fedtailor.sharing import shares, tiles
 
 Size = tuple[int, int]
 
@@ -213,19 +212,6 @@ def _correlate(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tens
     return torch.stack(found, 2).reshape(len(x), g.shape[4], *size, x.shape[4])
 
 
-@torch.library.custom_op("fedtailor::correlate_halves", mutates_args=())
-def _correlate_halves(x: Tensor, x_low: Tensor, g: Tensor, g_low: Tensor, size: list[int], window: list[int]) -> Tensor:
-    """`fedtailor::correlate` of (x + x_low) and (g + g_low), in sums over shares of the places, which come second."""
-    if x.is_cuda:
-        from fedtailor.kernels import correlate_halves
-
-        x, x_low, g, g_low = (each.contiguous() for each in (x, x_low, g, g_low))
-        return correlate_halves(x, x_low, g, g_low, (size[0], size[1]), (window[0], window[1]))
-    images, by = (high.float() + low.float() for high, low in ((x, x_low), (g, g_low)))
-    found = _correlate(images, by, size, window)[:, None]
-    return torch.cat([found, found.new_zeros(len(x), _shares(x, g, size) - 1, *found.shape[2:])], 1)
-
-
 @_convolve.register_fake
 def _(x: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
     return x.new_empty(*x.shape[:2], *size, w.shape[1])
@@ -239,17 +225,6 @@ def _(g: Tensor, w: Tensor, size: list[int], window: list[int]) -> Tensor:
 @_correlate.register_fake
 def _(x: Tensor, g: Tensor, size: list[int], window: list[int]) -> Tensor:
     return x.new_empty(x.shape[0], g.shape[4], *size, x.shape[4])
-
-
-@_correlate_halves.register_fake
-def _(x: Tensor, x_low: Tensor, g: Tensor, g_low: Tensor, size: list[int], window: list[int]) -> Tensor:
-    shape = len(x), _shares(x, g, size), g.shape[4], *size, x.shape[4]
-    return x.new_empty(shape, dtype=torch.float32)
-
-
-def _shares(x: Tensor, g: Tensor, size: list[int]) -> int:
-    taps, places = size[0] * size[1], g.shape[1] * g.shape[2] * g.shape[3]
-    return shares(tiles(len(x), taps * x.shape[4], g.shape[4]), places)
 
 
 _FACTORS = {"g": ("x", "w"), "x": ("g", "w"), "w": ("x", "g")}

@@ -13,8 +13,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fedtailor.sharing import PROGRAMS, is_split, shares, shares_of, tiles
-
+PROGRAMS = 528
+"""Programs that keep a large GPU busy: four for each of its multiprocessors."""
+_LEAST = 128
+"""Places that a program sums over at least, where several share them."""
 _MOST = 1 << 26
 """Numbers that a product may leave behind for a moment."""
 
@@ -77,24 +79,18 @@ def correlate(x: Tensor, g: Tensor, size: tuple[int, int], window: tuple[int, in
     Here both factors lie the wrong way for tf32, so float32 is split into two bf16, whose products may lie as they do:
     in three products rather than one, less than half the time, and more exact.
     """
-    factors = (*_halved(x), *_halved(g)) if is_split(x, size) else (x, x, g, g)
-    return correlate_halves(*factors, size, window).sum(1).to(x.dtype)
-
-
-def correlate_halves(
-    x: Tensor, x_low: Tensor, g: Tensor, g_low: Tensor, size: tuple[int, int], window: tuple[int, int]
-) -> Tensor:
-    """The same of (x + x_low) and (g + g_low), in sums over shares of the places [clients, shares, ...], in float32.
-
-    What is the same tensor as its lower half has none.
-    """
+    dtype = x.dtype
+    x_low, g_low = x, g
+    if _is_split(x, size):
+        x, x_low = _halved(x)
+        g, g_low = _halved(g)
     clients, batch, height, width, inputs = x.shape
     outputs, taps = g.shape[4], size[0] * size[1]
     rows, halves = batch * g.shape[2] * g.shape[3], x_low is not x
     tall = min(_above(taps * inputs), 64 if halves or x.dtype == torch.float32 else 128)
     wide, deep = min(_above(outputs), 64), 32
-    each = tiles(1, taps * inputs, outputs, tall)
-    parts = shares(clients * each, rows)
+    each = triton.cdiv(taps * inputs, tall) * triton.cdiv(outputs, 64)
+    parts = _shares(clients * each, rows)
     share = triton.cdiv(triton.cdiv(rows, parts), deep) * deep
     sums = torch.zeros if rows == 0 else torch.empty
     found = sums((clients, parts, outputs, *size, inputs), dtype=torch.float32, device=x.device)
@@ -103,26 +99,18 @@ def correlate_halves(
             x, x_low, g, g_low, found, rows, share, height, width, *g.shape[2:4], inputs, outputs, *size, *window,
             tall, wide, deep, halves, _precision(x), num_warps=4, num_stages=3,
         )  # fmt: skip
-    return found
+    return found.sum(1).to(dtype)
 
 
-def multiply(x: Tensor, w: Tensor) -> Tensor:
-    """x w' for matrices [clients, rows, inputs] and [clients, outputs, inputs] with their inputs side by side.
+def _is_split(x: Tensor, size: tuple[int, int]) -> bool:
+    """Return whether float32 is split: where it may be rounded to tf32, unless the weights are few."""
+    may_round = x.dtype == torch.float32 and torch.backends.cuda.matmul.allow_tf32
+    return may_round and size[0] * size[1] * x.shape[4] > 64
 
-    In sums over shares of the inputs [clients, shares, rows, outputs], in float32.
-    """
-    (clients, rows, inputs), outputs = x.shape, w.shape[1]
-    tall, wide, deep = min(_above(rows), 64), min(_above(outputs), 64), 32 if x.dtype == torch.float32 else 64
-    each = tiles(1, rows, outputs)
-    parts = shares_of(x, w)
-    share = triton.cdiv(triton.cdiv(inputs, parts), deep) * deep
-    found = torch.empty((clients, parts, rows, outputs), dtype=torch.float32, device=x.device)
-    if found.numel():
-        _multiply[(each, parts, clients)](
-            x, w, found, rows, inputs, outputs, share, *x.stride()[:2], *w.stride()[:2],
-            tall, wide, deep, _precision(x), num_warps=4, num_stages=4,
-        )  # fmt: skip
-    return found
+
+def _shares(count: int, depth: int) -> int:
+    """Return in how many sums products with this many tiles, which sum over `depth`, keep a GPU busy (split-K)."""
+    return max(1, min(triton.cdiv(PROGRAMS, count), triton.cdiv(depth, _LEAST))) if count else 1
 
 
 def _halved(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -257,29 +245,6 @@ def _correlate(
     found += (client * tl.num_programs(1) + part) * columns * outputs
     to = found + out[:, None] * columns + column[None, :]
     tl.store(to, tl.trans(total), (out < outputs)[:, None] & (column < columns)[None, :])
-
-
-@triton.jit
-def _multiply(
-    x, w, found, rows, inputs, outputs, share: tl.constexpr, x_client, x_row, w_client, w_output,
-    tall: tl.constexpr, wide: tl.constexpr, deep: tl.constexpr, precision: tl.constexpr,
-):  # fmt: skip
-    """A tile of `tall` rows and `wide` outputs, summed over one share of the inputs."""
-    across = tl.cdiv(outputs, wide)
-    client, part = tl.program_id(2).to(tl.int64), tl.program_id(1)
-    row = tl.program_id(0) // across * tall + tl.arange(0, tall)
-    out = tl.program_id(0) % across * wide + tl.arange(0, wide)
-    x += client * x_client + row[:, None] * x_row
-    w += client * w_client + out[:, None] * w_output
-    total = tl.zeros((tall, wide), tl.float32)
-    for begin in range(0, share, deep):
-        column = part * share + begin + tl.arange(0, deep)
-        a = tl.load(x + column[None, :], (row < rows)[:, None] & (column < inputs)[None, :], 0.0)
-        b = tl.load(w + column[None, :], (out < outputs)[:, None] & (column < inputs)[None, :], 0.0)
-        total = tl.dot(a, tl.trans(b), total, input_precision=precision)
-    found += (client * tl.num_programs(1) + part) * rows * outputs
-    to = found + row[:, None] * outputs + out[None, :]
-    tl.store(to, total, (row < rows)[:, None] & (out < outputs)[None, :])
 
 
 @triton.jit

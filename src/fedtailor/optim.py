@@ -198,9 +198,10 @@ def _seen(decay: float, steps: Tensor) -> Tensor:
 
 
 def _moved(params: Params, direction: Params, lr: float | Tensor) -> Params:
-    if isinstance(lr, Tensor):  # one of higher precision must not change the dtype of a parameter without dimensions
+    # What has a higher precision must not change the dtype of a parameter without dimensions.
+    if isinstance(lr, Tensor):
         return trees.apply(lambda p, d: (p - lr * d).to(p.dtype), params, direction)
-    return trees.apply(lambda p, d: torch.sub(p, d, alpha=lr), params, direction)
+    return trees.apply(lambda p, d: torch.sub(p, d, alpha=lr).to(p.dtype), params, direction)
 
 
 def _constant(number: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad
 
 from agreement import distance
 from fedtailor import engines, native, trees
-from fedtailor.engines import rewriting, vectorised
+from fedtailor.engines import vectorised
 from fedtailor.engines.measuring import CACHED, FEWEST, MOST, Peak, chunk_that_fits, parts_that_stay
 from fedtailor.engines.programs import Program, _advance
 from fedtailor.engines.tracing import Bound, Compile, as_it_is, compiled, followed
@@ -125,27 +125,6 @@ def test_parts_have_one_size_where_one_divides_the_stack(monkeypatch: pytest.Mon
     assert [part.stop - part.start for part in parts_that_stay(53, 270_000)] == [17, 18, 18]
 
 
-@pytest.mark.parametrize(("name", "hyper"), ROWS[:6], ids=[name for name, _ in ROWS[:6]])
-def test_weights_that_lie_column_by_column_learn_the_same(
-    name: str, hyper: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vectorised, "compiled", partial(as_it_is))
-    found, across = [], 0
-    for way in (True, False):
-        setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
-        engine = Vectorised(setting, compile=True) if way else engines.make(setting, "one_by_one")
-        state, people = setting.first_state(), setting.data.groups["train"]
-        for number in range(2):
-            state = engine.serve(state, engine.train(state, people[number:], number).gathered, number)
-        found.append((tuple(state), tuple(engine.score(state, people))))
-        if isinstance(engine, Vectorised):
-            programs = [program for _, program in engine._programs.values()]
-            across = sum(not leaf.is_contiguous() for each in programs for leaf in trees.leaves(each._carry))
-    assert across > 0
-    assert distance(*found) < 1e-10
-    assert all(leaf.is_contiguous() for leaf in trees.leaves(found[0]))
-
-
 def looking(dropout: float = 0.2) -> Task:
     """A task whose model convolves and pools."""
     with drawn_from(5):
@@ -160,9 +139,9 @@ def test_clients_with_convolutions_take_compiled_steps_one_after_another(
 ) -> None:
     sizes: set[int] = set()
 
-    def told(function: Any, given: tuple[Tree, ...], called: str) -> Bound:
+    def told(function: Any, given: tuple[Tree, ...]) -> Bound:
         sizes.add(len(trees.leaves(given[2])[0]))
-        graph, leaves = followed(function, given, rewriting.TABLE), trees.leaves(given)
+        graph, leaves = followed(function, given), trees.leaves(given)
         assert not any(node.target is torch.ops.aten.bmm.default for node in graph.graph.nodes)
         return partial(graph, *leaves)
 
@@ -307,23 +286,6 @@ def test_a_function_may_serve_one_and_a_stack() -> None:
     for _ in range(3):
         assert engine._once(torch.dot)(given, own[0]).tolist() == 50.0
         assert engine._each(torch.dot, 2)(given, own).tolist() == [50.0, 110.0]
-
-
-def test_steps_of_all_sizes_go_by_one_name_that_other_steps_do_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    names: list[str] = []
-
-    def told(function: Any, given: tuple[Tree, ...], name: str) -> Bound:
-        names.append(name)
-        return as_it_is(function, given)
-
-    monkeypatch.setattr(vectorised, "compiled", told)
-    for lr in (0.1, 0.2):
-        setting = toy_setting("fedavg", data=toy_data(sizes=SIZES), epochs=2, lr=lr)
-        engine = Vectorised(setting, compile=True)
-        engine.train(setting.first_state(), setting.data.groups["train"], 0)
-    assert len(names) > 2
-    assert "" not in names
-    assert len(set(names)) == 2
 
 
 @pytest.mark.parametrize("name", ["fedsim", "fsl"])

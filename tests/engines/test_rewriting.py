@@ -1,6 +1,5 @@
-"""Operations that come down to others: torch's own are the oracle, in every derivative."""
+"""Group norm in plain operations: torch's own is the oracle, in every derivative."""
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,11 +12,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as nnf
 
-from fedtailor import products
-from fedtailor.engines import rewriting
-from fedtailor.engines.rewriting import TABLE, InPlainOperations
+from fedtailor.engines.rewriting import InPlainOperations
 from fedtailor.engines.tracing import _to_compile
-from fedtailor.sharing import shares_of
 
 Params = dict[str, Tensor]
 Function = Callable[..., Any]
@@ -25,7 +21,7 @@ Function = Callable[..., Any]
 
 def rewritten(function: Function, *given: Any) -> GraphModule:
     with InPlainOperations():
-        found: GraphModule = make_fx(function, TABLE, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+        found: GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     return found
 
 
@@ -35,89 +31,6 @@ def operations(graph: GraphModule) -> str:
 
 def drawn(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
-
-
-@pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 1), ((1, 2), (2, 0))])
-@pytest.mark.parametrize("bias", [True, False])
-def test_convolutions_of_one_channel_are_products(stride: Any, padding: Any, bias: bool) -> None:
-    x, given = drawn(4, 1, 9, 8), (drawn(5, 1, 3, 2), *([drawn(5)] if bias else []))
-
-    def convolved(w: Tensor, bias: Tensor | None = None) -> Tensor:
-        return nnf.conv2d(x, w, bias, stride, padding)
-
-    def both(*given: Tensor) -> tuple[Tensor, ...]:
-        value, back = vjp(convolved, *given)[:2]
-        return value, *back(value.cos())
-
-    graph = rewritten(both, *given)
-    assert "convolution" not in operations(graph)
-    torch.testing.assert_close(graph(*given), both(*given), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [nn.Conv2d(2, 4, 3), nn.Conv2d(1, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, groups=2), nn.ConvTranspose2d(1, 4, 3)],
-)
-def test_other_convolutions_are_left_alone(layer: nn.Module) -> None:
-    x = torch.ones(2, 2 if getattr(layer, "in_channels", 1) == 2 else 1, 6, 6)
-    params = {name: value.detach() for name, value in layer.named_parameters()}
-
-    def summed(own: Params) -> Tensor:
-        total: Tensor = functional_call(layer, own, (x,)).sum()
-        return total
-
-    graph = rewritten(grad(summed), params)
-    assert "aten.convolution_backward" in operations(graph)
-
-
-def test_the_gradient_by_images_is_left_alone() -> None:
-    x, w = drawn(2, 1, 5, 5), drawn(3, 1, 3, 3)
-
-    def squares(x: Tensor) -> Tensor:
-        return nnf.conv2d(x, w).square().sum()
-
-    by_x = grad(squares)
-    graph = rewritten(by_x, x)
-    assert "aten.convolution_backward" in operations(graph)
-    torch.testing.assert_close(graph(x), by_x(x), rtol=1e-10, atol=1e-12)
-
-
-def _pooled(x: Tensor, kernel_size: int, **options: Any) -> Tensor:
-    pooled: Tensor = nnf.max_pool2d(x, kernel_size, **options)
-    return pooled.square().sum()
-
-
-@pytest.mark.parametrize("shape", [(2, 3, 6, 8), (1, 1, 2, 2)])
-def test_pooling_goes_back_to_the_first_of_the_largest(shape: tuple[int, ...]) -> None:
-    x = drawn(*shape).round()  # many are equal
-    by_x = vjp(lambda x: nnf.max_pool2d(x, 2), x)[1]
-    g = drawn(*shape[:2], shape[2] // 2, shape[3] // 2)
-    graph = rewritten(lambda x, g: vjp(lambda x: nnf.max_pool2d(x, 2), x)[1](g), x, g)
-    assert "max_pool" not in operations(graph)
-    assert torch.equal(graph(x, g)[0], by_x(g)[0])
-    both = partial(nnf.max_pool2d_with_indices, kernel_size=(2, 2))
-    assert all(map(torch.equal, rewritten(both, x)(x), both(x)))
-
-
-def test_a_pooling_of_what_is_not_a_number_is_none() -> None:
-    x = torch.tensor([[1.0, torch.nan], [3.0, 2.0]])[None, None]
-    assert rewritten(partial(nnf.max_pool2d, kernel_size=2), x)(x).isnan().all()
-
-
-@pytest.mark.parametrize(
-    ("side", "options"),
-    [
-        (6, {"kernel_size": 3}),
-        (6, {"kernel_size": 2, "stride": 1}),
-        (7, {"kernel_size": 2}),
-        (7, {"kernel_size": 2, "ceil_mode": True}),
-        (6, {"kernel_size": 2, "padding": 1}),
-        (6, {"kernel_size": 2, "dilation": 2}),
-    ],
-)
-def test_other_poolings_are_left_alone(side: int, options: dict[str, Any]) -> None:
-    back = partial(grad(_pooled), **options)
-    assert "max_pool2d_with_indices_backward" in operations(rewritten(back, drawn(2, 3, side, side)))
 
 
 @pytest.mark.parametrize("layer", [nn.GroupNorm(2, 6), nn.GroupNorm(3, 6, eps=0.5, affine=False), nn.GroupNorm(6, 6)])
@@ -173,63 +86,3 @@ def test_a_network_is_differentiated_as_torch_does_it(kind: Callable[[Function],
     found, expected = rewritten(kind(loss), params)(params), kind(loss)(params)
     for name in expected:
         torch.testing.assert_close(found[name], expected[name], rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(("inputs", "few"), [(1100, True), (3000, False)])
-def test_long_products_are_shared_out(inputs: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "is_long", lambda x, w: x.shape[2] > 1000)
-    x, w, short = (drawn(3, *shape).float() for shape in ((5, inputs), (7, inputs), (4, 8)))
-    assert shares_of(x, w) > 1
-    assert (shares_of(x, w) <= rewriting._FEW) == few
-
-    def product(x: Tensor, w: Tensor, short: Tensor) -> tuple[Tensor, Tensor]:
-        return x @ w.mT, short @ short.mT
-
-    graph = rewritten(product, x, w, short)
-    assert operations(graph).count("fedtailor.multiply") == operations(graph).count("aten.bmm") == 1
-    torch.testing.assert_close(graph(x, w, short), product(x, w, short), rtol=1e-4, atol=1e-3)
-
-
-def test_products_on_a_cpu_are_left_alone() -> None:
-    x, w = drawn(3, 5, 3000).bfloat16(), drawn(3, 7, 3000).bfloat16()
-    assert "fedtailor.multiply" not in operations(rewritten(lambda x, w: x @ w.mT, x, w))
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype", "long"),
-    [
-        ((10, 20, 9216), torch.bfloat16, True),
-        ((10, 20, 9216), torch.float32, False),  # not rounded to tf32
-        ((10, 20, 1024), torch.bfloat16, False),
-        ((200, 20, 9216), torch.bfloat16, False),  # enough tiles for everybody
-    ],
-)
-def test_products_are_long_by_their_inputs(
-    shape: tuple[int, int, int], dtype: torch.dtype, long: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(products, "works_on", lambda device: True)
-    x, w = torch.empty(shape, dtype=dtype), torch.empty(shape[0], 128, shape[2], dtype=dtype)
-    assert products.is_long(x, w) == long
-    assert not products.is_long(x, w.mT.contiguous().mT)
-
-
-def test_gradients_by_weights_are_made_of_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewriting, "is_split", lambda x, size: True)
-    x, g = drawn(2, 3, 9, 8, 4), drawn(2, 3, 5, 4, 6)
-    how = [3, 3], [2, 1]
-    graph = rewritten(lambda x, g: torch.ops.fedtailor.correlate(x, g, *how), x.float(), g.float())
-    assert "fedtailor.correlate_halves" in operations(graph)
-    expected = torch.ops.fedtailor.correlate(x, g, *how)
-    assert (graph(x.float(), g.float()) - expected).norm() < 2e-5 * expected.norm()
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_compiled_halves_are_two_halves() -> None:
-    """Compiled code keeps short floats in long ones as long as it can: what is rounded there is not."""
-    x = drawn(1000).float()
-    ways: tuple[Function, ...] = (rewriting._halves, torch.compile(rewriting._halves))
-    for halves in ways:
-        high, low = halves(x)
-        assert high.dtype == low.dtype == torch.bfloat16
-        assert 0 < (x - high.float()).abs().max() <= 2**-7 * x.abs().max()
-        assert (x - high.float() - low.float()).abs().max() <= 2**-15 * x.abs().max()

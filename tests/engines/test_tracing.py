@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from torch.func import vmap
-from torch.nn import functional as nnf
 
 from fedtailor import trees
-from fedtailor.engines.tracing import Traced, _compiled_here, compiled, followed, read_across
+from fedtailor.engines.tracing import Traced, _compiled_here, compiled, followed
 
 
 class Pair(NamedTuple):
@@ -66,22 +64,6 @@ def test_constants_of_a_function_stay_with_it() -> None:
 
 def _doubled(room: dict[str, Tensor], by: Tensor) -> None:
     room["a"].copy_(room["a"] * by)
-
-
-def _layers(room: dict[str, Tensor], x: Tensor, at: Tensor) -> None:
-    hidden = vmap(nnf.linear)(x, room["narrow"])
-    wide = vmap(nnf.linear)(x, room["wide"])
-    left, embedded = hidden @ room["left"], vmap(nnf.embedding)(at, room["embedding"])
-    room["out"].copy_(hidden.sum() + wide.sum() + left.sum() + embedded.sum() + room["added"].mT.sum())
-
-
-def test_weights_of_narrowing_linear_layers_are_read_across() -> None:
-    shapes = {"narrow": (2, 3, 8), "wide": (2, 9, 8), "left": (2, 3, 7), "embedding": (2, 4, 5), "added": (2, 3, 3)}
-    room = {name: torch.ones(shape) for name, shape in shapes.items()} | {"out": torch.zeros(())}
-    given = room, torch.ones(2, 6, 8), torch.zeros(2, 5, dtype=torch.int64)
-    found = read_across(followed(_layers, given), trees.leaves(given))
-    assert [name for name, across in zip(room, found, strict=False) if across] == ["narrow"]
-    assert not any(found[len(room) :])
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedtailor import native
 from fedtailor.data.batching import sizes_of
 from fedtailor.engines.base import Engine, Scored, Setting, Trained, device_named, one_step_each
-from fedtailor.engines.compiling import keep_compiled
+from fedtailor.engines.compiling import keep_compiled, why_never
 from fedtailor.engines.distributed import Distributed, for_a_rank
 from fedtailor.engines.measuring import Peak, chunk_that_fits
 from fedtailor.engines.memory import Memory
@@ -60,11 +60,14 @@ def make(setting: Setting, name: str = "vectorised", chunk: int | None = None, c
     notes = trial.notes
     if setting.device.type == "cpu":
         native.keep_freed_memory()
+    if compile and (never := why_never(setting)):
+        notes = (*notes, f"{who} runs uncompiled: {never}.")
+        compile = False
     if compile:
         keep_compiled()
     if compile and (reason := why_not_compiled(setting.device)):
         notes = (*notes, f"{who} runs uncompiled, since torch.compile does not work here: {reason}")
-    compile = compile if notes == trial.notes else False
+        compile = False
     if setting.device.type == "cpu" and setting.task.compute == torch.bfloat16 and not native.has_short_floats():
         notes = (
             *notes,

@@ -1,34 +1,31 @@
-"""Whether compiling pays, and where what was compiled is kept.
+"""Whether compiling pays, decided from counts alone, and where torch keeps what it has compiled.
 
-A step of a cohort is timed as it is. Compiling saves about two fifths of such steps, or more, and takes about half a
-minute for each new step; or seconds, where the same shapes were compiled before, since compiled code is kept on
-disk. Both were measured on a few models (benchmarks/README.md): the decision is a guess, and made once for a run.
+Compiling takes about half a minute on a CPU and saves about two fifths of the time of steps (benchmarks/README.md). How
+long steps would take is estimated from how many there are and from the operations of one: equal specifications are
+decided alike on any machine.
 """
 
-import hashlib
 import os
-import time
-from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor import trees
-from fedtailor.engines.base import Setting, one_step_each
-from fedtailor.engines.measuring import MOST
-from fedtailor.engines.memory import Memory
+from fedtailor import calculus
+from fedtailor.data.batching import Place
+from fedtailor.engines import sequential
+from fedtailor.engines.base import Setting
 from fedtailor.engines.tracing import Compile
-from fedtailor.engines.vectorised import Vectorised
-from fedtailor.errors import FedtailorError
 from fedtailor.native import PLACE, place
+from fedtailor.types import Batch
 
-SAVED = 0.4
-"""The part of the time of steps that compiling saves."""
-NEW, KNOWN = {"cpu": 30.0, "cuda": 45.0}, {"cpu": 2.0, "cuda": 6.0}
-"""Seconds that compiling takes, for shapes that are new and for those that were compiled before."""
+STEP_S = 1e-3
+"""Seconds of a cohort's step whatever its size."""
+RATES = {"cpu": 3e10, "cuda": 1e13}
+"""Operations a second."""
+LEAST_S = {"cpu": 75.0, "cuda": 110.0}
+"""Seconds of steps from which on compiling pays."""
 
 
 class Decision(NamedTuple):
@@ -38,24 +35,26 @@ class Decision(NamedTuple):
     why: str
 
 
-def decided(setting: Setting, cohort: int, rounds: int, chunk: int | None = None) -> Decision:
-    """Whether compiling pays for so many rounds of such cohorts; people are scored too seldom for it."""
-    people = setting.data.groups["train"]
-    steps = rounds * int(np.quantile(setting.steps(people), 1 - 0.5 / max(1, cohort))) if len(people) else 0
-    try:
-        each = _seconds_a_step(setting, people[:cohort], chunk)
-    except FedtailorError:  # which the engine itself will tell of, and of what it does instead
-        return Decision(False, "a step could not be timed")
-    lasts, mark = steps * each, _mark(setting, cohort)
-    times = KNOWN if mark.exists() else NEW
-    takes = times.get(setting.device.type, times["cpu"])
-    pays = SAVED * lasts > takes
-    said = f"{steps:,} steps are {'enough' if pays else 'too few'} for it to pay"  # no times: equal runs, equal records
-    if pays:
-        with suppress(OSError):  # then the next run guesses anew
-            mark.parent.mkdir(parents=True, exist_ok=True)
-            mark.touch()
-    return Decision("training" if pays else False, said)
+def decide(setting: Setting, cohort: int, rounds: int) -> Decision:
+    """Decide whether compiling pays for this many rounds of training; clients are scored too seldom for it."""
+    if why := why_never(setting):
+        return Decision(False, why)
+    device = setting.device.type
+    clients = setting.data.groups["train"]
+    quantile = 1 - 0.5 / max(1, cohort)
+    steps = rounds * int(np.quantile(setting.steps(clients), quantile)) if len(clients) else 0
+    operations = cohort * _operations(setting)
+    seconds = steps * (STEP_S + operations / RATES.get(device, RATES["cpu"]))
+    pays = seconds > LEAST_S.get(device, LEAST_S["cpu"])
+    size = f"{steps:,} steps of {operations / 1e6:,.0f} MFLOP"
+    return Decision("training" if pays else False, f"{size} are {'enough' if pays else 'too few'} for it to pay")
+
+
+def why_never(setting: Setting) -> str:
+    """Return why steps of a model are never compiled on a device; an empty string if they may be."""
+    if setting.device.type == "cpu" and sequential.is_recurrent(setting.task.training):
+        return "on a CPU recurrent layers run one client after another, which compiled code would not make faster"
+    return ""
 
 
 def keep_compiled() -> None:
@@ -63,22 +62,19 @@ def keep_compiled() -> None:
     os.environ[PLACE] = str(place())
 
 
-def _seconds_a_step(setting: Setting, who: np.ndarray, chunk: int | None) -> float:
-    """How long one step of a cohort takes, as it is, once everything is warm."""
-    short = replace(setting, method=one_step_each(setting.method), memory=Memory(setting.data.clients.count))
-    engine, state = Vectorised(short, chunk or MOST), setting.first_state()
-    for _ in range(3):
-        began = time.perf_counter()
-        engine.train(state, who, 0)
-        if setting.device.type == "cuda":
-            torch.cuda.synchronize(setting.device)
-        spent = time.perf_counter() - began
-    return spent / max(1, int(short.steps(who).max(initial=1)))
+def _operations(setting: Setting) -> float:
+    """Count the operations of a client's step: of one gradient for each batch that it draws."""
+    phases = [phase for phase in setting.method.client.phases if phase.plan.draws]
+    sizes = [draw.size or 1 for phase in phases for draw in phase.plan.draws]
+    batch = _example(setting)
+    with FlopCounterMode(display=False) as counter:
+        calculus.gradient(setting.task.loss, setting.first_state().params, batch)
+    return float(counter.get_total_flops() * sum(sizes))
 
 
-def _mark(setting: Setting, cohort: int) -> Path:
-    """A file that is there if such a method was compiled for such shapes before."""
-    shapes = [(tuple(leaf.shape), str(leaf.dtype)) for leaf in trees.leaves(setting.task.params)]
-    plans = [phase.plan for phase in setting.method.client.phases]
-    named = (setting.method.name, shapes, plans, cohort, str(setting.device), torch.__version__, setting.data.units)
-    return place() / "seen" / hashlib.blake2b(repr(named).encode(), digest_size=12).hexdigest()
+def _example(setting: Setting) -> Batch:
+    """Return the first example of the clients as a batch."""
+    row = torch.zeros(1, dtype=torch.int64)
+    mask = torch.ones(1, dtype=torch.bool)
+    key = torch.zeros((), dtype=torch.int64)
+    return setting.clients().batch(Place(row, mask, key))

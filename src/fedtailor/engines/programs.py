@@ -18,8 +18,7 @@ from torch.func import vmap
 from fedtailor import trees
 from fedtailor.data.batching import Place, at_once
 from fedtailor.engines.base import Site, pinned
-from fedtailor.engines.kept import list_name
-from fedtailor.engines.tracing import Bind, Bound, as_it_is, being_followed, followed, read_across
+from fedtailor.engines.tracing import Bind, Bound, as_it_is, being_followed
 from fedtailor.types import Batch, Tree
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -28,10 +27,7 @@ Stretches = Iterator[tuple[int, tuple[Place, ...]]]
 
 
 class Program:
-    """Steps of one kind for a stack of clients, or of uploads that see the same batches (`shared`).
-
-    With `lay_out` carries lie in memory as the steps read them best.
-    """
+    """Steps of one kind for a stack of clients, or of uploads that see the same batches (`shared`)."""
 
     def __init__(
         self,
@@ -41,7 +37,6 @@ class Program:
         carry: Tree,
         draws: tuple[Place, ...],
         shared: bool,
-        lay_out: bool = False,
     ) -> None:
         count, device = len(trees.leaves(carry)[0]), trees.leaves(carry)[0].device
         self._given, self._carry = (trees.apply(_room, tree) for tree in (given, carry))
@@ -51,9 +46,6 @@ class Program:
         self._function = partial(_advance, step, shared, None if site is None else site.decode)
         self._steps: dict[int, Bound] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._name = ""
-        if lay_out:
-            self._lay_out(count)
 
     def run(self, given: Tree, carry: Tree, stretches: Stretches, counts: np.ndarray, bind: Bind, into: Tree) -> None:
         """Leaves the carry after all steps somewhere: each client takes its own number of them, the first the most."""
@@ -71,21 +63,10 @@ class Program:
             begin += steps
         _load(into, self._carry)
 
-    def _lay_out(self, count: int) -> None:
-        """Follows a step of the whole stack to see how it reads the carry, and names it for the compiler.
-
-        A step sees one client and never the stack, so that its list for all tells it from every other step for some.
-        """
-        given = self._columns, *self._first(count)
-        whole, leaves = followed(self._function, given), trees.leaves(given)
-        self._name = list_name(whole, leaves)
-        across = iter(read_across(whole, leaves)[len(trees.leaves(given[:2])) :])
-        self._carry = trees.apply(lambda leaf: _room(leaf, next(across)), self._carry)
-
     def _go_on(self, size: int, bind: Bind) -> None:
         """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
         if size not in self._steps:
-            self._steps[size] = _bound(bind, self._function, (self._columns, *self._first(size)), self._name)
+            self._steps[size] = _bound(bind, self._function, (self._columns, *self._first(size)))
         elif self._at.is_cuda:
             if size not in self._graphs:
                 self._graphs[size] = _recorded(self._steps[size], self._at.device)
@@ -99,10 +80,10 @@ class Program:
         return self._given, trees.rows(self._carry, slice(0, size)), places, self._at, self._left[:size]
 
 
-def _bound(bind: Bind, function: Callable[..., None], given: tuple[Tree, ...], name: str) -> Bound:
+def _bound(bind: Bind, function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
     """A step that only has to be called; as it is, if the compiler cannot make anything of it."""
     try:
-        return bind(function, given, name)
+        return bind(function, given)
     except Exception as problem:
         _tell_once(next(iter(str(problem).splitlines()), type(problem).__name__))
         return as_it_is(function, given)
@@ -202,10 +183,9 @@ def _where(going: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(going.reshape(-1, *(1 for _ in old.shape[1:])), new, old)
 
 
-def _room(leaf: Tensor, across: bool = False) -> Tensor:
-    """Room for a leaf's like; for matrices, if so wanted, column by column."""
-    made = torch.empty_like(leaf.mT if across else leaf, memory_format=torch.contiguous_format)
-    return made.mT if across else made
+def _room(leaf: Tensor) -> Tensor:
+    """Room for a leaf's like."""
+    return torch.empty_like(leaf, memory_format=torch.contiguous_format)
 
 
 def _places_room(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:

@@ -21,6 +21,11 @@ def is_better_alone(model: nn.Module) -> bool:
     return any(isinstance(module, _ALONE) for module in model.modules())
 
 
+def is_recurrent(model: nn.Module) -> bool:
+    """Return whether a model has recurrent layers."""
+    return any(isinstance(module, LSTM) for module in model.modules())
+
+
 def run(work: Work, given: Tree, own: Tree, site: Site | None, client: int, key: Tensor) -> Tree:
     """Run a work for one client."""
     carry = work.start(given, own)

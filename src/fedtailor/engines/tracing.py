@@ -14,54 +14,38 @@ from torch import Tensor
 from torch._guards import TracingContext
 from torch._guards import tracing as in_context
 from torch._subclasses import FakeTensorMode
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from fedtailor import keyed, trees
-from fedtailor.engines import kept, rewriting
-from fedtailor.engines.merging import merge_convolutions
-from fedtailor.engines.zeros import without_zeros
+from fedtailor.engines.rewriting import InPlainOperations
 from fedtailor.types import Tree
 
 Bound = Callable[[], object]
-Bind = Callable[[Callable[..., None], tuple[Tree, ...], str], Bound]
-"""Makes of a function and what it is given something that only has to be called; the name is the function's, if any."""
-_ATEN = torch.ops.aten
-_SAME = (_ATEN.expand.default, _ATEN.view.default, _ATEN._unsafe_view.default, _ATEN._to_copy.default)
-Table = dict[Any, Callable[..., Any]]
+Bind = Callable[[Callable[..., None], tuple[Tree, ...]], Bound]
+"""Makes of a function and what it is given something that only has to be called."""
 Compile = bool | Literal["training"]
 """Whether steps are compiled: all, none, or those of training but not those of personalising and scoring."""
 
 
-def as_it_is(function: Callable[..., None], given: tuple[Tree, ...], name: str = "") -> Bound:
+def as_it_is(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
     """A function with what it is given."""
     return partial(function, *given)
 
 
-def compiled(function: Callable[..., None], given: tuple[Tree, ...], name: str = "") -> Bound:
-    """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time.
-
-    On a CPU code is kept in files. With a name that no other function has, it is found without following the function.
-    """
+def compiled(function: Callable[..., None], given: tuple[Tree, ...]) -> Bound:
+    """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time."""
     leaves = trees.leaves(given)
-    if any(leaf.device.type != "cpu" for leaf in leaves):
-        return partial(_compiled_here(_to_compile(function, given), leaves), *leaves)
-    try:
-        known = name or kept.list_name(followed(function, given), leaves)
-        return partial(kept.loaded(kept.library(known, leaves, partial(_to_compile, function, given))), leaves)
-    except (RuntimeError, OSError):  # torch makes no library of this list, or there is no room for it
-        return partial(_compiled_here(_to_compile(function, given), leaves), *leaves)
+    return partial(_compiled_here(_to_compile(function, given), leaves), *leaves)
 
 
 def _to_compile(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
-    """A function's list, for a compiler that knows what a draw comes down to; of operations that suit it best."""
+    """A function's list, for a compiler that knows what a draw comes down to."""
     _have_draws_fused()
     _have_writes_wait()
-    with rewriting.InPlainOperations():
-        made = followed(function, given, rewriting.TABLE)
-    merge_convolutions(made)
-    return made
+    with InPlainOperations():
+        return followed(function, given)
 
 
 def _compiled_here(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
@@ -107,35 +91,9 @@ def _have_writes_wait() -> None:
     SchedulerNode.recompute_size_and_body = remembering  # type: ignore[method-assign]
 
 
-def followed(function: Callable[..., None], given: tuple[Tree, ...], table: Table | None = None) -> GraphModule:
-    """A function's list of operations; those in the table come down to others."""
-    return _graph(_Flat(function, given), trees.leaves(given), table)
-
-
-def read_across(graph: GraphModule, given: Sequence[Tensor]) -> list[bool]:
-    """Which tensors are stacks of matrices, no higher than wide, with which products in a list go column by column.
-
-    That is how a linear layer uses its weights. On CPUs such products are up to three times as fast with weights that
-    lie in memory column by column, and those of the way back lose less.
-    """
-    nodes = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    return [
-        leaf.ndim == 3 and leaf.shape[1] <= leaf.shape[2] and any(map(_multiplies_by_columns, node.users))
-        for node, leaf in zip(nodes, given, strict=True)
-    ]
-
-
-def _multiplies_by_columns(node: Node) -> bool:
-    """Whether matrices are turned by an operation, and then the right factors of a product."""
-    turned = node.target is _ATEN.transpose.int and set(node.args[1:]) == {1, 2}
-    turned = turned or (node.target is _ATEN.permute.default and node.args[1] == [0, 2, 1])
-    return turned and any(_is_factor(user, node) for user in node.users)
-
-
-def _is_factor(node: Node, of: Node) -> bool:
-    if node.target is _ATEN.bmm.default:
-        return node.args[1] is of
-    return node.target in _SAME and any(_is_factor(user, node) for user in node.users)
+def followed(function: Callable[..., None], given: tuple[Tree, ...]) -> GraphModule:
+    """A function's list of operations."""
+    return _graph(_Flat(function, given), trees.leaves(given))
 
 
 def being_followed() -> bool:
@@ -177,8 +135,9 @@ class _Flat:
         return trees.leaves(self.made)
 
 
-def _graph(function: Callable[..., Any], leaves: Sequence[Tensor], table: Table | None = None) -> GraphModule:
-    """The operations that count, found without doing them; forward derivatives leave some that do not."""
-    made: GraphModule = make_fx(function, table, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
-    without_zeros(made)
+def _graph(function: Callable[..., Any], leaves: Sequence[Tensor]) -> GraphModule:
+    """The operations that count, found without doing them."""
+    made: GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+    made.graph.eliminate_dead_code()
+    made.recompile()
     return made

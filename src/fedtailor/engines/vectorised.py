@@ -294,8 +294,7 @@ class Vectorised:
         leaves = trees.leaves((given, carry, *(place.rows[0] for place in draws)))
         name = (id(phase.step), shared, bind, *((leaf.shape, leaf.dtype) for leaf in leaves))
         if name not in self._programs:
-            lay_out = bind is compiled and self.setting.device.type == "cpu"
-            program = Program(phase.step, site, given, carry, draws, shared, lay_out)
+            program = Program(phase.step, site, given, carry, draws, shared)
             self._programs[name] = phase, program  # the phase is kept, so that no other gets its name
         return self._programs[name][1]
 

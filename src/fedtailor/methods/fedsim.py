@@ -72,7 +72,7 @@ def meta_step(hyper: Hyper, loss: Loss, state: State, change: Params, batches: t
 def hessian_times(hyper: Hyper, loss: Loss, point: Params, batch: Batch, v: Params) -> Params:
     """d = H_B(point) v."""
     if hyper.product == "exact":
-        return calculus.hessian_product(loss, point, batch, v, "any")
+        return calculus.hessian_product(loss, point, batch, v)
     return calculus.difference_product(loss, point, batch, v, hyper.h)
 
 

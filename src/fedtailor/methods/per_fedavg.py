@@ -65,7 +65,7 @@ def meta_step(
 def hessian_times(hyper: Hyper, loss: Loss, own: Params, batch: Batch, direction: Params) -> Params:
     """H(w) u, exactly or by a central difference."""
     if hyper.variant == "exact":
-        return calculus.hessian_product(loss, own, batch, direction, "any")
+        return calculus.hessian_product(loss, own, batch, direction)
     return calculus.difference_product(loss, own, batch, direction, hyper.h)
 
 

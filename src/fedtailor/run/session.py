@@ -18,7 +18,7 @@ from fedtailor import engines
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import Party
 from fedtailor.engines.base import Engine, Setting
-from fedtailor.engines.compiling import Decision, decided
+from fedtailor.engines.compiling import Decision, decide
 from fedtailor.errors import require
 from fedtailor.run import build, together
 from fedtailor.run.checkpoint import Checkpoints
@@ -266,7 +266,7 @@ def _decision(spec: Spec, setting: Setting, earlier: Mapping[str, Any] | None) -
         return Decision(spec.compile, "asked for")
     if spec.engine == "one_by_one" or not setting.method.client.phases:
         return Decision(False, "there is nothing to compile")
-    return decided(setting, cohort_of(setting, spec.cohort), spec.rounds, spec.chunk)
+    return decide(setting, cohort_of(setting, spec.cohort), spec.rounds)
 
 
 def _engine(
