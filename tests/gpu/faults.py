@@ -54,7 +54,7 @@ FAULTS = [
     Fault("_correlate", "if pad != 0:", "if pad > 1:"),
     Fault("_correlate", "row = part * share + begin", "row = part * deep + begin"),
     Fault("_correlate", "known, at_g = (row < rows)", "known, at_g = (row <= rows)"),
-    Fault("_multiply", "out[:, None] * w_output", "out[:, None] * inputs"),
+    Fault("_correlate", "tap % tap_columns - pad", "tap % tap_columns + pad"),
     Fault("_gather", "& (right % stride == 0)", ""),
     Fault("_gather", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     Fault("_halve", "whole - rounded.to(tl.float32)", "rounded.to(tl.float32) - whole"),
@@ -62,7 +62,7 @@ FAULTS = [
     Fault("_mix", "counters + at * counter_step", "counters + at"),
     Fault("_convolved", "num_stages=3 if small or wide == 128 else 4", "num_stages=8", (COMPILED,)),
     Fault("_convolved", '128 if many and _precision(x) == "tf32" else 64', "256", (COMPILED,)),
-    Fault("correlate_halves", "torch.zeros if rows == 0 else torch.empty", "torch.empty"),
+    Fault("correlate", "torch.zeros if rows == 0 else torch.empty", "torch.empty"),
     Fault(
         "_go_on",
         "            self._graphs[size].replay()",

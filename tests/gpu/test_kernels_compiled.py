@@ -69,11 +69,6 @@ def by_many_weights(dtype: torch.dtype) -> None:
     kernels.correlate(x, g, (3, 3), (1, 1))
 
 
-def long_product(dtype: torch.dtype) -> None:
-    """A linear layer of FEMNIST's CNN."""
-    kernels.multiply(meta(dtype, 10, 20, 9216), meta(dtype, 10, 128, 9216))
-
-
 def bits(dtype: torch.dtype) -> None:
     """Random bits for many clients."""
     kernels.mix(meta(torch.int64, 10, 1), meta(torch.int64, 1, 5000), 0)
@@ -91,8 +86,6 @@ CASES = [
     (by_few_weights, FLOAT32),
     (by_many_weights, FLOAT32),
     (by_many_weights, BF16),
-    (long_product, FLOAT32),
-    (long_product, BF16),
     (bits, FLOAT32),
 ]
 NAMES = [f"{launch.__name__}-{dtype}".replace("torch.", "") for launch, dtype in CASES]

@@ -184,37 +184,6 @@ def test_nothing_comes_of_no_examples(inputs: int) -> None:
     assert torch.equal(by_weights, torch.zeros(w.shape))
 
 
-PRODUCTS = [
-    (3, 5, 1000, 62),
-    (2, 70, 513, 130),
-    (1, 1, 64, 1),
-    (2, 3, 0, 4),
-    (2, 20, 2300, 64),
-    (40, 3, 130, 5),
-]
-
-
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-@pytest.mark.parametrize("shape", PRODUCTS)
-def test_products_are_exact_but_for_tf32(
-    shape: tuple[int, int, int, int], precision: str, programs: int, request: pytest.FixtureRequest
-) -> None:
-    if precision == "tf32":
-        request.getfixturevalue("tf32")
-    clients, rows, inputs, outputs = shape
-    whole = [drawn(clients, height, inputs + 3, seed=height) for height in (rows, outputs)]
-    for each in whole:
-        each[..., inputs:] = torch.nan  # lies between the rows, and is not to be read
-    x, w = (each.to(torch.bfloat16 if precision == "bf16" else torch.float32)[..., :inputs] for each in whole)
-    shares = kernels.multiply(x, w)
-    assert shares.dtype == torch.float32
-    found = shares.sum(1)
-    a, b = (in_tf32(each) if precision == "tf32" else each for each in (x, w))
-    exact = a.double() @ b.double().mT
-    assert found.shape == exact.shape
-    assert bool((found - exact).norm() <= 5e-7 * (a.double().abs() @ b.double().abs().mT).norm())
-
-
 def threefry(key: int, counter: int) -> int:
     """Threefry-2x32 with 20 rounds, as its authors wrote it down, in plain integers."""
     word = 2**32 - 1
@@ -292,10 +261,6 @@ def correlate_float32() -> None:
     kernels.correlate(x, g, (3, 3), (1, 1))
 
 
-def multiply_far() -> None:
-    kernels.multiply(on_meta(50_000, 20, 9216), on_meta(50_000, 128, 9216))
-
-
 def mix_far() -> None:
     keys, counters = on_meta(70_000, 1, dtype=torch.int64), on_meta(70_000, 70_000, dtype=torch.int64)
     kernels.mix(keys, counters, 0)
@@ -308,7 +273,6 @@ FAR = [
     correlate_many_places,
     correlate_many_weights,
     correlate_float32,
-    multiply_far,
     mix_far,
 ]
 
