@@ -127,7 +127,7 @@ NEED_WORDS = (resume,)
 
 def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], finished: bool, again: str) -> None:
     """The table and the report, or how to go on."""
-    from fedtailor.run.files import disk_trouble
+    from fedtailor.disk import disk_trouble
     from fedtailor.run.printed import WIDTH, table
     from fedtailor.run.report import write
 

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Column, Table
 
+from fedtailor.disk import write_bytes
 from fedtailor.engines import Party
 from fedtailor.errors import DivergedError, InputError, nearest, require
 from fedtailor.run import build
 from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
 from fedtailor.run.compare import start_or_resume
-from fedtailor.run.files import read_json, write_bytes, write_json
+from fedtailor.run.files import read_json, write_json
 from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener
 from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, value_of
