@@ -88,7 +88,7 @@ def compare(
     asked = read_comparison(rest)
     comparison = asked.with_baselines()
     if show:
-        print("\n".join(shown(spec) for spec in comparison.specs()), end="")
+        print(shown(comparison.resolved()), end="")
         return
     out = out or next_folder(comparison.data)
     console = Console()
