@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from agreement import distance
 from fedtailor import engines, methods
+from fedtailor.data import load_digits
 from scenarios import toy_setting, train
 
 ROOT = Path(__file__).parent.parent
@@ -90,7 +90,7 @@ def test_the_quickstart_leads_to_a_model_for_a_newcomer(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
         assert done.stderr == ""
-    _, y = load_digits(return_X_y=True)
+    _, y = load_digits()
     true = y[(y // 2 * 8 + np.arange(len(y)) % 8) == 7][15:]
     answers = np.loadtxt(tmp_path / "answers.csv", delimiter=",", skiprows=1, dtype=int)
     assert (answers[:, 1] == true).mean() > 0.8
