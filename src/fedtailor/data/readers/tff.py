@@ -18,9 +18,9 @@ import numpy as np
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
 from fedtailor.data.readers.example import parse_example
-from fedtailor.data.readers.files import checked_labels, checked_pixels, equally_long, extra, in_pieces, part, reading
+from fedtailor.data.readers.files import checked_labels, checked_pixels, equally_long, in_pieces, part, reading
 from fedtailor.data.readers.text import Encoder, encode_characters
-from fedtailor.errors import is_number, require
+from fedtailor.errors import import_extra, is_number, require
 
 QUERY = """SELECT client_id, split_name, serialized_example_proto FROM examples WHERE split_name IN (?, ?)
 ORDER BY client_id, split_name = ?, rowid"""
@@ -109,7 +109,7 @@ def _parts(path: str | Path, names: _Names, keys: Sequence[str], most: int | Non
 
 
 def _hdf5(folder: Path, names: _Names, keys: Sequence[str], most: int | None) -> Iterator[Part]:
-    h5py = extra("h5py", "hdf5", "Reading TensorFlow Federated's .h5 files")
+    h5py = import_extra("h5py", "hdf5", "Reading TensorFlow Federated's .h5 files")
     groups: dict[Path, Any] = {}
     clients: set[str] = set()
     with ExitStack() as stack:
