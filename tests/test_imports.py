@@ -46,7 +46,7 @@ from torch import nn
 from fedtailor.analysis import sliced_wasserstein, wasserstein
 
 points = np.arange(6.0).reshape(3, 2)
-print(wasserstein(points[:, :1], points[:, 1:]), sliced_wasserstein(points, points))
+print(round(wasserstein(points[:, :1], points[:, 1:]), 9), abs(round(sliced_wasserstein(points, points), 9)))
 data = fedtailor.digits(clients=12)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 fedtailor.fit("fedsim", model, data, rounds=1, cohort=2, tune_epochs=1)
