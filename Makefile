@@ -79,7 +79,6 @@ bench: .venv/developer
 	-@$(MAKE) --keep-going peers
 	$(BIN)/python benchmarks/compare.py
 	$(BIN)/python benchmarks/engines.py
-	$(BIN)/python benchmarks/lstm.py
 	$(BIN)/python benchmarks/costs.py
 	$(BIN)/python benchmarks/report.py
 

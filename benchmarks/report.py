@@ -136,15 +136,6 @@ def engines(found: Found, name: str) -> str:
     return f"{table(head, rows)}\n\n{in_words(found['machine'])}"
 
 
-def lstm(found: Found, name: str) -> str:
-    """A client's step of the text model beside the loop's."""
-    rows = [
-        [way, spread(ms), _beside(found, way, "compiled"), f"{1000 * found['gflop'] / statistics.median(ms):.0f}"]
-        for way, ms in found["ms"].items()
-    ]
-    return f"{table(['', 'ms', 'of compiled', 'GFLOP/s'], rows)}\n\n{in_words(found['machine'])}"
-
-
 def costs_gpu(found: Found, name: str) -> str:
     """What was measured on a GPU beside something else, a table for each."""
     tables = []
@@ -169,7 +160,7 @@ def filled(text: str, name: str, content: str) -> str:
 def main() -> None:
     """Writes whatever has been measured."""
     text = README.read_text()
-    cpu = {"peers": peers, "engines": engines, "lstm": lstm, "costs": costs}
+    cpu = {"peers": peers, "engines": engines, "costs": costs}
     for name, say in {**cpu, "peers-gpu": peers, "costs-gpu": costs_gpu}.items():
         if (found := load(name)) is not None:
             text = filled(text, name, say(found, name))

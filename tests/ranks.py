@@ -27,7 +27,7 @@ def free_port() -> int:
 def warm() -> ForkServerContext:
     """Makes processes without the time that imports take."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedtailor.run.session", "fedtailor.run.report", "sklearn.datasets", "pytest"])
+    context.set_forkserver_preload(["fedtailor.run.session", "fedtailor.run.report", "pytest"])
     return context
 
 

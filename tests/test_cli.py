@@ -182,6 +182,18 @@ def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
     assert "tune_epochs = 5" in shown(spec)
 
 
+def test_what_compare_shows_is_one_file_that_makes_the_same_runs(tmp_path: Path) -> None:
+    from fedtailor.run.spec import read_comparison
+
+    words = ["fedavg", "fedprox@strong", "fedprox@strong.lam=3", "seeds=4"]
+    done = run("compare", "--show", *words)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "my.toml").write_text(done.stdout)
+    shown = read_comparison([str(tmp_path / "my.toml")])
+    assert shown.methods == ("local", "fedavg", "fedprox@strong")
+    assert shown.specs() == read_comparison(words).with_baselines().specs()
+
+
 def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
     small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "tune_epochs=1", "local.budget=2", "seeds=0"]
     done = run("tune", "fedavg", "local", *small, "tune.lr=0.1,0.5", "trials=2", f"out={tmp_path / 'tuned'}")

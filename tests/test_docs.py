@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
 from agreement import distance
 from fedtailor import engines, methods
+from fedtailor.data import load_digits
+from fedtailor.run.session import start
+from fedtailor.run.spec import read_spec
 from scenarios import toy_setting, train
 
 ROOT = Path(__file__).parent.parent
 
 
-def code_in(document: str) -> str:
-    return str(re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)[0])
+def code_in(document: str, number: int = 0) -> str:
+    return str(re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)[number])
 
 
 def test_the_readme_example_runs_in_at_most_15_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,6 +41,20 @@ def test_own_data_of_the_document_on_data_is_added_and_divided(
     monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path))
     exec(code_in("docs/data.md"), {})
     assert capsys.readouterr().out.splitlines()[-1] == "  server: 12 examples"
+
+
+def test_sets_of_the_document_on_data_are_written_and_trained_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(code_in("docs/data.md", 1), {})
+    assert capsys.readouterr().out.splitlines()[-1] == "  server: 16 examples"
+    commands = re.findall(r"^fedtailor (run .*\.npz .*model=.*)$", (ROOT / "docs/data.md").read_text(), re.MULTILINE)
+    assert len(commands) == 3
+    for number, command in enumerate(commands):
+        words = [*command.split()[1:], "rounds=1", "cohort=2", "tune_epochs=1"]
+        record = start(read_spec(words), tmp_path / str(number)).record
+        assert record["status"] == "finished"
 
 
 @pytest.fixture
@@ -90,7 +106,7 @@ def test_the_quickstart_leads_to_a_model_for_a_newcomer(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
         assert done.stderr == ""
-    _, y = load_digits(return_X_y=True)
+    _, y = load_digits()
     true = y[(y // 2 * 8 + np.arange(len(y)) % 8) == 7][15:]
     answers = np.loadtxt(tmp_path / "answers.csv", delimiter=",", skiprows=1, dtype=int)
     assert (answers[:, 1] == true).mean() > 0.8

@@ -9,12 +9,12 @@ import fedtailor
 
 ROOT = Path(fedtailor.__file__).parent
 BELOW = {
-    "disk": set(),
     "errors": set(),
+    "disk": {"errors"},
     "types": set(),
     "trees": {"types"},
     "place": set(),
-    "native": {"place"},
+    "native": {"disk", "place"},
     "keyed": {"errors", "kernels", "native"},
     "calculus": {"errors", "trees", "types"},
     "optim": {"errors", "trees", "types"},
@@ -45,7 +45,7 @@ BELOW = {
         "trees",
         "types",
     },
-    "cli": {"errors", "run"},
+    "cli": {"disk", "errors", "run"},
     "__main__": {"cli"},
 }
 FILES = [path for path in sorted(ROOT.rglob("*.py")) if path != ROOT / "__init__.py"]

@@ -32,6 +32,47 @@ def test_hyper_parameters_are_frozen_and_keyword_only(name: str) -> None:
     assert all(field.kw_only for field in fields(kind))
 
 
+RANGES = {
+    "lr": (0.0, "must be positive, got 0.0."),
+    "tune_batch": (0, "must be positive, got 0."),
+    "tune_epochs": (-1, "must not be negative, got -1."),
+    "momentum": (None, "must be a number, got None."),
+    "steps": (1.5, "must be a whole number, got 1.5."),
+    "optimiser": ("sdg", "must be sgd or adam or adamw, got 'sdg'."),
+}
+FITS = {"tune_epochs": 0, "tune_batch": None, "weight_decay": 0.0}
+
+
+@pytest.mark.parametrize("name", [*methods.NAMES, "fsl+per+fedmeta"])
+def test_values_out_of_range_are_refused_by_every_method(name: str) -> None:
+    for field, (value, sentence) in RANGES.items():
+        with pytest.raises(InputError) as caught:
+            methods.hyper_of(name, **{field: value})
+        assert str(caught.value) == f"{name}: {field} {sentence}"
+    methods.hyper_of(name, **FITS)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "sentence"),
+    [
+        ("fedprox", "lam", -0.1, "fedprox: lam must not be negative, got -0.1."),
+        ("fedsim", "server_batch", 0, "fedsim: server_batch must be positive, got 0."),
+        ("apfl", "adapt", 1, "apfl: adapt must be true or false, got 1."),
+        ("fedper", "personal", 1.5, "fedper: personal must be text, got 1.5."),
+        ("fsl+fedprox", "gamma", -1, "fsl+fedprox: gamma must not be negative, got -1."),
+        ("per+ditto", "offer", -1, "per+ditto: offer must not be negative, got -1."),
+    ],
+)
+def test_values_out_of_a_method_s_own_range_are_refused(name: str, field: str, value: object, sentence: str) -> None:
+    with pytest.raises(InputError) as caught:
+        methods.hyper_of(name, **{field: value})
+    assert str(caught.value) == sentence
+
+
+def test_fedprox_is_a_file_of_at_most_40_lines() -> None:
+    assert len(inspect.getsource(methods.file_of("fedprox")).splitlines()) <= 40  # type: ignore[arg-type]
+
+
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"There is no method .fedprx.; did you mean fedprox\?"):
         methods.file_of("fedprx")

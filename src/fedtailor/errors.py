@@ -10,6 +10,7 @@ FedtailorError
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
@@ -38,6 +39,15 @@ def require(condition: bool, sentence: str) -> None:
     """Raises `InputError(sentence)` unless the condition holds."""
     if not condition:
         raise InputError(sentence)
+
+
+def import_extra(module: str, extra: str, user: str) -> Any:
+    """Import a module that comes with an optional extra, or say in a sentence how to get it."""
+    try:
+        return import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        raise InputError(f"{user} needs the package {package}: pip install 'fedtailor[{extra}]'.") from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

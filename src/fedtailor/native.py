@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from fedtailor.disk import hidden, hold_lock, write_bytes
 from fedtailor.place import folder
 
 PLACE = "TORCHINDUCTOR_CACHE_DIR"
@@ -85,9 +86,10 @@ def library(source: Path) -> ctypes.CDLL | None:
 
 
 def _make(source: Path, command: tuple[str, ...], at: Path) -> None:
-    """Compiles into a file that appears when it is whole."""
+    """Compile into a file that appears when it is whole, unless another process has done so meanwhile."""
     at.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=at.parent) as room:
-        made = Path(room) / at.name
-        subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True)
-        made.replace(at)
+    with hold_lock(hidden(at, "lock"), wait=True), tempfile.TemporaryDirectory() as room:
+        if not at.exists():
+            made = Path(room) / at.name
+            subprocess.run([*command, str(source), "-o", str(made)], check=True, capture_output=True)
+            write_bytes(at, made.read_bytes())

@@ -1,7 +1,6 @@
 """Small files in the formats in which data sets are published: each function writes some, and says what to add."""
 
 import gzip
-import lzma
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable
@@ -11,7 +10,7 @@ import numpy as np
 from test_readers_cifar import python2_pickle, write_cifar10
 from test_readers_images import write_idx, write_stl10
 from test_readers_leaf import femnist_user, write_leaf
-from test_readers_tff import serialised, write_hdf5, write_sqlite
+from test_readers_tff import write_hdf5
 
 from divided import images_of, saved, writers
 from fedtailor.data.holders import Array
@@ -114,19 +113,6 @@ def tff_femnist(place: Path) -> Path:
     return packed(place / "fed", ".tar.bz2")
 
 
-def sqlite_femnist(place: Path) -> Path:
-    rows = [
-        (f"all_{part}", name, serialised(pixels=RNG.random((28, 28), np.float32), label=np.array(61)))
-        for part, count in (("train", 5), ("test", 2))
-        for name in "abcdefgh"
-        for _ in range(count)
-    ]
-    write_sqlite(place / "emnist_all.sqlite", rows)
-    path = place / "emnist_all.sqlite.lzma"
-    path.write_bytes(lzma.compress((place / "emnist_all.sqlite").read_bytes(), lzma.FORMAT_ALONE))
-    return path
-
-
 def several_femnist(place: Path) -> Path:
     for number, seed in enumerate((1, 2)):
         arrays = writers(4, seed)
@@ -153,15 +139,6 @@ def shakespeare_npz(place: Path) -> Path:
     return saved(place / "shakespeare_roles.npz", {"text": raw, "role_offsets": offsets, **names})
 
 
-def complete_works(place: Path) -> Path:
-    lines = ["100", "", "THE WORKS", "", "by William Shakespeare", "", "A PLAY", "", "by William Shakespeare", ""]
-    for said in SPEECHES:
-        for role in "ABCDEFGH":
-            lines += [f"  {role * 3}. {role} {said}", f"    and {said}"]
-    (place / "100.txt").write_text("\n".join(lines) + "\n")
-    return place / "100.txt"
-
-
 def leaf_shakespeare(place: Path) -> Path:
     line = 80 * "." + " ".join(SPEECHES)
     users = {
@@ -173,23 +150,20 @@ def leaf_shakespeare(place: Path) -> Path:
 
 def stackoverflow(listed: bool) -> Write:
     def write(place: Path) -> Path:
-        rows = [
-            (part, f"0000{user}", serialised(tokens=f"the cat word{number} of word{10 + user}".encode()))
-            for part, count in (("train", 4), ("test", 2))
-            for user in range(8)
-            for number in range(count)
-        ]
-        write_sqlite(place / "stackoverflow.sqlite", rows)
+        stackoverflow_h5(place)
         if listed:
             (place / "stackoverflow.word_count").write_text(WORD_COUNTS)
-        return place / "stackoverflow.sqlite"
+        return place
 
     return write
 
 
 def stackoverflow_h5(place: Path) -> None:
     for part, count in (("train", 4), ("test", 2)):
-        users = {f"0000{user}": {"tokens": [f"the cat word{number}" for number in range(count)]} for user in range(8)}
+        users = {
+            f"0000{user}": {"tokens": [f"the cat word{number} of word{10 + user}" for number in range(count)]}
+            for user in range(8)
+        }
         write_hdf5(place / f"stackoverflow_{part}.h5", users)
 
 

@@ -1,4 +1,4 @@
-"""Characters, words and plays, on texts small enough to work out by hand."""
+"""Characters and words, on texts small enough to work out by hand."""
 
 import gzip
 from functools import partial
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtailor.data.holders import Array
-from fedtailor.data.readers import plays, text
+from fedtailor.data.readers import text
 from fedtailor.errors import InputError
 
 KNOWN = text.vocabulary(["the", "cat", "sat"])  # 1, 2, 3; other 4, begin 5, end 6
@@ -111,93 +111,6 @@ def test_sentences() -> None:
         "new line",
     ]
     assert text.sentences(" \n ") == []
-
-
-WORKS = """The first line is not part of it.
-THE COMPLETE WORKS
-
-by William Shakespeare
-
-  NOBODY. This is before the first play.
-  NEITHER. And so is this.
-
-THE TRAGEDY OF TESTING
-
-by William Shakespeare
-
-Dramatis Personae
-
-  OLD MAN. Who goes there?
-    Speak, or be gone.
-                     Exit
-  Boy. It is I,
-    a boy.
- A stray line.
-  OLD MAN. Welcome.
-  BOY. Thanks.
-
-THE COMEDY OF ERRORS
-
-
-by William Shakespeare
-
-ACT I. SCENE I
-DUKE. Merchant, plead no more.
-I am not partial.
-<<A NOTICE>>
-dropped
-DROMIO. Return'd so soon!
-rather approach'd too late.
-DUKE. Hence!
-
-THE SONNETS
-
-by William Shakespeare
-
-  ONLY. One voice alone
-    is not a play.
-    No, it is not.
-"""
-
-
-def test_plays_are_divided_into_roles(tmp_path: Path) -> None:
-    path = tmp_path / "works.txt"
-    path.write_text(WORKS)
-    found = plays.roles(path)
-    old_man = "Who goes there?\nSpeak, or be gone.\n                 Exit"
-    assert found == {
-        "THE_TRAGEDY_OF_TESTING_OLD_MAN": [old_man, "Welcome."],
-        "THE_TRAGEDY_OF_TESTING_BOY": ["It is I,\na boy.", "Thanks."],
-        "THE_COMEDY_OF_ERRORS_DUKE": ["Merchant, plead no more.\nI am not partial.", "Hence!\n\nTHE SONNETS\n"],
-        "THE_COMEDY_OF_ERRORS_DROMIO": ["Return'd so soon!\nrather approach'd too late."],
-    }
-
-
-def test_roles_become_blocks_unless_they_are_small(tmp_path: Path) -> None:
-    path = tmp_path / "works.txt"
-    path.write_text(WORKS)
-    blocks = {block.client: block.columns for block in plays.shakespeare(path, partial(text.encode_next, length=5))}
-    assert [client.removeprefix("THE_") for client in blocks] == [
-        "TRAGEDY_OF_TESTING_OLD_MAN",
-        "TRAGEDY_OF_TESTING_BOY",
-        "COMEDY_OF_ERRORS_DUKE",
-    ]
-    assert letters(blocks["THE_TRAGEDY_OF_TESTING_BOY"]["y"]) == "It is I,\na boy.\nThanks.\n"
-
-
-def test_bad_plays(tmp_path: Path) -> None:
-    path = tmp_path / "works.txt"
-    path.write_text("Something\nelse\n")
-    with pytest.raises(InputError, match=r"works.txt' must have plays with roles, but none was found"):
-        list(plays.shakespeare(path))
-    path.write_text("first\n\n\nby William Shakespeare\n")
-    with pytest.raises(InputError, match=r"works.txt' must have a title above 'by William Shakespeare', but line 4"):
-        list(plays.shakespeare(path))
-    path.write_bytes("caf\xe9".encode("latin-1"))
-    with pytest.raises(InputError, match=r"works.txt' cannot be read as a text in UTF-8"):
-        list(plays.shakespeare(path))
-    with pytest.raises(InputError, match="There is no file"):
-        list(plays.shakespeare(tmp_path / "none"))
 
 
 @pytest.mark.parametrize("length", [0, -1, True, 2.0, "2"])

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-from sklearn.datasets import load_digits
 
-from fedtailor.data import FederatedDataset, digits, load, synthetic
+from fedtailor.data import FederatedDataset, digits, load, load_digits, synthetic
 from fedtailor.data.holders import Array
 from fedtailor.errors import InputError
 
@@ -55,9 +54,21 @@ def test_enough_clients_by_default_with_validation_new_and_server(name: str) -> 
     assert summary.classes == 10
 
 
-def test_digits_are_scikit_learns_and_each_is_held_once() -> None:
-    images, labels = load_digits(return_X_y=True)
-    truth = {tuple(image): label for image, label in zip(images.astype(int).tolist(), labels.tolist(), strict=True)}
+def test_the_digits_are_those_of_the_uci_repository() -> None:
+    images, labels = load_digits()
+    assert images.shape == (1797, 64)
+    assert images.dtype == np.uint8
+    assert labels.dtype == np.int64
+    assert (images.min(), images.max()) == (0, 16)
+    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # as optdigits.names says
+    content = images.tobytes() + labels.astype(np.uint8).tobytes()  # of scikit-learn's copy, in bytes
+    expected = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+    assert hashlib.sha256(content).hexdigest() == expected
+
+
+def test_each_digit_is_held_once() -> None:
+    images, labels = load_digits()
+    truth = {tuple(image): label for image, label in zip(images.tolist(), labels.tolist(), strict=True)}
     assert len(truth) == 1797  # no image comes twice, so equal content means the same example
     made = digits()
     assert made.server is not None

@@ -132,7 +132,7 @@ def process(words: list[str], out: Path, at: int = -1) -> ForkServerProcess:
 def warm() -> ForkServerContext:
     """Makes processes without the time that imports take."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedtailor.run.session", "fedtailor.run.report", "sklearn.datasets", "pytest"])
+    context.set_forkserver_preload(["fedtailor.run.session", "fedtailor.run.report", "pytest"])
     return context
 
 

@@ -1,6 +1,5 @@
 """What the list of methods says is counted here by hand."""
 
-import dataclasses
 import re
 from itertools import permutations
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from fedtailor import methods
 from fedtailor.errors import InputError
 from fedtailor.run import catalogue
-from fedtailor.run.catalogue import comments, measured, measuring_task, method_entry, paper_of, why_not_averaged
+from fedtailor.run.catalogue import measured, measuring_task, method_entry, paper_of, why_not_averaged
 
 INPUTS, (HIDDEN,), CLASSES = catalogue.MEASURED_ON
 BASE, HEAD = INPUTS * HIDDEN + HIDDEN, HIDDEN * CLASSES + CLASSES
@@ -147,25 +146,15 @@ def test_a_composition_shows_the_method_s_own_defaults() -> None:
         assert {key: around[key] for key in alone} == alone
 
 
-@dataclasses.dataclass
-class Explained:
-    """Fields with comments of one line, of two, behind a # that is none, and without."""
+def test_a_meaning_is_that_of_the_class_that_names_it_last() -> None:
+    def meanings(name: str) -> dict[str, str]:
+        return {row["hyper-parameter"]: row["meaning"] for row in method_entry(name)["hyper"]}
 
-    one: int = 1  # in a line
-    two: int = 2  # begins here
-    # and ends here
-    three: str = "#"  # behind
-    four: int = 4
-
-
-def test_a_comment_may_go_on_over_lines() -> None:
-    said = {"one": "in a line", "two": "begins here and ends here", "three": "behind", "four": ""}
-    assert comments(Explained) == said
-    made = dataclasses.make_dataclass("Made", [], bases=(Explained,))
-    assert comments(made) == comments(Explained)
-    assert "all-but-last, last" in comments(methods.file_of("lg-fedavg").Hyper)["personal"]
-    open_to_paper = {row["hyper-parameter"]: row["meaning"] for row in method_entry("fsl")["hyper"]}["learn_epochs"]
-    assert open_to_paper.endswith("make its work a client's, in Python: 1")
+    assert meanings("fedprox")["tune_lr"] == "step size of personalising by SGD; None: lr"
+    assert meanings("fedmeta")["tune_lr"] == "inner rate when personalising; None: alpha; not for meta-sgd"
+    assert meanings("fsl+per+fedmeta")["tune_lr"] == meanings("fedmeta")["tune_lr"]
+    assert "all-but-last, last" in meanings("lg-fedavg")["personal"]
+    assert meanings("fsl")["learn_epochs"].endswith("make its work a client's, in Python: 1")
 
 
 def test_words_that_can_stand_before_a_name() -> None:

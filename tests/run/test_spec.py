@@ -1,11 +1,14 @@
 """Specifications: from files and words, checked, with every default visible, written down before anything slow."""
 
+import json
 import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from interruptions import small
 
 from fedtailor import data as sources
@@ -13,7 +16,7 @@ from fedtailor import engines, methods
 from fedtailor.errors import InputError
 from fedtailor.run.record import Folder
 from fedtailor.run.session import start
-from fedtailor.run.spec import Comparison, Spec, read_comparison, read_spec, shown
+from fedtailor.run.spec import Comparison, Spec, gathered, read_comparison, read_spec, shown
 
 FILE = """
 method = "fedsim"
@@ -76,12 +79,65 @@ def test_every_default_is_shown_and_what_is_shown_is_the_same_run(method: str, t
     text = shown(spec)
     for key in {*Spec.model_fields} - {"hyper", "data_options"}:
         assert f"\n{key} = " in f"\n{text}" or f"# {key} is not set\n" in text
-    for key in (*(field.name for field in fields(methods.file_of(method).Hyper)), *sources.options_of("digits")):
-        assert f"\n{key} = " in text or f"# {key} is not set\n" in text
+    for key in sources.options_of("digits"):
+        assert f"\n{key} = " in text or f"# data_options.{key} is not set\n" in text
     content = tomllib.loads(text)
-    assert content["hyper"] == {key: value for key, value in spec.hyper.items() if value is not None}
+    names = [field.name for field in fields(methods.file_of(method).Hyper)]
+    assert list(content["hyper"]) == names
+    assert content["hyper"] == {key: "none" if value is None else value for key, value in spec.hyper.items()}
     (tmp_path / "shown.toml").write_text(text)
     assert read_spec([str(tmp_path / "shown.toml")]) == spec
+
+
+def test_a_hyper_parameter_that_is_none_where_its_default_is_not_comes_back(tmp_path: Path) -> None:
+    spec = read_spec(["method=per-fedavg", "tune_steps=none"])
+    assert spec.hyper["tune_steps"] is None
+    (tmp_path / "shown.toml").write_text(shown(spec))
+    assert read_spec([str(tmp_path / "shown.toml")]) == spec
+
+
+COMPARISONS = [
+    ["fedavg", "fedsim", "lr=0.3", "fedsim.lam=0.7", "lam=2", "seeds=1,2", "hidden=8,4", "compile=true"],
+    ["per-fedavg", "per-fedavg@fo", "per-fedavg@fo.variant=fo", "steps=5", "per-fedavg@fo.tune_steps=none"],
+    ["fsl+per+fedmeta", "fsl+per+fedmeta@a.b-c", "fsl+per+fedmeta@a.b-c.personal=none", "baselines=false"],
+    ["fedavg", "fedavg@x", "fedavg.steps=3", "fedavg@x.steps=none", "threads=1", "target=0.5", "abreast=2"],
+    ["fedprox", "tune.lr=0.1,none", "tune.fedprox.lam=0.1..3", "trials=2", 'model=my "net".py:Net', "data=a\\b.npz"],
+]
+
+
+@pytest.mark.parametrize("words", COMPARISONS, ids=[words[0] for words in COMPARISONS])
+def test_a_comparison_that_is_shown_is_the_same_comparison(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('my "net".py').touch()
+    asked = read_comparison(words).with_baselines()
+    (tmp_path / "asked.toml").write_text(shown(asked))
+    assert read_comparison(["asked.toml"]) == asked
+    whole = asked.resolved()
+    (tmp_path / "whole.toml").write_text(shown(whole))
+    again = read_comparison(["whole.toml"])
+    options = {key: value for key, value in whole.data_options.items() if value is not None}
+    assert again == whole.model_copy(update={"data_options": options})
+    assert again.with_baselines().specs() == asked.specs()
+    for spec in whole.specs():
+        assert set(spec.hyper) == set(whole.hyper[spec.label or spec.method])
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text().filter("none".__ne__),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=8,
+    )
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_value_of_a_hyper_parameter_comes_back_from_a_file(tmp_path: Path, value: Any) -> None:
+    asked = Comparison(hyper={"fedsim@any word": {"lam": value}}, tune={"lr": [value, float("inf")]})
+    (tmp_path / "any.toml").write_text(shown(asked), "utf-8")
+    found = gathered([str(tmp_path / "any.toml")], Comparison)
+    for table in ("hyper", "tune"):  # as text, as NaN is not NaN
+        assert json.dumps(found[table], sort_keys=True) == json.dumps(getattr(asked, table), sort_keys=True)
 
 
 WRONG = [

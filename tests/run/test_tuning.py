@@ -9,7 +9,7 @@ import pytest
 
 from fedtailor.errors import InputError
 from fedtailor.run.spec import read_comparison
-from fedtailor.run.tuning import Trial, best, points, trials_of, tune, validated
+from fedtailor.run.tuning import Trial, best, chosen_file, points, trials_of, tune, validated
 
 SMALL = ["data=digits", "data.clients=12", "rounds=5", "cohort=3", "evaluate_every=1", "tune_epochs=1"]
 
@@ -128,6 +128,26 @@ def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tm
     assert [trial.figure for trial in done] == [trial.figure for trial in tuned[1]]
     chosen = (tmp_path / "chosen.toml").read_text().replace(f"abreast = {abreast}", "abreast = 8")
     assert chosen == (tuned[0] / "chosen.toml").read_text()
+
+
+def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
+    comparison = words(
+        "per-fedavg", "per-fedavg@fo", "per-fedavg@fo.variant=fo", "tune.tune_steps=none,1", "tune.lr=0.1", "trials=2"
+    )
+    trials = [
+        trial._replace(figure=float(trial.point["tune_steps"] is None)) for trial in trials_of(comparison, tmp_path)
+    ]
+    for trial in trials:
+        trial.place.mkdir(parents=True)
+        (trial.place / "record.json").write_text('{"metric": {"higher_is_better": true}}')
+    text = chosen_file(comparison, trials)
+    assert "# per-fedavg@fo: validation clients reached 1.0000 (tune_steps=None lr=0.1), 0.0000 (tune_" in text
+    (tmp_path / "chosen.toml").write_text(text)
+    chosen = read_comparison([str(tmp_path / "chosen.toml")])
+    assert chosen.chosen == {word: {"tune_steps": None, "lr": 0.1} for word in comparison.methods}
+    for spec in chosen.specs():
+        assert (spec.hyper["tune_steps"], spec.hyper["lr"], spec.chosen) == (None, 0.1, ("tune_steps", "lr"))
+    assert chosen.hyper["per-fedavg@fo"]["variant"] == "fo"
 
 
 def test_a_trial_that_diverges_is_not_chosen(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ On a line it is the area between the distribution functions, and that is all tha
 """
 
 import math
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fedtailor.errors import require
+from fedtailor.errors import import_extra, require
 
 Numbers = NDArray[np.float64]
 Whole = NDArray[np.int64]
@@ -89,34 +91,33 @@ def line_distances(values: Numbers, weights: Numbers, sizes: Whole, reference: N
 
 def _matched(one: Numbers, other: Numbers) -> float:
     """Equally many points of equal weight: the best matching."""
-    from scipy.optimize import linear_sum_assignment
-
     costs = _distances(one, other)
-    return float(costs[linear_sum_assignment(costs)].mean())
+    return float(costs[_scipy("optimize").linear_sum_assignment(costs)].mean())
 
 
 def _programmed(one: Numbers, other: Numbers, weights: Numbers, to: Numbers) -> float:
     """The linear program over couplings [n, m] with these margins; in units in which all numbers are about 1."""
-    from scipy import sparse
-    from scipy.optimize import linprog
-
+    sparse = _scipy("sparse")
     n, m = len(one), len(other)
     costs, points = _distances(one, other).ravel(), max(n, m)
     unit = float(costs.max()) or 1.0
     rows, columns = sparse.kron(sparse.eye(n), np.ones((1, m))), sparse.kron(np.ones((1, n)), sparse.eye(m))
     margins, sums = sparse.vstack([rows, columns], format="csr"), points * np.concatenate([weights, to])
-    found = linprog(costs / unit, A_eq=margins, b_eq=sums, method="highs")
+    found = _scipy("optimize").linprog(costs / unit, A_eq=margins, b_eq=sums, method="highs")
     require(found.success, f"wasserstein: the linear program must have a solution, but SciPy says: {found.message}")
     return float(found.fun) * unit / points
 
 
 def _distances(one: Numbers, other: Numbers) -> Numbers:
-    from scipy.spatial.distance import cdist
-
     pairs = len(one) * len(other)
     advice = "use sliced_wasserstein or fewer points"
     require(pairs <= MOST_PAIRS, f"wasserstein: at most {MOST_PAIRS} pairs of points, got {pairs}; {advice}.")
-    return np.asarray(cdist(one, other))
+    exactly = "donot_use_mm_for_euclid_dist"
+    return np.asarray(torch.cdist(torch.from_numpy(one), torch.from_numpy(other), compute_mode=exactly))
+
+
+def _scipy(part: str) -> Any:
+    return import_extra(f"scipy.{part}", "analysis", "The exact Wasserstein distance")
 
 
 def _rows(who: str, one: Numbers, other: Numbers) -> tuple[Numbers, Numbers]:

@@ -90,8 +90,8 @@ def show(
 
         fedtailor data show mnist partition=dirichlet alpha=0.1 clients=50 --html mnist.html
     """
+    from fedtailor.disk import disk_trouble
     from fedtailor.run import picture
-    from fedtailor.run.files import disk_trouble
 
     options = _options(words or [])
     dataset = picture.load(name, **options)

@@ -52,8 +52,8 @@ def report(
 
         fedtailor report DIR1 DIR2 DIR3 --to all.html
     """
+    from fedtailor.disk import disk_trouble
     from fedtailor.run.compare import runs_in
-    from fedtailor.run.files import disk_trouble
     from fedtailor.run.record import Folder
     from fedtailor.run.report import write
 

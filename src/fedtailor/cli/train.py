@@ -88,7 +88,7 @@ def compare(
     asked = read_comparison(rest)
     comparison = asked.with_baselines()
     if show:
-        print("\n".join(shown(spec) for spec in comparison.specs()), end="")
+        print(shown(comparison.resolved()), end="")
         return
     out = out or next_folder(comparison.data)
     console = Console()
@@ -127,7 +127,7 @@ NEED_WORDS = (resume,)
 
 def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], finished: bool, again: str) -> None:
     """The table and the report, or how to go on."""
-    from fedtailor.run.files import disk_trouble
+    from fedtailor.disk import disk_trouble
     from fedtailor.run.printed import WIDTH, table
     from fedtailor.run.report import write
 

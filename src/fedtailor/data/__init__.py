@@ -8,7 +8,7 @@ from typing import Any
 from fedtailor.data import options
 from fedtailor.data.arrays import from_arrays
 from fedtailor.data.dataset import FederatedDataset, Summary, check
-from fedtailor.data.digits import digits
+from fedtailor.data.digits import digits, load_digits
 from fedtailor.data.federated import defaults_of, federated
 from fedtailor.data.holders import Holders, Split, sole_holder
 from fedtailor.data.npz import from_npz
@@ -33,6 +33,7 @@ __all__ = [
     "from_npz",
     "installed",
     "load",
+    "load_digits",
     "options_of",
     "sole_holder",
     "synthetic",

@@ -1,17 +1,25 @@
-"""Handwritten digits that come with scikit-learn: 1797 images of 8 x 8, no download, two labels a client."""
+"""Handwritten digits that come with the library: 1797 images of 8 x 8, two labels a client."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arrays import from_arrays, generator, how_many, require_whole
 from fedtailor.data.dataset import FederatedDataset
+from fedtailor.data.npz import read_npz
 from fedtailor.errors import require
 
 LABELS = 10
 LEAST = 4  # of each of its labels, what a client has at least
 SERVER, PARTITION = 10, 11
+
+
+def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the images, as rows of 64 brightnesses from 0 to 16, and their labels; `digits.md` says where from."""
+    arrays = read_npz(Path(__file__).with_suffix(".npz"), ("x", "y"))
+    return arrays["x"], arrays["y"].astype(np.int64)
 
 
 def digits(
@@ -32,13 +40,11 @@ def digits(
     are dealt so that all are held equally often, give or take one; with fewer than 10 to deal the others stay unused.
     The new people are those dealt to last, so that they know, as a group, the same labels as those who train.
     """
-    from sklearn.datasets import load_digits
-
     require_whole("digits", "clients", clients, 1)
     require_whole("digits", "labels", labels, 1)
     require(labels <= LABELS, f"digits: labels must be at most {LABELS}, got {labels}.")
-    pixels, y = load_digits(return_X_y=True)
-    x, y = pixels.astype(np.uint8).reshape(-1, 1, 8, 8), y.astype(np.int64)
+    pixels, y = load_digits()
+    x = pixels.reshape(-1, 1, 8, 8)
     order = generator(seed, SERVER).permutation(len(x))
     own, rest = np.split(order, [min(how_many("digits", server, len(x)), len(x))])
     whose = _partition(y[rest], clients, labels, generator(seed, PARTITION))

@@ -33,6 +33,7 @@ from torch.nn import functional as nnf
 from fedtailor import calculus, keyed, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, option, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Method, Params, Phase, Plan, Result, State, Tree, Work
@@ -42,22 +43,23 @@ from fedtailor.types import Batch, Draw, Method, Params, Phase, Plan, Result, St
 class Hyper(pieces.Local):
     """Hyper-parameters of AFML."""
 
-    lr: float = 0.3  # eta_2: rate of the encoder's mean and log sigma
-    eta_1: float | None = None  # rate of the head; None: lr
-    eta: float = 0.5  # rate of the inner step, which adapts the head
-    alpha: float = 0.01  # weight of L_ENC and L_CONS
-    beta: float = 1e-5  # weight of L_CMPX, which the server descends once a round
-    sigma: float = 0.01  # first standard deviation of the encoder's weights
-    latent_sigma: float = 0.1  # first standard deviation of the latent, the same for every example
-    sets: Literal["batches", "whole"] = "batches"  # what a step sees: batches, or all support and query examples
-    epochs: int = 1  # passes over the client's query examples in a round
-    batch: int = 20  # examples of each kind a step, if sets="batches"; and when personalising
-    tune_lr: float | None = None  # step size of personalising, which adapts the head; None: eta
+    lr: float = positive(0.3, "eta_2: rate of the encoder's mean and log sigma")
+    eta_1: float | None = positive(None, "rate of the head; None: lr")
+    eta: float = not_negative(0.5, "rate of the inner step, which adapts the head")
+    alpha: float = not_negative(0.01, "weight of L_ENC and L_CONS")
+    beta: float = not_negative(1e-5, "weight of L_CMPX, which the server descends once a round")
+    sigma: float = positive(0.01, "first standard deviation of the encoder's weights")
+    latent_sigma: float = positive(0.1, "first standard deviation of the latent, the same for every example")
+    sets: Literal["batches", "whole"] = option(
+        "batches", "what a step sees: batches, or all support and query examples"
+    )
+    epochs: int = positive(1, "passes over the client's query examples in a round")
+    batch: int = positive(20, 'examples of each kind a step, if sets="batches"; and when personalising')
+    tune_lr: float | None = positive(None, "step size of personalising, which adapts the head; None: eta")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, ("eta_1", "sigma", "latent_sigma"), ("eta", "alpha", "beta"))
         needed = f"afml: the server's chain rule needs gradients; optimiser must be sgd, got {self.optimiser}."
         require(self.optimiser == "sgd", needed)
 

@@ -27,6 +27,7 @@ from torch import Tensor
 from fedtailor import calculus, optim, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import option, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Loss, Method, Params, Phase, Result, State, Tree, Work
@@ -36,16 +37,15 @@ from fedtailor.types import Batch, Loss, Method, Params, Phase, Result, State, T
 class Hyper(pieces.Local):
     """Hyper-parameters of APFL."""
 
-    mixing: float = 0.5  # alpha, the share of the personal model, as a client begins
-    adapt: bool = True  # whether alpha is learned; if not, it stays as it began
-    alpha_lr: float | None = None  # step size of alpha; None: lr, as in the paper
-    server_lr: float = 1.0  # 1: the plain average
-    tune_lr: float | None = None  # step size of the personal model when personalising by SGD; None: lr
+    mixing: float = option(0.5, "alpha, the share of the personal model, as a client begins")
+    adapt: bool = option(True, "whether alpha is learned; if not, it stays as it began")
+    alpha_lr: float | None = positive(None, "step size of alpha; None: lr, as in the paper")
+    server_lr: float = positive(1.0, "1: the plain average")
+    tune_lr: float | None = positive(None, "step size of the personal model when personalising by SGD; None: lr")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, positive=("alpha_lr", "server_lr"))
         require(0 <= self.mixing <= 1, f"apfl: mixing must be in [0, 1], got {self.mixing}.")
         require(
             self.adapt or self.alpha_lr is None, "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out."

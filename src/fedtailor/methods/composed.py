@@ -68,7 +68,9 @@ class Composition:
 def _hyper(name: str, outer: list[type[Any]], inner: type[Any]) -> type[Any]:
     """The hyper-parameters of all together. The class cannot be found by its name, so no method may bind one."""
     kinds = [kind for kind in dict.fromkeys(outer) if not issubclass(inner, kind)]
-    own = [(each.name, each.type, field(default=each.default)) for each in fields(inner)]  # else the wrappers' win
+    own = [  # else the wrappers' win
+        (each.name, each.type, field(default=each.default, metadata=each.metadata)) for each in fields(inner)
+    ]
     made = make_dataclass("Hyper", own, bases=(*kinds, inner), frozen=True, kw_only=True)
     made.__module__ = f"{__name__}.{name}"
     return made

@@ -18,6 +18,7 @@ from functools import partial
 
 from fedtailor import optim, trees
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Method, Params, Phase, Plan, Result, Tree, Work
@@ -33,18 +34,12 @@ Carry = tuple[Model, Model]
 class Hyper(pieces.Local):
     """Hyper-parameters of Ditto."""
 
-    lam: float = 1.0  # how strongly the personal model is held near the global one
-    personal_lr: float | None = None  # step size of the personal model; None: lr
-    personal_epochs: int = 1  # passes over the client's train examples for the personal model in a round
-    personal_steps: int | None = None  # a number of steps instead of these passes
-    server_lr: float = 1.0  # 1: the plain average
-    tune_lr: float | None = None  # step size of personalising by SGD; None: personal_lr
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        positive = ("personal_lr", "personal_epochs", "personal_steps", "server_lr")
-        pieces.check(self, positive, not_negative=("lam",))
+    lam: float = not_negative(1.0, "how strongly the personal model is held near the global one")
+    personal_lr: float | None = positive(None, "step size of the personal model; None: lr")
+    personal_epochs: int = positive(1, "passes over the client's train examples for the personal model in a round")
+    personal_steps: int | None = positive(None, "a number of steps instead of these passes")
+    server_lr: float = positive(1.0, "1: the plain average")
+    tune_lr: float | None = positive(None, "step size of personalising by SGD; None: personal_lr")
 
     def personal_plan(self) -> Plan:
         """What the personal model consumes in a round."""

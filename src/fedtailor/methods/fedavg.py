@@ -16,6 +16,7 @@ from typing import Literal
 from fedtailor import optim, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import option, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Method, Params, State, Work
@@ -25,15 +26,14 @@ from fedtailor.types import Method, Params, State, Work
 class Hyper(pieces.Local):
     """Hyper-parameters of FedAvg."""
 
-    server_optimiser: Literal["sgd", "adam", "yogi"] = "sgd"  # what turns mean changes into steps
-    server_lr: float = 1.0  # step size of the server; 1 with SGD: the plain average
-    server_momentum: float = 0.0  # of SGD
-    weigh: Literal["clients", "examples"] = "clients"  # whether all clients count alike, or by their examples
+    server_optimiser: Literal["sgd", "adam", "yogi"] = option("sgd", "what turns mean changes into steps")
+    server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
+    server_momentum: float = option(0.0, "of SGD")
+    weigh: Literal["clients", "examples"] = option("clients", "whether all clients count alike, or by their examples")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, positive=("server_lr",))
         plain = self.server_optimiser == "sgd"
         require(plain or not self.server_momentum, f"fedavg: {self.server_optimiser} takes no server_momentum.")
         server_optimiser(self)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from fedtailor import calculus, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Gathered, Loss, Method, Params, Phase, Result, State, Tree, Work
@@ -31,12 +32,11 @@ from fedtailor.types import Batch, Gathered, Loss, Method, Params, Phase, Result
 class Hyper(pieces.Local):
     """Hyper-parameters of FedDyn."""
 
-    alpha: float = 0.1  # strength of the regulariser; the smaller, the more local training a round must do
+    alpha: float = positive(0.1, "strength of the regulariser; the smaller, the more local training a round must do")
 
     def __post_init__(self) -> None:
         """Refuses values out of range, and decay that belongs to no loss."""
         super().__post_init__()
-        pieces.check(self, positive=("alpha",))
         known = self.optimiser != "adamw"
         require(known, "feddyn: clients descend a loss, of which adamw's decay is no part; use sgd or adam.")
 

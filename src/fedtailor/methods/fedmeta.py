@@ -29,6 +29,7 @@ from torch import Tensor
 from fedtailor import calculus, keyed, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, option, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Loss, Method, Params, Phase, State, Tree, Work
@@ -41,20 +42,19 @@ Learned = tuple[Params, Params]
 class Hyper(pieces.Local):
     """Hyper-parameters of FedMeta."""
 
-    inner: Literal["maml", "meta-sgd"] = "maml"  # one inner rate for ever, or one for each weight, learned
-    alpha: float = 0.01  # inner rate; of meta-sgd: the first
-    order: int = 2  # 2: through the inner steps; 1: support gradients count as constants
-    sets: Literal["batches", "whole"] = "batches"  # what a step sees of support and query: a batch each, or all
-    inner_steps: int = 1  # inner steps on the support batch, or passes over the whole support set
-    server_lr: float = 1.0  # rate at which the mean change is added; 1: the plain average
-    epochs: int = 1  # passes over the client's query examples in a round; with sets="whole": outer steps
-    tune_lr: float | None = None  # inner rate when personalising; None: alpha; not for meta-sgd
-    tune_epochs: int = 1  # passes over the client's examples when personalising, with the inner rule
+    inner: Literal["maml", "meta-sgd"] = option("maml", "one inner rate for ever, or one for each weight, learned")
+    alpha: float = not_negative(0.01, "inner rate; of meta-sgd: the first")
+    order: int = option(2, "2: through the inner steps; 1: support gradients count as constants")
+    sets: Literal["batches", "whole"] = option("batches", "what a step sees of support and query: a batch each, or all")
+    inner_steps: int = positive(1, "inner steps on the support batch, or passes over the whole support set")
+    server_lr: float = positive(1.0, "rate at which the mean change is added; 1: the plain average")
+    epochs: int = positive(1, 'passes over the client\'s query examples in a round; with sets="whole": outer steps')
+    tune_lr: float | None = positive(None, "inner rate when personalising; None: alpha; not for meta-sgd")
+    tune_epochs: int = not_negative(1, "passes over the client's examples when personalising, with the inner rule")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, positive=("inner_steps", "server_lr"), not_negative=("alpha",))
         require(self.order in (1, 2), f"fedmeta: order must be 1 or 2, got {self.order}.")
         learned = self.inner == "meta-sgd" and self.tune_lr is not None
         require(not learned, "fedmeta: meta-sgd personalises at the rates it has learned; leave tune_lr out.")

@@ -19,6 +19,7 @@ from typing import Any
 from fedtailor import trees
 from fedtailor.errors import require
 from fedtailor.methods import fedavg, personal_layers
+from fedtailor.methods.pieces import option
 from fedtailor.task import Task
 from fedtailor.types import Method, Params, Result, Tree
 
@@ -27,7 +28,7 @@ from fedtailor.types import Method, Params, Result, Tree
 class Hyper(personal_layers.Hyper, fedavg.Hyper):
     """Hyper-parameters of FedPer."""
 
-    average_heads: bool = False  # predict with the average of the heads, to reproduce a published table
+    average_heads: bool = option(False, "predict with the average of the heads, to reproduce a published table")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""

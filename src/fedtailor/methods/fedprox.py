@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, positive
 from fedtailor.task import Task
 from fedtailor.types import Method, Work
 
@@ -18,13 +19,8 @@ from fedtailor.types import Method, Work
 class Hyper(pieces.Local):
     """Hyper-parameters of FedProx."""
 
-    lam: float = 0.1  # how strongly a client is held near the global model (mu in the paper)
-    server_lr: float = 1.0  # 1: the plain average
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("server_lr",), not_negative=("lam",))
+    lam: float = not_negative(0.1, "how strongly a client is held near the global model (mu in the paper)")
+    server_lr: float = positive(1.0, "1: the plain average")
 
 
 def build(task: Task, hyper: Hyper) -> Method:

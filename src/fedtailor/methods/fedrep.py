@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedtailor import calculus, optim, trees
 from fedtailor.methods import personal_layers, pieces
+from fedtailor.methods.pieces import not_negative, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Loss, Method, Params, Phase, Plan, Result, Tree, Work
@@ -29,14 +30,11 @@ Carry = tuple[Params, Tree, Tree]
 class Hyper(personal_layers.Hyper):
     """Hyper-parameters of FedRep."""
 
-    head_epochs: int = 5  # passes over the client's train examples for the head, before those for the base
-    head_lr: float | None = None  # step size for the head; None: lr
-    server_lr: float = 1.0  # 1: the plain average
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("head_lr", "server_lr"), not_negative=("head_epochs",))
+    head_epochs: int = not_negative(
+        5, "passes over the client's train examples for the head, before those for the base"
+    )
+    head_lr: float | None = positive(None, "step size for the head; None: lr")
+    server_lr: float = positive(1.0, "1: the plain average")
 
 
 def begin(head: Optimiser, base: Optimiser, names: Names, sent: Params, memory: Tree) -> Carry:

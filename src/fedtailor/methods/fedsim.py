@@ -20,6 +20,7 @@ from typing import Literal, Self
 
 from fedtailor import calculus, optim, trees
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, option, positive
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Loss, Method, Params, Phase, Plan, State, Work
 
@@ -28,24 +29,19 @@ from fedtailor.types import Batch, Draw, Loss, Method, Params, Phase, Plan, Stat
 class Hyper(pieces.Local):
     """Hyper-parameters of FedSIM."""
 
-    lam: float = 1.0  # how strongly a client is held near the global model
-    beta: float = 0.25  # step size along the meta-gradient
-    decay: Literal["constant", "linear", "cosine"] = "linear"  # of beta, over `decay_rounds`
-    decay_rounds: int | None = None  # where the decay ends; None: where the run does (in Python: no decay)
-    c: float = 0.25  # weight of the curvature term; 0: none, and no server data is needed
-    h: float = 0.25  # step of the finite difference
-    product: Literal["difference", "exact"] = "difference"  # how the Hessian meets its vector
-    at: Literal["client", "server", "mean"] = "client"  # where the Hessian is taken
-    first: Literal["weights", "scaled", "server"] = "weights"  # v: theta - phi, lam (theta - phi), or a server gradient
-    server_lr: float = 1.0  # rate at which the mean of the corrected changes is added; 1 in the paper
-    server_batch: int = 64  # server examples a round (twice as many for first="server")
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(
-            self, positive=("h", "server_lr", "server_batch", "decay_rounds"), not_negative=("lam", "beta", "c")
-        )
+    lam: float = not_negative(1.0, "how strongly a client is held near the global model")
+    beta: float = not_negative(0.25, "step size along the meta-gradient")
+    decay: Literal["constant", "linear", "cosine"] = option("linear", "of beta, over `decay_rounds`")
+    decay_rounds: int | None = positive(None, "where the decay ends; None: where the run does (in Python: no decay)")
+    c: float = not_negative(0.25, "weight of the curvature term; 0: none, and no server data is needed")
+    h: float = positive(0.25, "step of the finite difference")
+    product: Literal["difference", "exact"] = option("difference", "how the Hessian meets its vector")
+    at: Literal["client", "server", "mean"] = option("client", "where the Hessian is taken")
+    first: Literal["weights", "scaled", "server"] = option(
+        "weights", "v: theta - phi, lam (theta - phi), or a server gradient"
+    )
+    server_lr: float = positive(1.0, "rate at which the mean of the corrected changes is added; 1 in the paper")
+    server_batch: int = positive(64, 'server examples a round (twice as many for first="server")')
 
     def for_run(self, facts: pieces.Facts) -> Self:
         """The decay ends where the run does, unless said otherwise."""

@@ -18,6 +18,7 @@ from math import sqrt
 from typing import Self
 
 from fedtailor.methods import pieces, server_learning
+from fedtailor.methods.pieces import positive
 from fedtailor.task import Task
 from fedtailor.types import Method, Work
 
@@ -26,12 +27,9 @@ from fedtailor.types import Method, Work
 class Hyper(server_learning.Hyper):
     """Hyper-parameters of FSL."""
 
-    server_lr: float | None = None  # rate at which the mean change is added (eta_g); None: sqrt(S), in Python: 1
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("server_lr",))
+    server_lr: float | None = positive(
+        None, "rate at which the mean change is added (eta_g); None: sqrt(S), in Python: 1"
+    )
 
     def for_run(self, facts: pieces.Facts) -> Self:
         """The paper's rules for what was left open."""

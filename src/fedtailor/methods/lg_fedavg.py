@@ -13,6 +13,7 @@ Identities: with personal = none it is FedAvg; with personal = all it is Local (
 from dataclasses import dataclass
 
 from fedtailor.methods import fedavg, personal_layers
+from fedtailor.methods.pieces import option
 from fedtailor.task import Task
 from fedtailor.types import Method
 
@@ -21,8 +22,8 @@ from fedtailor.types import Method
 class Hyper(personal_layers.Hyper, fedavg.Hyper):
     """Hyper-parameters of LG-FedAvg."""
 
-    personal: str | int | None = (
-        "all-but-last"  # layers that stay with a client: all-but-last, last, all, none, or names
+    personal: str | int | None = option(
+        "all-but-last", "layers that stay with a client: all-but-last, last, all, none, or names"
     )
 
 

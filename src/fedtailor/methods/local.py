@@ -14,6 +14,7 @@ from typing import Literal
 
 from fedtailor import optim
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import option, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Draw, Gathered, Method, Params, Phase, Plan, Result, State, Tree, Work
@@ -23,13 +24,8 @@ from fedtailor.types import Draw, Gathered, Method, Params, Phase, Plan, Result,
 class Hyper(pieces.Local):
     """Hyper-parameters of training alone."""
 
-    when: Literal["end", "sampled"] = "end"  # when clients train
-    budget: int = 50  # epochs for when="end"
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("budget",))
+    when: Literal["end", "sampled"] = option("end", "when clients train")
+    budget: int = positive(50, 'epochs for when="end"')
 
 
 def begin(optimiser: Optimiser, sent: tuple[()], own: Params) -> tuple[Params, Tree]:

@@ -22,6 +22,7 @@ from typing import Literal
 
 from fedtailor import calculus, trees
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, option, positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Loss, Method, Params, Phase, Tree, Work
@@ -31,27 +32,21 @@ from fedtailor.types import Batch, Draw, Loss, Method, Params, Phase, Tree, Work
 class Hyper(pieces.Local):
     """Hyper-parameters of Per-FedAvg."""
 
-    alpha: float = 0.01  # step size of the inner step; 0: FedAvg
-    variant: Literal["exact", "fo", "hf"] = "exact"  # Hessian by differentiation, left out, or by a finite difference
-    h: float = 0.01  # step of the finite difference, in units of the direction
-    hessian_batch: int | None = None  # examples of D'', for the Hessian; None: batch, as D and D' have
-    server_lr: float = 1.0  # rate at which the mean change is added; 1: the plain average
-    tune_lr: float | None = None  # step size of personalising by SGD; None: alpha
-    tune_steps: int | None = 1  # steps of personalising, one in the paper; None: tune_epochs passes instead
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("h", "hessian_batch", "server_lr"), not_negative=("alpha",))
+    alpha: float = not_negative(0.01, "step size of the inner step; 0: FedAvg")
+    variant: Literal["exact", "fo", "hf"] = option(
+        "exact", "Hessian by differentiation, left out, or by a finite difference"
+    )
+    h: float = positive(0.01, "step of the finite difference, in units of the direction")
+    hessian_batch: int | None = positive(None, "examples of D'', for the Hessian; None: batch, as D and D' have")
+    server_lr: float = positive(1.0, "rate at which the mean change is added; 1: the plain average")
+    tune_lr: float | None = positive(None, "step size of personalising by SGD; None: alpha")
+    tune_steps: int | None = not_negative(
+        1, "steps of personalising, one in the paper; None: tune_epochs passes instead"
+    )
 
 
 def meta_step(
-    hyper: Hyper,
-    optimiser: Optimiser,
-    loss: Loss,
-    sent: Params,
-    carry: tuple[Params, Tree],
-    batches: tuple[Batch, ...],
+    hyper: Hyper, optimiser: Optimiser, loss: Loss, sent: Params, carry: tuple[Params, Tree], batches: tuple[Batch, ...]
 ) -> tuple[Params, Tree]:
     """One step of the optimiser along (I - alpha H(w; D'')) g(wt; D')."""
     (own, memory), (inner, curved, outer) = carry, batches

@@ -16,6 +16,7 @@ from typing import Any
 from fedtailor import trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces, server_learning
+from fedtailor.methods.pieces import not_negative, option
 from fedtailor.task import Task
 from fedtailor.types import Batch, Gathered, Method, Params, Phase, Result, State, Tree, Work
 
@@ -28,15 +29,10 @@ Order = tuple[str, ...]
 class Hyper(pieces.Local):
     """Hyper-parameters of personal layers."""
 
-    personal: str | int | None = (
-        "last"  # layers that stay with a client: last, all-but-last, all, none, or names: fc1,fc2
+    personal: str | int | None = option(
+        "last", "layers that stay with a client: last, all-but-last, all, none, or names: fc1,fc2"
     )
-    offer: int = 0  # how many clients' personal layers a newcomer may try; 0: they stay private
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, not_negative=("offer",))
+    offer: int = not_negative(0, "how many clients' personal layers a newcomer may try; 0: they stay private")
 
 
 def chosen(task: Task, layers: str | int | None) -> Names:

@@ -24,6 +24,7 @@ from functools import partial
 from fedtailor import calculus, optim, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Loss, Method, Params, Phase, Result, Tree, Work
@@ -36,17 +37,16 @@ Carry = tuple[tuple[Params, Tree], Params]
 class Hyper(pieces.Local):
     """Hyper-parameters of pFedMe."""
 
-    lr: float = 0.1  # step size of w_i down its envelope (eta in the paper); safe below 2 / lam
-    lam: float = 15.0  # how strongly the personal model is held near w_i
-    inner_lr: float = 0.05  # step size of the personal model; best near 1 / (lam + curvature)
-    inner_steps: int = 5  # steps of the personal model on each batch (K in the paper)
-    beta: float = 1.0  # how far the server goes from w to the mean w_i; 1: all the way
-    tune_lr: float | None = None  # step size of w_i when personalising; None: lr
+    lr: float = positive(0.1, "step size of w_i down its envelope (eta in the paper); safe below 2 / lam")
+    lam: float = positive(15.0, "how strongly the personal model is held near w_i")
+    inner_lr: float = positive(0.05, "step size of the personal model; best near 1 / (lam + curvature)")
+    inner_steps: int = positive(5, "steps of the personal model on each batch (K in the paper)")
+    beta: float = positive(1.0, "how far the server goes from w to the mean w_i; 1: all the way")
+    tune_lr: float | None = positive(None, "step size of w_i when personalising; None: lr")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        pieces.check(self, positive=("lam", "inner_lr", "inner_steps", "beta"))
         step = self.inner_lr * self.lam
         require(step < 2, f"pfedme: inner_lr * lam must be below 2, or inner steps run away, got {step:g}.")
 

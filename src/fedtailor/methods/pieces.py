@@ -1,7 +1,7 @@
 """Pieces that methods are made of: local training, fine-tuning, and the server's plain update."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -29,26 +29,42 @@ class Facts(NamedTuple):
     server: int  # examples of the server
 
 
+def option(default: T, meaning: str, least: str = "") -> T:
+    """Describe a hyper-parameter: its default, and what `fedtailor methods` says of it."""
+    return field(default=default, metadata={"meaning": meaning, "least": least})
+
+
+def positive(default: T, meaning: str) -> T:
+    """Describe a hyper-parameter that must be above zero."""
+    return option(default, meaning, "positive")
+
+
+def not_negative(default: T, meaning: str) -> T:
+    """Describe a hyper-parameter that must be zero or above."""
+    return option(default, meaning, "not negative")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Local:
     """Hyper-parameters of training at a client, the same for every method that trains there."""
 
-    lr: float = 0.1  # step size
-    epochs: int = 1  # passes over the client's train examples in a round
-    steps: int | None = None  # a number of steps instead of epochs
-    batch: int = 20  # examples a step
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"  # begins anew each round
-    momentum: float = 0.0  # of SGD
-    weight_decay: float | None = None  # how fast weights shrink; None: the optimiser's own, 0.01 for adamw, else 0
-    tune_lr: float | None = None  # step size of personalising by SGD; None: lr
-    tune_epochs: int = 5  # passes over the client's examples when personalising
-    tune_steps: int | None = None  # a number of steps instead of these passes
-    tune_batch: int | None = None  # examples a step when personalising; None: as in training
+    lr: float = positive(0.1, "step size")
+    epochs: int = positive(1, "passes over the client's train examples in a round")
+    steps: int | None = positive(None, "a number of steps instead of epochs")
+    batch: int = positive(20, "examples a step")
+    optimiser: Literal["sgd", "adam", "adamw"] = option("sgd", "begins anew each round")
+    momentum: float = option(0.0, "of SGD")
+    weight_decay: float | None = not_negative(
+        None, "how fast weights shrink; None: the optimiser's own, 0.01 for adamw, else 0"
+    )
+    tune_lr: float | None = positive(None, "step size of personalising by SGD; None: lr")
+    tune_epochs: int = not_negative(5, "passes over the client's examples when personalising")
+    tune_steps: int | None = not_negative(None, "a number of steps instead of these passes")
+    tune_batch: int | None = positive(None, "examples a step when personalising; None: as in training")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
-        positive = ("lr", "tune_lr", "epochs", "steps", "batch", "tune_batch")
-        check(self, positive, ("tune_epochs", "tune_steps", "weight_decay"))
+        check(self)
         require(not self.momentum or self.optimiser == "sgd", f"{self.optimiser} takes no momentum; it is for sgd.")
         local_optimiser(self)
 
@@ -69,23 +85,24 @@ class Local:
         return self
 
 
-def check(hyper: object, positive: tuple[str, ...] = (), not_negative: tuple[str, ...] = ()) -> None:
-    """Refuses what is no number, not one of the choices or out of range; None passes where it is allowed."""
+def check(hyper: Local) -> None:
+    """Refuse what is no number, not one of the choices or out of range; None passes where it is allowed."""
     name = type(hyper).__module__.rpartition(".")[2].replace("_", "-")
-    for field, hint in get_type_hints(type(hyper)).items():
-        value, kinds = getattr(hyper, field), get_args(hint) or (hint,)
+    hints = get_type_hints(type(hyper))
+    for each in fields(hyper):
+        hint = hints[each.name]
+        value, kinds, said = getattr(hyper, each.name), get_args(hint) or (hint,), f"{name}: {each.name} must"
         if get_origin(hint) is Literal:
-            require(value in kinds, f"{name}: {field} must be {' or '.join(kinds)}, got {value!r}.")
+            require(value in kinds, f"{said} be {' or '.join(kinds)}, got {value!r}.")
         elif str in kinds:
-            require(isinstance(value, kinds), f"{name}: {field} must be text, got {value!r}.")
+            require(isinstance(value, kinds), f"{said} be text, got {value!r}.")
         elif hint is bool:
-            require(isinstance(value, bool), f"{name}: {field} must be true or false, got {value!r}.")
+            require(isinstance(value, bool), f"{said} be true or false, got {value!r}.")
         elif not (value is None and type(None) in kinds):
-            whole = float not in kinds
-            wanted = "whole number" if whole else "number"
-            require(is_number(value, whole), f"{name}: {field} must be a {wanted}, got {value!r}.")
-            require(field not in positive or value > 0, f"{name}: {field} must be positive, got {value}.")
-            require(field not in not_negative or value >= 0, f"{name}: {field} must not be negative, got {value}.")
+            whole, least = float not in kinds, each.metadata.get("least")
+            require(is_number(value, whole), f"{said} be a {'whole number' if whole else 'number'}, got {value!r}.")
+            require(least != "positive" or value > 0, f"{said} be positive, got {value}.")
+            require(least != "not negative" or value >= 0, f"{said} not be negative, got {value}.")
 
 
 def local_optimiser(hyper: Local) -> Optimiser:

@@ -17,6 +17,7 @@ from typing import Literal, Self
 
 from fedtailor import optim, trees
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import option, positive
 from fedtailor.optim import Schedule
 from fedtailor.task import Task
 from fedtailor.types import Method, Params, State, Work
@@ -26,14 +27,9 @@ from fedtailor.types import Method, Params, State, Work
 class Hyper(pieces.Local):
     """Hyper-parameters of Fed-Reptile."""
 
-    epsilon: float = 0.5  # how far the server moves towards the clients' mean; 1: all the way, as FedAvg does
-    decay: Literal["constant", "linear", "cosine"] = "constant"  # of epsilon, over `decay_rounds`
-    decay_rounds: int | None = None  # where the decay ends; None: where the run does (in Python: no decay)
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("epsilon", "decay_rounds"))
+    epsilon: float = positive(0.5, "how far the server moves towards the clients' mean; 1: all the way, as FedAvg does")
+    decay: Literal["constant", "linear", "cosine"] = option("constant", "of epsilon, over `decay_rounds`")
+    decay_rounds: int | None = positive(None, "where the decay ends; None: where the run does (in Python: no decay)")
 
     def for_run(self, facts: pieces.Facts) -> Self:
         """The decay ends where the run does, unless said otherwise."""

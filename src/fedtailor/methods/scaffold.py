@@ -28,6 +28,7 @@ from torch import Tensor
 from fedtailor import calculus, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import positive
 from fedtailor.optim import Optimiser
 from fedtailor.task import Task
 from fedtailor.types import Batch, Gathered, Loss, Method, Params, Phase, Result, State, Tree, Work
@@ -37,12 +38,11 @@ from fedtailor.types import Batch, Gathered, Loss, Method, Params, Phase, Result
 class Hyper(pieces.Local):
     """Hyper-parameters of SCAFFOLD."""
 
-    server_lr: float = 1.0  # step size of the server (eta_g in the paper); 1: the plain average
+    server_lr: float = positive(1.0, "step size of the server (eta_g in the paper); 1: the plain average")
 
     def __post_init__(self) -> None:
         """Refuses values out of range, and optimisers that break the control variates."""
         super().__post_init__()
-        pieces.check(self, positive=("server_lr",))
         why = "scaffold: the control variates need plain SGD steps at the clients;"
         require(self.optimiser == "sgd", f"{why} optimiser must be sgd, got {self.optimiser}.")
         require(not self.momentum, f"{why} momentum must be 0, got {self.momentum}.")

@@ -16,6 +16,7 @@ from typing import Any, Self
 from fedtailor import calculus, trees
 from fedtailor.errors import require
 from fedtailor.methods import pieces
+from fedtailor.methods.pieces import not_negative, positive
 from fedtailor.task import Task
 from fedtailor.types import Batch, Draw, Gathered, Loss, Method, Params, Phase, Plan, State, Tree, Work
 
@@ -24,16 +25,14 @@ from fedtailor.types import Batch, Draw, Gathered, Loss, Method, Params, Phase, 
 class Hyper(pieces.Local):
     """Hyper-parameters of the server's learning."""
 
-    gamma: float = 1.0  # weight of the server's learning; 0: none
-    learn_lr: float | None = None  # its step size before gamma (eta_0); None: sqrt(S) lr K / K0, in Python: lr
-    learn_epochs: int | None = None  # its passes over the server's data a round (E_s); None: as many as make its work
-    # a client's, in Python: 1
-    learn_batch: int | None = None  # server examples a step (B_0); None: as at the clients
-
-    def __post_init__(self) -> None:
-        """Refuses values out of range."""
-        super().__post_init__()
-        pieces.check(self, positive=("learn_lr", "learn_epochs", "learn_batch"), not_negative=("gamma",))
+    gamma: float = not_negative(1.0, "weight of the server's learning; 0: none")
+    learn_lr: float | None = positive(
+        None, "its step size before gamma (eta_0); None: sqrt(S) lr K / K0, in Python: lr"
+    )
+    learn_epochs: int | None = positive(
+        None, "its passes over the server's data a round (E_s); None: as many as make its work a client's, in Python: 1"
+    )
+    learn_batch: int | None = positive(None, "server examples a step (B_0); None: as at the clients")
 
     def for_run(self, facts: pieces.Facts) -> Self:
         """The server's rate and passes by the paper's rules, unless they are given."""

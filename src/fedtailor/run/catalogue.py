@@ -3,15 +3,10 @@
 What a method costs is measured, not written down: a client takes one step of each of its phases on a small model.
 """
 
-import ast
 import inspect
 import re
-import textwrap
-import tokenize
 from dataclasses import fields
 from functools import cache
-from io import StringIO
-from itertools import count, takewhile
 from typing import Any, NamedTuple
 
 import torch
@@ -95,38 +90,14 @@ def _sources(name: str) -> list[str]:
 def _hyper(name: str) -> list[dict[str, Any]]:
     """The hyper-parameters of a method, with default and meaning."""
     kind, defaults = methods.file_of(name).Hyper, methods.hyper_of(name)
-    meanings = comments(kind)
     return [
-        {"hyper-parameter": each, "default": getattr(defaults, each), "meaning": meanings.get(each, "")}
-        for each in (field.name for field in fields(kind))
+        {
+            "hyper-parameter": each.name,
+            "default": getattr(defaults, each.name),
+            "meaning": each.metadata.get("meaning", ""),
+        }
+        for each in fields(kind)
     ]
-
-
-def comments(kind: type[Any]) -> dict[str, str]:
-    """The comment behind each field of a class, its own and those it inherits, where it is written."""
-    found: dict[str, str] = {}
-    for cls in reversed(kind.__mro__[:-1]):
-        found |= _written_in(cls)
-    return found
-
-
-@cache
-def _written_in(cls: type[Any]) -> dict[str, str]:
-    """The comments at the fields in the source of a class: on their lines, and on lines of their own behind them."""
-    try:
-        source = textwrap.dedent(inspect.getsource(cls))
-    except (OSError, TypeError):  # a composition's class has no source, and no fields that are not inherited
-        return {}
-    tokens = tokenize.generate_tokens(StringIO(source).readline)
-    said = {token.start[0]: token for token in tokens if token.type == tokenize.COMMENT}
-    alone = {line for line, token in said.items() if token.line.lstrip().startswith("#")}
-    found = {}
-    for node in ast.iter_child_nodes(ast.parse(source).body[0]):
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            behind = takewhile(alone.__contains__, count((node.end_lineno or node.lineno) + 1))
-            lines = (*range(node.lineno, (node.end_lineno or node.lineno) + 1), *behind)
-            found[node.target.id] = " ".join(said[line].string.lstrip("# ") for line in lines if line in said)
-    return found
 
 
 class Measured(NamedTuple):

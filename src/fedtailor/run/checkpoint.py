@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtailor import trees
+from fedtailor.disk import checksum, replace_folder
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import InputError, require
-from fedtailor.run.files import checksum, new_folder, read_json, read_tensors, write_json, write_tensors
+from fedtailor.run.files import read_json, read_tensors, write_json, write_tensors
 from fedtailor.types import State, Tree
 
 FORMAT = 1
@@ -49,7 +50,7 @@ class Checkpoints:
         log = self._written(number, memory)
         tensors = {f"{place:04}": leaf for place, leaf in enumerate(trees.leaves(tuple(state)))}
         place = self._folder / f"{number:06}"
-        with new_folder(place) as fresh:
+        with replace_folder(place) as fresh:
             state_sum = write_tensors(fresh / "state.safetensors", tensors)
             manifest = {"format": FORMAT, "round": number, "state": state_sum, "memory": log}
             write_json(fresh / "manifest.json", manifest | {"sum": _sum(manifest)})

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedtailor.errors import InputError
+from fedtailor.errors import import_extra
 
 if TYPE_CHECKING:
     from fedtailor.run.session import Listener
@@ -30,7 +30,8 @@ class TensorBoard:
     """Writes event files to OUT/tensorboard; look at them with `tensorboard --logdir OUT`."""
 
     def __init__(self, out: Path) -> None:
-        self._make = _needed("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        import_extra("tensorboard", "tensorboard", "log=tensorboard")
+        self._make = import_module("torch.utils.tensorboard").SummaryWriter
         self._folder = out / "tensorboard"
 
     def began(self, record: Mapping[str, Any], done: int) -> None:
@@ -53,7 +54,7 @@ class MLflow:
 
     def __init__(self, out: Path) -> None:
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow asks for this word before it writes files
-        self._make = _needed("mlflow", "mlflow").MlflowClient
+        self._make = import_extra("mlflow", "mlflow", "log=mlflow").MlflowClient
         self._store = out / "mlruns"
 
     def began(self, record: Mapping[str, Any], done: int) -> None:
@@ -87,10 +88,3 @@ def _flat(spec: Mapping[str, Any]) -> dict[str, Any]:
         f"{key}.{name}": each for key, value in spec.items() if isinstance(value, dict) for name, each in value.items()
     }
     return {key: value for key, value in spec.items() if not isinstance(value, dict)} | inner
-
-
-def _needed(module: str, extra: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as problem:
-        raise InputError(f"log={extra} needs a package that is not here: pip install 'fedtailor[{extra}]'") from problem

@@ -24,13 +24,14 @@ import torch
 import fedtailor
 from fedtailor import methods
 from fedtailor.data.dataset import FederatedDataset
+from fedtailor.disk import hold_lock, write_bytes
 from fedtailor.engines.base import Setting
 from fedtailor.errors import require
 from fedtailor.run.commands import resume_command
 from fedtailor.run.costs import NAMES as WORK
 from fedtailor.run.described import described, fingerprint
 from fedtailor.run.evaluate import Full
-from fedtailor.run.files import held, read_json, write_bytes, write_json
+from fedtailor.run.files import read_json, write_json
 from fedtailor.run.metrics import Scores, micro
 from fedtailor.run.spec import Spec, checked_spec
 from fedtailor.types import Params
@@ -83,9 +84,10 @@ class Folder:
         require(self._spec.exists(), f"'{self.path}' holds no run: there is no spec.json in it.")
         return spec_in(self._spec)
 
-    def only_me(self) -> AbstractContextManager[None]:
-        """Keeps other processes from working on the same run."""
-        return held(self._spec, f"The run in '{self.path}' is being worked on by another process; wait for its end.")
+    def only_me(self) -> AbstractContextManager[bool]:
+        """Keep other processes from working on the same run."""
+        taken = f"The run in '{self.path}' is being worked on by another process; wait for its end."
+        return hold_lock(self.path / "lock", taken)
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Replaces the record."""

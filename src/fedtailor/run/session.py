@@ -16,6 +16,7 @@ import torch
 
 from fedtailor import engines
 from fedtailor.data.dataset import FederatedDataset
+from fedtailor.disk import disk_trouble
 from fedtailor.engines import Party
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.engines.compiling import Decision, decide
@@ -26,7 +27,7 @@ from fedtailor.run.commands import repeat_command, resume_command
 from fedtailor.run.costs import Meter
 from fedtailor.run.described import require_same_data
 from fedtailor.run.evaluate import GROUPS, evaluate, evaluate_fully, some
-from fedtailor.run.files import disk_trouble, write_tensors
+from fedtailor.run.files import write_tensors
 from fedtailor.run.fitting import cohort_of
 from fedtailor.run.loggers import logger
 from fedtailor.run.loop import Round, round_loop
@@ -107,7 +108,7 @@ def _go(
 ) -> Outcome:
     again = f"what was saved before is whole, so mend that and go on with: {resume_command(folder.path)}"
     scratch = folder.path / "scratch"
-    with folder.only_me(), disk_trouble(folder.path, again):
+    with disk_trouble(folder.path, again), folder.only_me():
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             setting = build.setting(spec, data, folder.path, scratch if spec.memory == "files" else None)

@@ -3,16 +3,17 @@
 Keys are those of `Spec`; `data.KEY` is for the data set; any other key is a hyper-parameter, of every method that has
 it, or of one method as `METHOD.KEY`. In a file, `[data_options]` and `[hyper]` are tables, `[hyper.fedsim]` is for one
 method. A comparison may hold a method several times, told apart by a word of the user's own behind an @:
-`fedmeta fedmeta@first-order fedmeta@first-order.order=1`.
+`fedmeta fedmeta@first-order fedmeta@first-order.order=1`. For hyper-parameters "none" is None, here and there.
 """
 
 import copy
-import json
 import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedtailor import data as sources
@@ -21,6 +22,10 @@ from fedtailor.errors import InputError, nearest, require
 
 Whole = Annotated[int, Field(strict=True, ge=1)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+NONE = "none"
+"""The word for None among hyper-parameters, as TOML has none; elsewhere a key without a value is left out."""
+_OF_HYPER = ("hyper", "tune", "chosen")
+"""Tables with values of hyper-parameters."""
 
 
 class Common(BaseModel):
@@ -112,6 +117,12 @@ class Comparison(Common):
         chosen = tuple(key for key, value in self.chosen.get(word, {}).items() if hyper.get(key) == value)
         return Spec(**self.shared() | own | {"hyper": hyper, "chosen": chosen} | other).resolved()
 
+    def resolved(self) -> Self:
+        """Return the same with every default filled in, each method's hyper-parameters in a table of its own."""
+        specs = {word: self.spec_of(word, self.seeds[0]) for word in self.methods}
+        shared = next(iter(specs.values())).model_dump(include=set(Common.model_fields))
+        return self.model_copy(update=shared | {"hyper": {word: spec.hyper for word, spec in specs.items()}})
+
     def with_baselines(self) -> Self:
         """The same with the methods that every table has, in front, where they are missing and not declined."""
         there = [method_in(word) for word in self.methods]
@@ -192,18 +203,36 @@ def read_comparison(words: list[str], base: dict[str, Any] | None = None) -> Com
     return spec
 
 
-def shown(spec: BaseModel) -> str:
-    """A specification as a TOML file, with every default in it."""
-    plain = spec.model_dump(mode="json")
-    tables = {key: value for key, value in plain.items() if isinstance(value, dict)}
-    lines = [_line(key, value) for key, value in plain.items() if key not in tables]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *(_line(key, value) for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+def shown(spec: Common) -> str:
+    """Return a specification as a TOML file with every default; keys without a value are named in comments."""
+    plain = spec.model_dump()
+    plain |= {table: _replace(plain[table], None, NONE) for table in _OF_HYPER if table in plain}
+    unset = [f"# {key} is not set\n" for key in _unset(plain)]
+    return "".join([*unset, tomli_w.dumps(_without_none(plain))])
 
 
-def _line(key: str, value: Any) -> str:
-    return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+def _unset(table: Mapping[str, Any], place: str = "") -> Iterator[str]:
+    """Yield the keys of a table, and of tables in it, that have no value."""
+    for key, value in table.items():
+        if value is None:
+            yield place + key
+        elif isinstance(value, dict):
+            yield from _unset(value, f"{place}{key}.")
+
+
+def _replace(value: Any, old: Any, new: Any) -> Any:
+    """Return the same with another value for one, in tables and lists too."""
+    if isinstance(value, dict):
+        return {key: _replace(each, old, new) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_replace(each, old, new) for each in value]
+    return new if value == old else value
+
+
+def _without_none(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_none(each) for key, each in value.items() if each is not None}
 
 
 def gathered(words: list[str], kind: type[Common], base: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -216,6 +245,8 @@ def gathered(words: list[str], kind: type[Common], base: dict[str, Any] | None =
     for table in tables:
         given.setdefault(table, {})
         require(isinstance(given[table], dict), f"{table}: must be a table, got {given[table]!r}.")
+        if table in _OF_HYPER:
+            given[table] = _replace(given[table], NONE, None)
     for method in methods.NAMES:
         own = given["hyper"].get(method, {})
         require(isinstance(own, dict), f"hyper.{method}: must be a table, got {own!r}.")
@@ -255,7 +286,7 @@ def _require_hyper(key: str, given: dict[str, Any], kind: type[Common]) -> None:
 def read_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file, or a sentence."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as problem:

@@ -14,21 +14,14 @@ import torch
 from fedtailor import keyed, methods
 from fedtailor.data.dataset import Units
 from fedtailor.data.npz import read_npz
+from fedtailor.disk import disk_trouble, replace_folder, write_bytes
 from fedtailor.engines.base import Setting, alone, memory_of, offered
 from fedtailor.engines.memory import Memory
 from fedtailor.errors import InputError, nearest, require
 from fedtailor.run import build
 from fedtailor.run.checkpoint import Checkpoints
 from fedtailor.run.described import listed_units, require_same_data, units_of
-from fedtailor.run.files import (
-    disk_trouble,
-    new_folder,
-    read_json,
-    read_tensors,
-    write_bytes,
-    write_json,
-    write_tensors,
-)
+from fedtailor.run.files import read_json, read_tensors, write_json, write_tensors
 from fedtailor.run.personal import Personal, tailored
 from fedtailor.run.record import FORMAT, OWN_MODEL, Folder, spec_in
 from fedtailor.run.spec import Spec
@@ -141,7 +134,7 @@ def _require_empty(to: Path) -> None:
 
 
 def _write(made: Personal, spec: Spec, out: Path, to: Path) -> None:
-    with disk_trouble(to, "nothing of the model is left there."), new_folder(to.resolve()) as fresh:
+    with disk_trouble(to, "nothing of the model is left there."), replace_folder(to.resolve()) as fresh:
         if (out / OWN_MODEL).exists():
             write_bytes(fresh / OWN_MODEL, (out / OWN_MODEL).read_bytes())
         write_tensors(fresh / "model.safetensors", dict(made.module().state_dict()))

@@ -7,7 +7,6 @@ clients reach after personalising. What was chosen is written as a comparison, r
 
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -17,16 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from rich.table import Column, Table
 
+from fedtailor.disk import write_bytes
 from fedtailor.engines import Party
 from fedtailor.errors import DivergedError, InputError, nearest, require
 from fedtailor.run import build
 from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
 from fedtailor.run.compare import start_or_resume
-from fedtailor.run.files import read_json, write_bytes, write_json
+from fedtailor.run.files import read_json, write_json
 from fedtailor.run.record import Folder
 from fedtailor.run.session import FirstModels, Listener
-from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, value_of
+from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, shown, value_of
 from fedtailor.run.summary import last_looks
 
 Point = dict[str, Any]
@@ -123,20 +123,13 @@ def winner_of(trials: list[Trial]) -> Trial:
 
 
 def chosen_file(comparison: Comparison, trials: list[Trial]) -> str:
-    """The comparison with what was chosen, as a TOML file; what every trial reached stands beside it."""
-    left_out = {"hyper", "chosen", "tune", "trials", "tune_seed", "data_options"}
-    plain = comparison.model_dump(mode="json", exclude=left_out)
-    lines = [f"{key} = {json.dumps(value)}" for key, value in plain.items() if value is not None]
-    lines += ["", "[data_options]", *_lines(comparison.data_options)]
-    lines += ["", "[hyper]", *_lines({k: v for k, v in comparison.hyper.items() if not isinstance(v, dict)})]
-    for word in comparison.methods:
-        own = [trial for trial in trials if trial.word == word]
-        given = {**comparison.hyper.get(method_in(word), {}), **comparison.hyper.get(word, {})}
-        reached = ", ".join(_said(trial) for trial in own)
-        lines += ["", f"# validation clients reached {reached}", f"[hyper.{json.dumps(word)}]"]
-        point = winner_of(own).point
-        lines += [*_lines(given | point), f"[chosen.{json.dumps(word)}]", *_lines(point)]
-    return "\n".join(lines) + "\n"
+    """Return the comparison with what was chosen, as a TOML file that begins with what every trial reached."""
+    own = {word: [trial for trial in trials if trial.word == word] for word in comparison.methods}
+    points = {word: winner_of(tried).point for word, tried in own.items()}
+    hyper = {word: comparison.hyper.get(word, {}) | point for word, point in points.items()}
+    chosen = comparison.model_copy(update={"hyper": comparison.hyper | hyper, "chosen": points})
+    reached = [f"# {word}: validation clients reached {', '.join(map(_said, tried))}\n" for word, tried in own.items()]
+    return "".join(reached) + shown(chosen)
 
 
 def table(trials: list[Trial]) -> Table:
@@ -237,7 +230,3 @@ def _at(trial: Trial) -> str:
 def _listed(trial: Trial) -> dict[str, Any]:
     figure = None if _failed(trial) else trial.figure
     return {"method": trial.word, "point": trial.point, "validation": figure, "run": str(trial.place.name)}
-
-
-def _lines(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {json.dumps(value)}" for key, value in table.items() if value is not None]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import ImageFont
-from sklearn.datasets import load_digits
 
+from fedtailor.data import load_digits
 from fedtailor.data.holders import Array
 from fedtailor.data.server import faces
 from fedtailor.data.server.rendered import EMNIST_FILL, both_cases, rendered
@@ -154,15 +154,13 @@ def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
 
 
 def test_rendered_digits_are_like_handwritten_ones_only_as_they_are() -> None:
-    real = load_digits()  # white on black, 8 x 8
+    real, truth = load_digits()  # white on black, 8 x 8
     x, y = rendered(LETTERS["mnist"], side=8, fill=EMNIST_FILL)
 
     def likeness(images: Array) -> float:
         means = np.stack([images[y == label].mean(0).ravel() for label in range(10)])
         means -= means.mean(1, keepdims=True)
-        return float(
-            (np.argmax(real.data @ (means / np.linalg.norm(means, axis=1)[:, None]).T, 1) == real.target).mean()
-        )
+        return float((np.argmax(real @ (means / np.linalg.norm(means, axis=1)[:, None]).T, 1) == truth).mean())
 
     others = (255 - x, x[..., ::-1], x[:, :, ::-1], x.swapaxes(2, 3))
     assert likeness(x) > 0.5

@@ -25,7 +25,7 @@ def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) 
         with pytest.raises(InputError, match="there is no such data set"):
             opened("toy")
         toy(name="other")
-        assert left_behind(place) == [".toy.building", ".toy.lock", "other"]
+        assert left_behind(place) == [".toy.lock", ".toy.new", "other"]
 
     assert build("toy", nested(), {}, MADE).rows == 3
     assert left_behind(place) == ["other", "toy"]
@@ -68,7 +68,7 @@ for attempt in range(40):
     time.sleep(random.uniform(0, 0.15))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    found["begun"] += ".toy.building" in left_behind(place)
+    found["begun"] += ".toy.new" in left_behind(place)
     try:
         stored = opened("toy")
     except InputError as problem:

@@ -1,6 +1,5 @@
 """What all readers share: opening files that may be foreign, in pieces, and refusing bad ones with a sentence."""
 
-import importlib
 import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -32,15 +31,6 @@ def reading(path: object, kind: str) -> Iterator[None]:
     except Exception as problem:
         reason = next(iter(str(problem).strip().splitlines()), "") or type(problem).__name__
         raise InputError(f"'{path}' cannot be read as {kind}: {reason.rstrip('.')}.") from problem
-
-
-def extra(module: str, name: str, user: str) -> Any:
-    """A module of an optional extra, or a sentence that says how to get it."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        raise InputError(f"{user} needs the package {package}: pip install 'fedtailor[{name}]'.") from None
 
 
 def smallest(highest: int) -> type[np.integer[Any]]:

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
-from fedtailor.data.readers.files import checked_labels, extra, in_pieces, reading, rows_at_once
-from fedtailor.errors import InputError, require
+from fedtailor.data.readers.files import checked_labels, in_pieces, reading, rows_at_once
+from fedtailor.errors import InputError, import_extra, require
 
 ENDINGS = {".png", ".jpg", ".jpeg"}
 MODES = {1: "L", 3: "RGB"}
@@ -62,7 +62,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _image(path: Path, channels: int) -> Array:
-    pillow = extra("PIL.Image", "images", "Reading images")
+    pillow = import_extra("PIL.Image", "images", "Reading images")
     with reading(path, "an image"), pillow.open(path) as opened:
         pixels = np.asarray(opened.convert(MODES[channels]))
     return pixels[None] if channels == 1 else np.moveaxis(pixels, -1, 0)

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
-from fedtailor.data.readers.files import extra, in_pieces, reading
-from fedtailor.errors import is_number, require
+from fedtailor.data.readers.files import in_pieces, reading
+from fedtailor.errors import import_extra, is_number, require
 
 
 def parquet(
@@ -26,7 +26,7 @@ def parquet(
     in RAM at a time: that many rows' clients are collected in one pass over the row groups that have any of them. In a
     file sorted by client that is the whole file once; in one where clients are scattered, once for every `held` rows.
     """
-    arrow = extra("pyarrow.parquet", "parquet", "Reading Parquet files")
+    arrow = import_extra("pyarrow.parquet", "parquet", "Reading Parquet files")
     require(is_number(held, whole=True) and held >= 1, f"'{path}': held must be at least 1 row, got {held!r}.")
     inputs = (x,) if isinstance(x, str) else tuple(x)
     with reading(path, "a Parquet file"), Path(path).open("rb") as opened:
@@ -83,7 +83,7 @@ def _columns(path: str | Path, table: Any, inputs: Sequence[str], y: str, others
 
 def _numbers(path: str | Path, name: str, column: Any) -> Array:
     """A column of numbers, or of equally long lists of numbers, as an array."""
-    types = extra("pyarrow.types", "parquet", "Reading Parquet files")
+    types = import_extra("pyarrow.types", "parquet", "Reading Parquet files")
     shape = [len(column)]
     while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
         require(column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has.")

@@ -6,8 +6,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from fedtailor.data.readers.files import extra, reading
-from fedtailor.errors import InputError, require
+from fedtailor.data.readers.files import reading
+from fedtailor.errors import InputError, import_extra, require
 
 Ink = Callable[[str, int, float], Any]
 """(character, pixels of an em, pixels of the pen) -> a grey Pillow image, white where ink is, cropped to it."""
@@ -31,7 +31,7 @@ def face(font: str) -> Ink:
 
 def pillow(part: str) -> Any:
     """A module of Pillow, or a sentence that says how to get it."""
-    return extra(f"PIL.{part}", "render", "Rendering characters")
+    return import_extra(f"PIL.{part}", "render", "Rendering characters")
 
 
 def _strokes(style: str, character: str, em: int, pen: float) -> Any:
@@ -50,7 +50,7 @@ def _strokes(style: str, character: str, em: int, pen: float) -> Any:
 
 @lru_cache(maxsize=len(STYLES))
 def _glyphs(style: str) -> dict[str, Any]:
-    fonts = extra("HersheyFonts", "render", f"The style {style}").HersheyFonts()
+    fonts = import_extra("HersheyFonts", "render", f"The style {style}").HersheyFonts()
     fonts.load_default_font(style)
     return dict(fonts.all_glyphs)
 

@@ -77,7 +77,7 @@ def _femnist(path: Path) -> Iterator[Block]:
 def _writers(path: Path) -> Iterator[Block]:
     if path.suffix == ".npz":
         yield from prepared.femnist(path)
-    elif path.is_file() or (path / "fed_emnist_train.h5").exists():
+    elif (path / "fed_emnist_train.h5").exists():
         yield from tff.fed_emnist(path)
     elif not (path / "train").is_dir() and (files := sorted(path.glob("femnist*.npz"))):
         for file in files:
@@ -168,7 +168,7 @@ PICTURES: dict[str, Known] = {
     "femnist": Known(
         about="FEMNIST: handwritten characters by writer, 28 x 28, dark on white",
         wanted=(
-            "LEAF's folder with train/ and test/, fed_emnist.tar.bz2 or its folder, emnist_all.sqlite, "
+            "LEAF's folder with train/ and test/, fed_emnist.tar.bz2 or its folder, "
             "or femnist*.npz files (or their folder)"
         ),
         read=_femnist,

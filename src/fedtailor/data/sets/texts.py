@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtailor.data.blocks import Block
 from fedtailor.data.holders import Array
-from fedtailor.data.readers import leaf, plays, prepared, text, tff
+from fedtailor.data.readers import leaf, prepared, text, tff
 from fedtailor.data.readers.text import Encoder, Vocabulary
 from fedtailor.data.sets.known import Known, Remote, tokens
 from fedtailor.data.sets.pictures import TFF
@@ -25,13 +25,11 @@ def _speeches(encode: Encoder, path: Path) -> Iterator[Block]:
     """Shakespeare from any of its files."""
     if path.suffix == ".npz":
         return prepared.shakespeare_roles(path, encode)
-    if path.suffix == ".sqlite" or (path / "shakespeare_train.h5").exists():
+    if (path / "shakespeare_train.h5").exists():
         return tff.shakespeare(path, encode)
-    if path.is_dir():
-        found = sorted(path.glob("shakespeare*.npz"))
-        require(bool(found), f"'{path}' must hold shakespeare_train.h5 or a shakespeare*.npz file, but has neither.")
-        return prepared.shakespeare_roles(found[0], encode)
-    return plays.shakespeare(path, encode)
+    found = sorted(path.glob("shakespeare*.npz"))
+    require(bool(found), f"'{path}' must hold shakespeare_train.h5 or a shakespeare*.npz file, but has neither.")
+    return prepared.shakespeare_roles(found[0], encode)
 
 
 def _windows(path: Path) -> Iterator[Block]:
@@ -42,8 +40,7 @@ def _windows(path: Path) -> Iterator[Block]:
 
 
 def _stackoverflow(path: Path) -> Iterator[Block]:
-    folder = path if path.is_dir() else path.parent
-    known = _words(folder, "stackoverflow.word_count", partial(tff.stackoverflow, path))
+    known = _words(path, "stackoverflow.word_count", partial(tff.stackoverflow, path))
     return tff.stackoverflow(path, partial(text.encode_words, known=known))
 
 
@@ -77,10 +74,7 @@ def _kept(held: list[str], sentences: Sequence[str]) -> dict[str, Array]:
     return {"x": np.zeros(len(sentences), np.uint8), "y": np.zeros(len(sentences), np.uint8)}
 
 
-SPEECHES = (
-    "shakespeare.tar.bz2 or its folder, shakespeare.sqlite, a shakespeare_roles.npz, or the Complete Works in one text "
-    "(the older edition of Project Gutenberg's 100)"
-)
+SPEECHES = "shakespeare.tar.bz2 or its folder, or a shakespeare_roles.npz"
 TEXTS: dict[str, Known] = {
     "shakespeare": Known(
         about="Shakespeare by role: what character comes next, at each of 80 places",
@@ -103,7 +97,7 @@ TEXTS: dict[str, Known] = {
     ),
     "stackoverflow": Known(
         about="StackOverflow by user: what word comes next, at each of 20 places",
-        wanted="the folder of stackoverflow.tar.bz2 with stackoverflow.word_count beside, or stackoverflow.sqlite",
+        wanted="the folder of stackoverflow.tar.bz2 with stackoverflow.word_count beside",
         read=_stackoverflow,
         attributes=tokens(WORDS + 4, [WORDS + 1, WORDS + 2, WORDS + 3]),
         remotes=(

@@ -1,6 +1,5 @@
 """Archives as folders, for readers that take folders: unpacked where there is room for data, and removed afterwards."""
 
-import lzma
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +9,7 @@ from fedtailor.data.readers.files import reading
 from fedtailor.data.store.files import scratch
 from fedtailor.place import folder
 
-ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".lzma")
+ENDINGS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 @contextmanager
@@ -33,10 +32,7 @@ def unpacked(name: str, paths: list[Path]) -> Iterator[Path]:
 
 
 def _unpack(path: Path, place: Path) -> None:
-    if str(path).endswith(".lzma"):
-        with lzma.open(path) as packed, (place / path.stem).open("wb") as plain:
-            shutil.copyfileobj(packed, plain, 1 << 20)
-    elif str(path).endswith(ENDINGS):
+    if str(path).endswith(ENDINGS):
         shutil.unpack_archive(path, place, filter=None if path.suffix == ".zip" else "data")
     else:
         (place / path.name).symlink_to(path.resolve())

@@ -38,7 +38,7 @@ def build(
             for block in blocks:
                 columns.add(block)
             manifest = columns.done(attributes, made_from)
-        with files.disk_trouble(name, folder.parent):
+        with files.trouble(name, folder.parent):
             files.write(fresh / MANIFEST, manifest.written())
     return opened(name)
 

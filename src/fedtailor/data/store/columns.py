@@ -78,7 +78,7 @@ class Columns:
         require(bool(self._sizes), f"{self._name}: a store must hold examples, but no block came.")
         if self._filled:
             self._flush()
-        with files.disk_trouble(self._name, self._folder.parent):
+        with files.trouble(self._name, self._folder.parent):
             self._wait()
             written = {what: writer.done() for what, writer in self._writers.items()}
             offsets, ids = self._write_offsets(), self._write_ids()
@@ -107,7 +107,7 @@ class Columns:
         self._buffers, self._spare = (
             {what: np.empty((self._room, *shape), dtype) for what, (dtype, shape) in layout.items()} for _ in range(2)
         )
-        with files.disk_trouble(self._name, self._folder.parent):
+        with files.trouble(self._name, self._folder.parent):
             self._writers = {what: Writer(self._folder / f"column-{what}.bin") for what in columns}
 
     def _length(self, client: str, columns: dict[str, Array]) -> int:
@@ -139,7 +139,7 @@ class Columns:
             if buffer.dtype.kind == "f":
                 self._require_finite(what, buffer[: self._filled])
             self._bytes += buffer[: self._filled].nbytes
-        with files.disk_trouble(self._name, self._folder.parent):
+        with files.trouble(self._name, self._folder.parent):
             self._wait()
         self._written = self._writing.submit(self._write, self._buffers, self._filled)
         self._buffers, self._spare = self._spare, self._buffers

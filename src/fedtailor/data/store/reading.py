@@ -14,6 +14,7 @@ from fedtailor.data.store import files
 from fedtailor.data.store.files import File, MadeFrom
 from fedtailor.data.store.manifest import MANIFEST, again, damaged, read_manifest
 from fedtailor.data.store.runs import runs
+from fedtailor.disk import discard
 from fedtailor.errors import InputError, require
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -86,8 +87,8 @@ def remove(name: str) -> None:
     """Removes a store and its scenarios, if it is there; whoever has it open keeps it as long as they do."""
     path = located(name)
     if path.exists():
-        with files.alone(name, path), files.disk_trouble(name, path):
-            files.discard(path)
+        with files.alone(name, path), files.trouble(name, path):
+            discard(path)
 
 
 def located(name: str) -> Path:

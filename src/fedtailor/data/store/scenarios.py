@@ -48,7 +48,7 @@ def scenario(stored: Stored, options: dict[str, Any], make: Callable[[], Scenari
 def _save(name: str, folder: Path, made: Scenario, about: str) -> None:
     as_split = {what: _first_like(made.splits, split) for what, split in made.splits.items()}
     contents = {**json.loads(about), "splits": as_split, "arrays": list(made.arrays)}
-    with files.new_folder(name, folder, wait=True) as fresh, files.disk_trouble(name, folder):
+    with files.new_folder(name, folder, wait=True) as fresh, files.trouble(name, folder):
         for what in set(as_split.values()):
             for part, array in _parts(compact(made.splits[what])).items():
                 _write_array(fresh / f"split-{what}-{part}.npy", array)

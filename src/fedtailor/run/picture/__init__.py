@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtailor.data import FederatedDataset, load
 from fedtailor.data.picture import Figures, Labels, figures, label_table
-from fedtailor.run.files import write_bytes
+from fedtailor.disk import write_bytes
 from fedtailor.run.picture.page import page
 from fedtailor.run.picture.terminal import drawn
 from fedtailor.run.picture.words import said, sentences, summary

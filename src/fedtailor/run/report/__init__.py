@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtailor.run.files import write_bytes
+from fedtailor.disk import write_bytes
 from fedtailor.run.report.grouping import lines_of
 from fedtailor.run.report.page import page
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedtailor.run.files import write_bytes
+from fedtailor.disk import write_bytes
 from fedtailor.run.record import Folder
 from fedtailor.run.spec import Comparison
 from fedtailor.run.study.planning import TUNED, Asked, Chosen, Planned, tuning_of

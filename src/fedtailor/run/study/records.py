@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.disk import write_bytes
 from fedtailor.run.compare import HOW_COMPUTED
-from fedtailor.run.files import read_json, write_bytes
+from fedtailor.run.files import read_json
 from fedtailor.run.metrics import first_reaching, rise_time, rolling
 from fedtailor.run.record import Folder
 from fedtailor.run.study.planning import TUNED, Asked

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedtailor.disk import write_bytes
 from fedtailor.errors import InputError, nearest, require
-from fedtailor.run.files import write_bytes
 from fedtailor.run.study.figures import drawings
 from fedtailor.run.study.places import writable
 from fedtailor.run.study.planning import Asked
