@@ -132,8 +132,7 @@ def test_equal_budgets_are_equal_in_what_is_asked_for() -> None:
     rounds = {}
     for budget in ("rounds", "gradients", "bytes"):
         comparison = read_comparison([*words, f"budget={budget}", "seeds=0,1"])
-        data = load(comparison.specs()[0])
-        specs, said = budgeted(comparison, comparison.specs(), data)
+        specs, said = budgeted(comparison, comparison.specs())
         rounds[budget] = [spec.rounds for spec in specs if spec.seed == 1]
         assert rounds[budget] == [spec.rounds for spec in specs if spec.seed == 0]
         assert all(spec.evaluate_every == max(1, spec.rounds // 10) for spec in specs)

@@ -81,7 +81,7 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
     out, trials = tuned
     assert len(trials) == 6
     for trial in trials:
-        record = json.loads((trial.place / "record.json").read_text())
+        record = json.loads((trial.run.place / "record.json").read_text())
         assert record["spec"]["scored"] == "validation"
         assert record["spec"]["seed"] == 100
         assert list(record["scores"]) == ["validation"]
@@ -100,7 +100,7 @@ def test_the_chosen_point_is_the_best_on_validation_clients(tuned: tuple[Path, l
     assert chosen.data_options == {"clients": 12}
     for word in chosen.methods:
         own = [trial for trial in trials if trial.word == word]
-        records = [json.loads((trial.place / "record.json").read_text()) for trial in own]
+        records = [json.loads((trial.run.place / "record.json").read_text()) for trial in own]
         last = [record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"] for record in records]
         assert [trial.figure for trial in own] == last  # one look in the last fifth of five rounds
         assert chosen.hyper[word]["lr"] == own[last.index(max(last))].point["lr"]
@@ -117,17 +117,15 @@ def test_a_trials_figure_is_the_mean_of_its_last_looks() -> None:
     assert validated(record) == (18 + 20) / 2
 
 
-@pytest.mark.parametrize("abreast", [1, 8])
-def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path, abreast: int) -> None:
-    comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1", f"abreast={abreast}")
+def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path) -> None:
+    comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
     asked = iter([False] * 7 + [True] * 100)
     stopped = tune(comparison, tmp_path, stop=lambda: next(asked))
-    assert [trial.figure is None for trial in stopped] == [abreast > 1, True, True, True, True, True]
+    assert [trial.figure is None for trial in stopped] == [False, True, True, True, True, True]
     assert not (tmp_path / "chosen.toml").exists()
     done = tune(comparison, tmp_path)
     assert [trial.figure for trial in done] == [trial.figure for trial in tuned[1]]
-    chosen = (tmp_path / "chosen.toml").read_text().replace(f"abreast = {abreast}", "abreast = 8")
-    assert chosen == (tuned[0] / "chosen.toml").read_text()
+    assert (tmp_path / "chosen.toml").read_text() == (tuned[0] / "chosen.toml").read_text()
 
 
 def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -138,8 +136,8 @@ def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
         trial._replace(figure=float(trial.point["tune_steps"] is None)) for trial in trials_of(comparison, tmp_path)
     ]
     for trial in trials:
-        trial.place.mkdir(parents=True)
-        (trial.place / "record.json").write_text('{"metric": {"higher_is_better": true}}')
+        trial.run.place.mkdir(parents=True)
+        (trial.run.place / "record.json").write_text('{"metric": {"higher_is_better": true}}')
     text = chosen_file(comparison, trials)
     assert "# per-fedavg@fo: validation clients reached 1.0000 (tune_steps=None lr=0.1), 0.0000 (tune_" in text
     (tmp_path / "chosen.toml").write_text(text)

@@ -1,16 +1,15 @@
 """The command that runs studies."""
 
-import shlex
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from fedtailor.cli.tables import table as listing
-from fedtailor.cli.telling import StudyTold, next_folder
+from fedtailor.cli.telling import StudyTold, Words, next_folder, words_of
 from fedtailor.errors import nearest, require
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def study(
         _list()
         return
     asked = _asked(words)
-    if asked.write:
+    if asked.own.get("write") == "true":
         _write(asked)
         return
     _run(asked)
@@ -59,46 +58,19 @@ COMMANDS = (study,)
 NEED_WORDS = ()
 
 
-class _Words(NamedTuple):
-    """The words of a command, sorted."""
-
-    name: str
-    own: dict[str, str]
-    rest: tuple[str, ...]
-    given: list[str]
-
-    @property
-    def write(self) -> bool:
-        return self.own.get("write") == "true"
-
-    @property
-    def out(self) -> Path | None:
-        return Path(self.own["out"]) if "out" in self.own else None
-
-    def number(self, key: str, kind: type[int] | type[float]) -> float | None:
-        """A positive number, or a sentence."""
-        if key not in self.own:
-            return None
-        try:
-            value = kind(self.own[key])
-        except ValueError:
-            value = kind(0)
-        require(value > 0, f"study: {key} must be a positive number, got {self.own[key]}.")
-        return value
-
-
 _OWN = ("scale", "parts", "jobs", "budget_s", "out", "write")
 
 
-def _asked(words: list[str]) -> _Words:
-    name, *rest = words
+def _asked(given: list[str]) -> Words:
+    """The words, checked as far as that can be done before the study is read."""
+    name, *rest = given
     require("=" not in name, f"study: the first word is a study's name, got '{name}'; `fedtailor study` lists them.")
     for word in rest:
         require("=" in word, f"study: '{word}' is not KEY=VALUE.")
-    own = dict(word.split("=", 1) for word in rest if word.split("=", 1)[0] in _OWN)
-    write = own.get("write", "false")
+    words = words_of("study", given, _OWN)
+    write = words.own.get("write", "false")
     require(write in ("true", "false"), f"study: write must be true or false, got {write}.")
-    return _Words(name, own, tuple(word for word in rest if word.split("=", 1)[0] not in _OWN), words)
+    return words
 
 
 def _list() -> None:
@@ -116,11 +88,11 @@ def _list() -> None:
     Console().print(listing(rows, "study", "parts", "records", "about"), highlight=False)
 
 
-def _write(words: _Words) -> None:
+def _write(words: Words) -> None:
     from fedtailor.run.study.places import study_named
     from fedtailor.run.study.written import keep, refresh
 
-    found = study_named(words.name)
+    found = study_named(words.rest[0])
     if words.out is None:
         refresh(found)
         print(f"Tables: {found.folder / 'README.md'}")
@@ -129,23 +101,24 @@ def _write(words: _Words) -> None:
         print(f"Record: {path}")
 
 
-def _run(words: _Words) -> None:
+def _run(words: Words) -> None:
     from fedtailor.run.study.places import study_named
     from fedtailor.run.study.planning import SCALES, Asked, plan
     from fedtailor.run.study.running import prepare, run
 
     scale = words.own.get("scale", "quick")
     require(scale in SCALES, f"study: there is no scale '{scale}'; {nearest(scale, SCALES)}")
-    asked = Asked(study_named(words.name), next(each for each in SCALES if each == scale), words.rest)
-    jobs, budget = int(words.number("jobs", int) or 1), words.number("budget_s", float)
+    name, *rest = words.rest
+    asked = Asked(study_named(name), next(each for each in SCALES if each == scale), tuple(rest))
+    jobs, budget = words.jobs, words.number("budget_s", float)
     until = None if budget is None else time.monotonic() + budget
     planned, left_out = plan(asked, tuple(filter(None, words.own.get("parts", "").split(","))))
-    out = words.out or next_folder(words.name)
+    out = words.out or next_folder(name)
     console = Console()
     with StudyTold(console, until) as told:
         for line in [*(each.note for each in planned), *left_out]:
             told.tell(line)
-        require(bool(planned), f"study {words.name}: no part can be run.")
+        require(bool(planned), f"study {name}: no part can be run.")
         ready = prepare(asked, planned, out)
         told.tell(_plan(ready, jobs))
         told.expect(ready)
@@ -168,9 +141,8 @@ def _plan(ready: "Ready", jobs: int) -> str:
     return f"{said}; about {minutes:.0f} minutes of an H200 that several jobs keep busy ({how}){more}."
 
 
-def _end(console: Console, asked: "Asked", ran: "list[Ran]", out: Path, words: _Words) -> None:
+def _end(console: Console, asked: "Asked", ran: "list[Ran]", out: Path, words: Words) -> None:
     """Tables and files of what has finished, and how to go on where something has not."""
-    from fedtailor.run.commands import program
     from fedtailor.run.study.tables import tables, title_of
     from fedtailor.run.study.written import write_part
 
@@ -182,9 +154,9 @@ def _end(console: Console, asked: "Asked", ran: "list[Ran]", out: Path, words: _
         where = f"Record: {out / part.name}.json, tables: {out / part.name}.md, figures: {out / 'figures'}"
         console.print(where, highlight=False, soft_wrap=True)
     if not all(each.finished for each in ran):
-        left = [word for word in words.given if not word.startswith("out=")]
-        again = f"{program()} {shlex.join(['study', *left, f'out={out}'])}"
-        console.print(f"Stopped and saved. Go on with: {again}", highlight=False, soft_wrap=True, markup=False)
+        console.print(
+            f"Stopped and saved. Go on with: {words.again(out)}", highlight=False, soft_wrap=True, markup=False
+        )
         raise typer.Exit(130)
 
 

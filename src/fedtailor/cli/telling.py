@@ -1,22 +1,25 @@
 """What commands that train share: telling how it goes, folders, and being run by several processes."""
 
 import os
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from fedtailor.errors import require
 
 if TYPE_CHECKING:
+    from fedtailor.run.executor import Event
     from fedtailor.run.spec import Comparison
     from fedtailor.run.study.running import Ready
-    from fedtailor.run.study.working import Event
 
 
 def on_all_ranks(command: Callable[..., None]) -> Callable[..., None]:
@@ -37,12 +40,21 @@ def _several() -> bool:
     return int(os.environ.get("WORLD_SIZE") or 1) > 1
 
 
+class Shown(NamedTuple):
+    """What a bar shows of a run."""
+
+    task: TaskID
+    cohort: int
+    news: str
+
+
 class Told:
-    """Shows how runs go: a bar on a terminal, two lines per run elsewhere. Ctrl-C asks to stop after the round."""
+    """Shows how runs go: a bar each on a terminal, two lines per run elsewhere. Ctrl-C asks to stop after the round."""
 
     def __init__(self, console: Console) -> None:
         self.console, self._asked, self._described = console, False, False
-        self._going: list[str] = []
+        self._bars: dict[Path, Shown] = {}
+        self._run = Path()  # the folder of the run that is told of
         self._first = ""
         columns = (
             TextColumn("{task.fields[name]}"),
@@ -52,7 +64,6 @@ class Told:
             TimeRemainingColumn(),
         )
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("", name="", news="", total=None)
 
     def __enter__(self) -> Self:
         self._before = {kind: signal.signal(kind, self._ask) for kind in (signal.SIGINT, signal.SIGTERM)}
@@ -90,6 +101,20 @@ class Told:
         """Whether somebody has."""
         return self._asked
 
+    def heard(self, event: "Event") -> None:
+        """Tell of one run among several."""
+        from fedtailor.run.record import Folder
+
+        self._run = event.run.place
+        if event.kind == "began":
+            self.began(Folder(self._run).record(), event.round)
+        elif event.kind == "round":
+            self.ended_round(event.entry)
+        elif event.kind == "finished":
+            self.finished(Folder(self._run).record())
+        else:
+            self._bar.remove_task(self._bars.pop(self._run).task)
+
     def began(self, record: Mapping[str, Any], done: int) -> None:
         """Says what is beginning, or going on."""
         if not self._described:
@@ -100,25 +125,23 @@ class Told:
             self.console.print(f"Note: {line}", highlight=False)
         going_on = f", going on after round {done}" if done else ""
         self.console.print(f"{_name(record)}: {record['spec']['rounds']} rounds{going_on}", highlight=False)
-        self._going.append(_name(record))
-        self._cohort, self._news = record["spec"]["cohort"], ""
-        name = self._going[0] if len(self._going) == 1 else f"{record['name']}, {len(self._going)} runs"
-        self._bar.reset(self._task, name=name, news="", total=record["spec"]["rounds"], completed=done)
+        rounds = record["spec"]["rounds"]
+        task = self._bar.add_task("", name=_name(record), news="", total=rounds, completed=done)
+        self._bars[self._run] = Shown(task, record["spec"]["cohort"], "")
 
     def ended_round(self, entry: Mapping[str, Any]) -> None:
         """Moves the bar."""
-        seen = next(iter((entry["scores"] or {}).values()), None)
-        if seen:
-            figures = {name: value for name, value in seen["after"].items() if value is not None}
-            self._news = " ".join(f"{name} {value:.3f}" for name, value in figures.items())
-        speed = f"{self._cohort / max(entry['seconds'], 1e-9):.0f} clients/s"
-        self._bar.update(self._task, completed=entry["round"], news=f"{self._news} {speed}")
+        task, cohort, news = self._bars[self._run]
+        news = seen_in(entry) or news
+        self._bars[self._run] = Shown(task, cohort, news)
+        speed = f"{cohort / max(entry['seconds'], 1e-9):.0f} clients/s"
+        self._bar.update(task, completed=entry["round"], news=f"{news} {speed}")
 
     def finished(self, record: Mapping[str, Any]) -> None:
         """Says so where there is no bar."""
         if not self.console.is_terminal:
             self.console.print(f"{_name(record)}: finished in {record['cost']['seconds']:.1f} s", highlight=False)
-        self._going = [name for name in self._going if name != _name(record)]
+        self._bar.remove_task(self._bars.pop(self._run).task)
 
 
 class StudyTold(Told):
@@ -126,7 +149,10 @@ class StudyTold(Told):
 
     def __init__(self, console: Console, until: float | None) -> None:
         super().__init__(console)
-        self._until, self._behind, self._ended, self._runs = until, dict[str, int](), 0, 0
+        self._until, self._ended, self._runs = until, 0, 0
+        self._behind: dict[Path, int] = {}
+        self._news: dict[Path, str] = {}
+        self._task = self._bar.add_task("", name="", news="", total=None)
 
     def asked_to_stop(self) -> bool:
         """Whether somebody has, or the time is up."""
@@ -139,18 +165,39 @@ class StudyTold(Told):
 
     def heard(self, event: "Event") -> None:
         """Says what has happened, and moves the bar."""
-        self._behind[event.run] = event.rounds if event.kind == "diverged" else event.round
+        from fedtailor.run.record import Folder
+
+        place = event.run.place
+        name = f"{event.run.scenario}: {place.name}"
+        rounds = event.run.spec.rounds
+        news = self._news.get(place, "")
         if event.kind == "began":
             going_on = f", going on after round {event.round}" if event.round else ""
-            self.tell(f"{event.run}: {event.rounds} rounds{going_on}")
-        elif event.kind == "finished" and not self.console.is_terminal:
-            self.tell(f"{event.run}: finished {event.news}")
+            self.tell(f"{name}: {rounds} rounds{going_on}")
+        elif event.kind == "round":
+            news = seen_in(event.entry) or news
+        elif event.kind == "finished":
+            news = f"in {Folder(place).record()['cost']['seconds']:.1f} s"
+            if not self.console.is_terminal:
+                self.tell(f"{name}: finished {news}")
         elif event.kind == "diverged":
-            self.tell(f"{event.run}: diverged: {event.news}")
+            news = Folder(place).record()["problem"]
+            self.tell(f"{name}: diverged: {news}")
+        self._news[place] = news
+        self._behind[place] = rounds if event.kind == "diverged" else event.round
         self._ended += event.kind in ("finished", "diverged")
         done = sum(self._behind.values())
-        name = f"{self._ended} of {self._runs} runs"
-        self._bar.update(self._task, completed=done, name=name, news=f"{event.run} {event.news}")
+        ended = f"{self._ended} of {self._runs} runs"
+        self._bar.update(self._task, completed=done, name=ended, news=f"{name} {news}")
+
+
+def seen_in(entry: Mapping[str, Any]) -> str:
+    """Return the figures of the first group that was looked at after a round; "" if none was."""
+    seen = next(iter((entry["scores"] or {}).values()), None)
+    if seen is None:
+        return ""
+    figures = {name: value for name, value in seen["after"].items() if value is not None}
+    return " ".join(f"{name} {value:.3f}" for name, value in figures.items())
 
 
 def _name(record: Mapping[str, Any]) -> str:
@@ -171,10 +218,48 @@ def added(asked: "Comparison", made: "Comparison") -> str:
     return f"Added {' and '.join(more)}, which every table has; baselines=false leaves them out." if more else ""
 
 
-def without_out(words: list[str]) -> tuple[list[str], Path | None]:
-    """The words but for out=DIR, and that folder."""
-    out = [word.removeprefix("out=") for word in words if word.startswith("out=")]
-    return [word for word in words if not word.startswith("out=")], Path(out[-1]) if out else None
+class Words(NamedTuple):
+    """The words of a command: its own KEY=VALUE, and the rest, which are those of what it runs."""
+
+    command: str
+    given: list[str]
+    own: dict[str, str]
+    rest: list[str]
+
+    @property
+    def out(self) -> Path | None:
+        """The folder for what is made."""
+        return Path(self.own["out"]) if "out" in self.own else None
+
+    @property
+    def jobs(self) -> int:
+        """How many processes work."""
+        return int(self.number("jobs", int) or 1)
+
+    def number(self, key: str, kind: type[int] | type[float]) -> float | None:
+        """Return a positive number, or refuse what is none with a sentence."""
+        if key not in self.own:
+            return None
+        try:
+            value = kind(self.own[key])
+        except ValueError:
+            value = kind(0)
+        require(value > 0, f"{self.command}: {key} must be a positive number, got {self.own[key]}.")
+        return value
+
+    def again(self, out: Path) -> str:
+        """Return the command that goes on with what was stopped."""
+        from fedtailor.run.commands import program
+
+        words = [word for word in self.given if not word.startswith("out=")]
+        return f"{program()} {shlex.join([self.command, *words, f'out={out}'])}"
+
+
+def words_of(command: str, given: list[str] | None, own: Sequence[str]) -> Words:
+    """Tell a command's own KEY=VALUE words from the others."""
+    given = given or []
+    mine = [word for word in given if "=" in word and word.split("=", 1)[0] in own]
+    return Words(command, given, dict(word.split("=", 1) for word in mine), [w for w in given if w not in mine])
 
 
 def next_folder(data: str) -> Path:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedtailor.cli.telling import Told, added, next_folder, on_all_ranks, without_out
+from fedtailor.cli.telling import Told, added, next_folder, on_all_ranks, words_of
 
 Words = Annotated[list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)]
 Show = Annotated[bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")]
@@ -42,12 +42,12 @@ def run(words: Words = None, show: Show = False) -> None:
     from fedtailor.run.session import start
     from fedtailor.run.spec import read_spec, shown
 
-    rest, out = without_out(words or [])
-    spec = read_spec(rest)
+    asked = words_of("run", words, ("out",))
+    spec = read_spec(asked.rest)
     if show:
         print(shown(spec), end="")
         return
-    out = out or next_folder(spec.data)
+    out = asked.out or next_folder(spec.data)
     console = Console()
     with Told(console) as told:
         outcome = start(spec, out, (told,), told.asked_to_stop)
@@ -65,7 +65,8 @@ def compare(
 
     Keys are those of `fedtailor run`, with `seeds=0,1,2`, the default, for `seed`. A hyper-parameter alone is for every
     method that has it; `METHOD.KEY` is for one method. A method may come several times, told apart by a word behind an
-    @. The same command with the same `out` goes on where it was stopped.
+    @. `jobs=N` works in N processes, one thread each. The same command with the same `out` goes on where it was
+    stopped.
 
     local and fedavg are added if they are not named, unless `baselines=false`. `budget=gradients` or `budget=bytes`
     gives each method as many rounds as it can have for what `rounds` of fedavg cost.
@@ -80,23 +81,23 @@ def compare(
 
         fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo budget=gradients
     """
-    from fedtailor.run.commands import program
     from fedtailor.run.compare import compare as run_all
     from fedtailor.run.spec import read_comparison, shown
 
-    rest, out = without_out(words or [])
-    asked = read_comparison(rest)
+    given = words_of("compare", words, ("jobs", "out"))
+    asked = read_comparison(given.rest)
     comparison = asked.with_baselines()
     if show:
         print(shown(comparison.resolved()), end="")
         return
-    out = out or next_folder(comparison.data)
+    out = given.out or next_folder(comparison.data)
+    jobs = given.jobs
     console = Console()
     with Told(console) as told:
         told.tell_first(added(asked, comparison))
-        outcomes = run_all(comparison, out, (told,), told.asked_to_stop, told.tell)
-    again = f"{program()} {shlex.join(['compare', *rest, f'out={out}'])}"
-    _end(console, out, [each.record for each in outcomes], all(each.finished for each in outcomes), again)
+        outcomes = run_all(comparison, out, jobs, told.heard, told.asked_to_stop, told.tell)
+    finished = len(outcomes) == len(comparison.specs()) and all(each.finished for each in outcomes)
+    _end(console, out, [each.record for each in outcomes], finished, given.again(out))
 
 
 @on_all_ranks
@@ -133,7 +134,8 @@ def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], fini
 
     place = out / "report.html"
     with disk_trouble(place, f"the runs are saved, so mend that and run: fedtailor report {shlex.quote(str(out))}"):
-        write(records, place)
+        if records:
+            write(records, place)
     if not finished:
         console.print(f"Stopped and saved. Go on with: {again}", highlight=False, soft_wrap=True)
         raise typer.Exit(130)

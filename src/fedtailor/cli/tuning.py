@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedtailor.cli.telling import Told, added, next_folder, on_all_ranks, without_out
+from fedtailor.cli.telling import Told, added, next_folder, on_all_ranks, words_of
 
 
 @on_all_ranks
@@ -19,7 +19,8 @@ def tune(
 
     Keys are those of `fedtailor compare`; `tune.KEY=0.01,0.03,0.1` names values of a hyper-parameter to try for every
     method that has it, `tune.METHOD.KEY` for one, `tune.KEY=0.01..0.3` a range to draw from; `trials=4` says how many
-    for each method. In a file these are tables: [tune], [tune.METHOD]. The same command goes on where it was stopped.
+    for each method. In a file these are tables: [tune], [tune.METHOD]. `jobs=N` works in N processes, one thread each.
+    The same command goes on where it was stopped.
     `out/chosen.toml` is a comparison with what was chosen. As there, local and fedavg are added if they are not named.
 
     Examples:
@@ -35,18 +36,18 @@ def tune(
     from fedtailor.run.tuning import table
     from fedtailor.run.tuning import tune as run_all
 
-    rest, out = without_out(words or [])
-    asked = read_comparison(rest)
+    given = words_of("tune", words, ("jobs", "out"))
+    asked = read_comparison(given.rest)
     comparison = asked.with_baselines()
-    out = out or next_folder(f"tune-{comparison.data}")
+    jobs = given.jobs
+    out = given.out or next_folder(f"tune-{comparison.data}")
     console = Console()
     with Told(console) as told:
         told.tell_first(added(asked, comparison))
-        trials = run_all(comparison, out, (told,), told.asked_to_stop, told.tell)
+        trials = run_all(comparison, out, jobs, told.heard, told.asked_to_stop, told.tell)
     console.print(table(trials))
     if any(trial.figure is None for trial in trials):
-        again = f"{program()} {shlex.join(['tune', *rest, f'out={out}'])}"
-        console.print(f"Stopped. Go on with: {again}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"Stopped. Go on with: {given.again(out)}", soft_wrap=True, markup=False, highlight=False)
         raise typer.Exit(130)
     run_it = f"{program()} compare {shlex.quote(str(out / 'chosen.toml'))}"
     console.print(

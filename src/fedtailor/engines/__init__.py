@@ -18,7 +18,6 @@ from fedtailor.engines.measuring import Peak, chunk_that_fits
 from fedtailor.engines.memory import Memory
 from fedtailor.engines.one_by_one import OneByOne
 from fedtailor.engines.ranks import joined, started
-from fedtailor.engines.stacking import Member, Party
 from fedtailor.engines.tracing import Compile, compiled
 from fedtailor.engines.vectorised import Vectorised
 from fedtailor.errors import InputError, WorkError, is_number, nearest, require
@@ -29,7 +28,6 @@ __all__ = [
     "Engine",
     "Memory",
     "OneByOne",
-    "Party",
     "Scored",
     "Setting",
     "Trained",
@@ -38,7 +36,6 @@ __all__ = [
     "device_named",
     "make",
     "memory_of_all",
-    "party",
 ]
 
 NAMES = ("vectorised", "one_by_one")
@@ -99,8 +96,6 @@ def choices(engine: Engine) -> dict[str, Any]:
     """What an engine runs with, to make the same one again."""
     if isinstance(engine, Distributed):
         return {**choices(engine.inner), "engine": "distributed", "ranks": engine.ranks.world}
-    if isinstance(engine, Member):
-        return choices(engine.alone)
     if isinstance(engine, Vectorised):
         return {"engine": "vectorised", "chunk": engine.chunk, "compile": engine.compiled}
     return {"engine": "one_by_one", "chunk": None, "compile": False}
@@ -109,11 +104,6 @@ def choices(engine: Engine) -> dict[str, Any]:
 def memory_of_all(engine: Engine) -> Memory:
     """Every client's memory in one place, to be written down."""
     return engine.collected() if isinstance(engine, Distributed) else engine.memory
-
-
-def party(runs: int) -> Party:
-    """Where so many runs of one method get engines that work together."""
-    return Party(runs, make)
 
 
 class Trial(NamedTuple):

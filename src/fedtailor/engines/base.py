@@ -55,11 +55,6 @@ class Engine(Protocol):
 
     memory: Memory
 
-    @property
-    def abreast(self) -> int:
-        """How many runs share the engine's time."""
-        ...
-
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Sends the broadcast to the clients of a cohort, lets them work, and gathers their changes."""
         ...

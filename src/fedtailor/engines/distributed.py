@@ -49,8 +49,6 @@ class Status(NamedTuple):
 class Distributed:
     """Shares cohorts among ranks. On rank 0 it is used like any engine; the others `follow`."""
 
-    abreast = 1
-
     def __init__(self, setting: Setting, inner: Engine, ranks: Ranks) -> None:
         _require_device(setting, ranks)
         self.setting, self.inner, self.memory, self.ranks = setting, inner, setting.memory, ranks

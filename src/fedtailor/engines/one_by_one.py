@@ -12,8 +12,6 @@ from fedtailor.types import Gathered, Params, Result, State, Tree, Work
 class OneByOne:
     """Runs every client by itself. An error names the stage, the round and the client."""
 
-    abreast = 1
-
     def __init__(self, setting: Setting, notes: tuple[str, ...] = ()) -> None:
         self.setting, self.notes, self.memory = setting, notes, setting.memory
         self._clients, self._server = setting.clients(), setting.server()

@@ -6,7 +6,6 @@ are programs (see `programs`), and clients leave in a few lots, so that there ar
 GPU nothing in a round waits for the device: the host lays out the next steps while it works.
 """
 
-import copy
 import itertools
 import warnings
 from collections.abc import Callable, Iterator
@@ -50,8 +49,6 @@ class Vectorised:
     Steps are `static`, done by programs, if they are compiled or on a GPU and nothing else is said.
     """
 
-    abreast = 1
-
     def __init__(
         self,
         setting: Setting,
@@ -64,7 +61,7 @@ class Vectorised:
         self.compiled = compile
         self.chunk = chunk
         self._clients, self._server = setting.clients(), setting.server()
-        self.scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
+        self._scoring, self._trying = scoring(setting.task), scoring(setting.task, "adapt")
         self._static = static if static is not None else bool(compile) or setting.device.type == "cuda"
         on_cpu = setting.device.type == "cpu"
         self._one_by_one = on_cpu and static is None and sequential.is_better_alone(setting.task.training)
@@ -75,14 +72,6 @@ class Vectorised:
     def __getstate__(self) -> dict[str, Any]:
         """Without the programs, which do not pickle and are made again when they are needed."""
         return self.__dict__ | {"_programs": {}, "_traced": {}}
-
-    def sibling(self, setting: Setting) -> "Vectorised":
-        """An engine for another run on the same data, which it need not be given again."""
-        made = copy.copy(self)
-        made.setting, made.memory, made._programs, made._traced = setting, setting.memory, {}, {}
-        made.scoring, made._trying = scoring(setting.task), scoring(setting.task, "adapt")
-        made._served = partial(_through, setting.method.server)
-        return made
 
     def train(self, state: State, cohort: np.ndarray, number: int) -> Trained:
         """Trains the cohort chunk by chunk."""
@@ -125,7 +114,7 @@ class Vectorised:
         for chunk in slices(who, self.chunk):
             own = self._with_best(broadcast, fresh, offered, chunk)
             models = [self._work(work, broadcast, own, chunk, "personalise", 0) for work in works]
-            parts.append(Scored(*(self._work(self.scoring, (), params, chunk, "score", 0) for params in models)))
+            parts.append(Scored(*(self._work(self._scoring, (), params, chunk, "score", 0) for params in models)))
         return Scored(*trees.apply(lambda leaf: leaf.cpu(), tuple(trees.concat(parts)))) if parts else Scored({}, {})
 
     def _with_best(self, broadcast: Tree, fresh: Tree, offered: np.ndarray, who: np.ndarray) -> Tree:
@@ -149,26 +138,12 @@ class Vectorised:
 
     def _work(self, work: Work, given: Tree, own: Tree, who: np.ndarray, purpose: str, number: int) -> Tree:
         """What clients make of what they are given and have, with their own keys."""
-        return self.work(work, given, own, who, self.setting.keys(purpose, number, who), purpose, number)
-
-    def work(
-        self,
-        work: Work,
-        given: Tree,
-        own: Tree,
-        who: np.ndarray,
-        keys: Tensor,
-        what: str,
-        number: int,
-        at_server: bool = False,
-    ) -> Tree:
-        """What a stack of holders makes of what it is given and has, with these keys; the server is holder 0."""
-        site = self._server if at_server else self._clients
-        with telling(f"{self.setting.method.name}: {what} work", number, self._named(who)), _quiet():
+        keys = self.setting.keys(purpose, number, who)
+        with telling(f"{self.setting.method.name}: {purpose} work", number, self._named(who)), _quiet():
             carry = self._each(work.start, len(who))(given, own)
             for place, phase in enumerate(work.phases):
                 folded = torch.from_numpy(keyed.fold(keys.numpy(), place))
-                carry = self._phase(phase, given, carry, who, folded, site, self._bind(what))
+                carry = self._phase(phase, given, carry, who, folded, self._clients, self._bind(purpose))
             return self._each(work.finish, len(who))(given, carry)
 
     def _phase(

@@ -25,10 +25,11 @@ class Budgeted(NamedTuple):
     said: str
 
 
-def budgeted(comparison: Comparison, specs: Sequence[Spec], data: FederatedDataset) -> Budgeted:
+def budgeted(comparison: Comparison, specs: Sequence[Spec]) -> Budgeted:
     """The runs of a comparison with equal budgets."""
     if comparison.budget == "rounds":
         return Budgeted(list(specs), "")
+    data = build.dataset(specs[0])
     named = [word for word in comparison.methods if word.partition("@")[0] == REFERENCE]
     word = REFERENCE if REFERENCE in named or not named else named[0]
     reference = per_round(comparison.spec_of(word, comparison.seeds[0]), data)

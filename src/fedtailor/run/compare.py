@@ -1,64 +1,59 @@
 """Several methods and seeds on the same clients, cohorts and first weights: a folder of runs, one table, one report."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedtailor.engines import Party
-from fedtailor.errors import require
+from fedtailor import engines
+from fedtailor.errors import DivergedError, require
 from fedtailor.run import build
-from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
+from fedtailor.run.executor import Hear, Run, Stop, execute, refuse_other, status_of
 from fedtailor.run.record import Folder
-from fedtailor.run.session import FirstModels, Listener, Outcome, resume, start
+from fedtailor.run.session import Outcome
 from fedtailor.run.spec import Comparison, Spec
-
-HOW_COMPUTED = {"engine", "device", "chunk", "compile", "threads", "memory", "checkpoint_every", "log"}
-"""Keys that say how a run's figures are worked out, and not which they are."""
 
 
 def compare(
     comparison: Comparison,
     out: Path,
-    listeners: tuple[Listener, ...] = (),
-    stop: Callable[[], bool] = bool,
+    jobs: int = 1,
+    hear: Hear = bool,
+    stop: Stop = bool,
     tell: Callable[[str], object] = bool,
 ) -> list[Outcome]:
     """Runs what has not been run yet, after everything has been checked; ends early when asked to stop.
 
-    `tell` is told, in a line, how many rounds each method gets if these are not what all have equally many of.
+    `tell` is told, in a line, how many rounds each method gets if these are not what all have equally many of. Returns
+    the outcomes of the runs that have begun.
     """
     specs = comparison.specs()
     _refuse_foreign(out)
-    data = build.dataset(specs[0])
-    specs, said = budgeted(comparison, specs, data)
-    for spec in specs:
-        build.setting(spec, data)
-        refuse_other(spec, folder_of(out, spec))
+    specs, said = budgeted(comparison, specs)
+    runs = runs_of(specs, out)
+    check(runs)
     if said:
         tell(said)
-    outcomes: list[Outcome] = []
-    firsts: FirstModels = {}
-    for group in in_groups(specs, lambda spec: spec.label or spec.method, comparison.at_once()):
-        outcomes += abreast(
-            [partial(start_or_resume, spec, folder_of(out, spec), listeners, stop, firsts) for spec in group]
-        )
-        if not all(outcome.finished for outcome in outcomes):
-            break
-    return outcomes
+    execute(runs, jobs, hear, stop)
+    return [_outcome(run) for run in runs if status_of(run.place)]
 
 
-def start_or_resume(
-    spec: Spec,
-    place: Path,
-    listeners: tuple[Listener, ...],
-    stop: Callable[[], bool],
-    firsts: FirstModels,
-    party: Party | None,
-) -> Outcome:
-    """Starts a run, or goes on with it."""
-    again = (place, listeners, stop, firsts, party)
-    return resume(*again) if (place / "spec.json").exists() else start(spec, *again)
+def runs_of(specs: Sequence[Spec], out: Path, scenario: str = "") -> list[Run]:
+    """Return the runs of a comparison, each with its folder."""
+    return [Run(spec, folder_of(out, spec), scenario) for spec in specs]
+
+
+def check(runs: Sequence[Run], other: str = "a run with another specification") -> None:
+    """Refuse what cannot be run, before anything is; of the seeds of a method one stands for all."""
+    for run in runs:
+        refuse_other(run, other)
+    new = [run.spec for run in runs if not run.place.exists()]
+    different = {spec.model_copy(update={"seed": 0}).model_dump_json(): spec for spec in new}
+    if not different:
+        return
+    data = build.dataset(new[0])
+    for spec in different.values():
+        engines.device_named(spec.device)
+        build.setting(spec.model_copy(update={"device": "cpu"}), data)  # what fits is the same on every device
 
 
 def folder_of(out: Path, spec: Spec) -> Path:
@@ -77,14 +72,11 @@ def runs_in(out: Path) -> list[Path]:
     return found
 
 
-def refuse_other(spec: Spec, place: Path) -> None:
-    """Refuses a folder that holds a run of another specification; one that has ended may have been made elsewhere."""
-    if not (place / "spec.json").exists():
-        return
-    folder = Folder(place)
-    if (found := folder.spec()) != spec and folder.begun() and folder.record()["status"] in ("finished", "diverged"):
-        found = found.model_copy(update=spec.model_dump(include=HOW_COMPUTED))
-    require(found == spec, f"'{place}' holds a run with another specification; choose another folder with out=DIR.")
+def _outcome(run: Run) -> Outcome:
+    record = Folder(run.place).record()
+    if record["status"] == "diverged":
+        raise DivergedError(record["problem"])
+    return Outcome(record, record["status"] == "finished")
 
 
 def _refuse_foreign(out: Path) -> None:

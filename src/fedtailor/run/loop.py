@@ -66,7 +66,7 @@ def round_loop(
         before = outcome
         if looked_at(number) or not state.round.is_cuda:
             outcome.refuse_divergence()
-        yield Round(number, state, chosen, Cost(down, up, steps, (time.perf_counter() - began) / engine.abreast))
+        yield Round(number, state, chosen, Cost(down, up, steps, time.perf_counter() - began))
 
 
 def refuse_cohort(setting: Setting, cohort: int) -> None:

@@ -17,7 +17,6 @@ import torch
 from fedtailor import engines
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.disk import disk_trouble
-from fedtailor.engines import Party
 from fedtailor.engines.base import Engine, Setting
 from fedtailor.engines.compiling import Decision, decide
 from fedtailor.errors import require
@@ -70,16 +69,15 @@ def start(
     listeners: tuple[Listener, ...] = (),
     stop: Callable[[], bool] = bool,
     firsts: FirstModels | None = None,
-    party: Party | None = None,
 ) -> Outcome:
-    """Starts a run in a new folder. `stop` is asked after every round; a `party` is of runs that go side by side."""
+    """Starts a run in a new folder. `stop` is asked after every round."""
     folder = Folder(out)
     data = build.dataset(spec)
     build.setting(spec, data)
     hearing = (*logger(spec.log, folder.path), *listeners)
     with disk_trouble(folder.path, "nothing was begun, so mend that and run it again."):
         folder.create(spec)
-    return _go(spec, data, folder, hearing, stop, firsts, party)
+    return _go(spec, data, folder, hearing, stop, firsts)
 
 
 def resume(
@@ -87,14 +85,13 @@ def resume(
     listeners: tuple[Listener, ...] = (),
     stop: Callable[[], bool] = bool,
     firsts: FirstModels | None = None,
-    party: Party | None = None,
 ) -> Outcome:
     """Goes on with a run from its last whole checkpoint; a finished run is left as it is."""
     folder = Folder(out)
     spec = folder.spec()
     if folder.begun() and (record := folder.record())["status"] == "finished":
         return Outcome(record, True)
-    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop, firsts, party)
+    return _go(spec, build.dataset(spec), folder, (*logger(spec.log, folder.path), *listeners), stop, firsts)
 
 
 def _go(
@@ -104,7 +101,6 @@ def _go(
     listeners: tuple[Listener, ...],
     stop: Callable[[], bool],
     firsts: FirstModels | None,
-    party: Party | None,
 ) -> Outcome:
     again = f"what was saved before is whole, so mend that and go on with: {resume_command(folder.path)}"
     scratch = folder.path / "scratch"
@@ -112,7 +108,7 @@ def _go(
         shutil.rmtree(scratch, ignore_errors=True)
         try:
             setting = build.setting(spec, data, folder.path, scratch if spec.memory == "files" else None)
-            return _on(spec, data, setting, folder, listeners, stop, {} if firsts is None else firsts, party)
+            return _on(spec, data, setting, folder, listeners, stop, {} if firsts is None else firsts)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
@@ -125,13 +121,12 @@ def _on(
     listeners: tuple[Listener, ...],
     stop: Callable[[], bool],
     firsts: FirstModels,
-    party: Party | None,
 ) -> Outcome:
     """From the last checkpoint, or from the first round, to the end or until asked to stop."""
     earlier = folder.record() if folder.begun() else None
     if earlier:
         require_same_data(earlier, setting.data)
-    engine, choices = _engine(spec, setting, folder.path, earlier["choices"] if earlier else None, party)
+    engine, choices = _engine(spec, setting, folder.path, earlier["choices"] if earlier else None)
     checkpoints, state = Checkpoints(folder.path), setting.first_state()
     found = checkpoints.latest(state, setting.memory, setting.method.new_memory(state))
     if found is None and spec.seed not in firsts:
@@ -228,11 +223,7 @@ def _finish(
     scored = evaluate_fully(setting, engine, state, groups, spec.score)
     module = setting.task.module(state.params)
     write_tensors(folder.path / "model.safetensors", dict(module.state_dict()))
-    total = (
-        cost(folder)
-        | _personal(spec, setting, meter, groups)
-        | {"scoring_seconds": (time.perf_counter() - began) / engine.abreast}
-    )
+    total = cost(folder) | _personal(spec, setting, meter, groups) | {"scoring_seconds": time.perf_counter() - began}
     record = record | {
         "status": "finished",
         "rounds": rounds,
@@ -271,7 +262,7 @@ def _decision(spec: Spec, setting: Setting, earlier: Mapping[str, Any] | None) -
 
 
 def _engine(
-    spec: Spec, setting: Setting, home: Path, earlier: Mapping[str, Any] | None, party: Party | None
+    spec: Spec, setting: Setting, home: Path, earlier: Mapping[str, Any] | None
 ) -> tuple[Engine, dict[str, Any]]:
     """The engine, with choices made now or, if the run is resumed, made before and only honoured now."""
     threads = earlier["threads"] if earlier else spec.threads
@@ -281,8 +272,7 @@ def _engine(
     asked = earlier or {"engine": spec.engine, "chunk": spec.chunk, "compile": decision.compile}
     how = (asked["engine"], asked["chunk"], asked["compile"])
     together.begin(spec, home, how, setting.data)
-    together_with = party if asked["engine"] == "vectorised" else None
-    engine = together_with.engine(setting, *how[1:]) if together_with else engines.make(setting, *how)
+    engine = engines.make(setting, *how)
     now = engines.choices(engine)
     if earlier is None:
         said = [f"compiled: {decision.why}"] if decision.compile and spec.compile == "auto" else []

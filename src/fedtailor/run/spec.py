@@ -101,7 +101,6 @@ class Comparison(Common):
     seeds: tuple[Seed, ...] = Field(default=(0, 1, 2), min_length=1)
     hyper: dict[str, Any] = {}  # for all methods, or {method: {...}} for one
     chosen: dict[str, dict[str, Any]] = {}  # what `fedtailor tune` has chosen of these, for each method
-    abreast: Whole = 8  # runs of a method at a time, in one stack if they differ in floating numbers alone
     tune: dict[str, Any] = {}  # what `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}
     trials: Whole = 4  # how many of these for each method
     tune_seed: Seed = 100  # of these
@@ -128,10 +127,6 @@ class Comparison(Common):
         there = [method_in(word) for word in self.methods]
         missing = tuple(name for name in BASELINES if name not in there) if self.baselines else ()
         return self.model_copy(update={"methods": (*missing, *self.methods)})
-
-    def at_once(self) -> int:
-        """How many runs of a method go side by side; ranks that work together are led by one run at a time."""
-        return 1 if self.engine == "distributed" else self.abreast
 
     def shared(self) -> dict[str, Any]:
         """What all runs have in common."""

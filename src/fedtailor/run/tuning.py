@@ -9,7 +9,6 @@ import hashlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,16 +16,14 @@ import numpy as np
 from rich.table import Column, Table
 
 from fedtailor.disk import write_bytes
-from fedtailor.engines import Party
-from fedtailor.errors import DivergedError, InputError, nearest, require
+from fedtailor.errors import InputError, nearest, require
 from fedtailor.run import build
-from fedtailor.run.abreast import abreast, in_groups
 from fedtailor.run.budget import budgeted
-from fedtailor.run.compare import start_or_resume
+from fedtailor.run.compare import check
+from fedtailor.run.executor import Hear, Run, Stop, execute, status_of
 from fedtailor.run.files import read_json, write_json
 from fedtailor.run.record import Folder
-from fedtailor.run.session import FirstModels, Listener
-from fedtailor.run.spec import Comparison, Spec, hyper_names, method_in, shown, value_of
+from fedtailor.run.spec import Comparison, hyper_names, method_in, shown, value_of
 from fedtailor.run.summary import last_looks
 
 Point = dict[str, Any]
@@ -37,16 +34,16 @@ class Trial(NamedTuple):
 
     word: str
     point: Point
-    spec: Spec
-    place: Path
+    run: Run
     figure: float | None
 
 
 def tune(
     comparison: Comparison,
     out: Path,
-    listeners: tuple[Listener, ...] = (),
-    stop: Callable[[], bool] = bool,
+    jobs: int = 1,
+    hear: Hear = bool,
+    stop: Stop = bool,
     tell: Callable[[str], object] = bool,
 ) -> list[Trial]:
     """Runs the trials that have not been run, and writes what they were and, once all are there, what is chosen.
@@ -54,46 +51,45 @@ def tune(
     `tell` is told, in a line, how many rounds each method gets if these are not what all have equally many of.
     """
     trials = ready(comparison, out, tell)
-    firsts: FirstModels = {}
-    done: list[Trial] = []
-    for group in in_groups(trials, lambda trial: trial.word, comparison.at_once()):
-        found = abreast([partial(_run, trial, listeners, stop, firsts) for trial in group])
-        done += [trial._replace(figure=figure) for trial, figure in zip(group, found, strict=True)]
-        if any(figure is None for figure in found):
-            return [*done, *trials[len(done) :]]
-        write_trials(out, done)
-    write_bytes(out / "chosen.toml", chosen_file(comparison, done).encode())
-    return done
+    execute([trial.run for trial in trials], jobs, hear, stop)
+    return judged(comparison, trials, out)
 
 
-def ready(comparison: Comparison, out: Path, tell: Callable[[str], object] = bool) -> list[Trial]:
+def ready(comparison: Comparison, out: Path, tell: Callable[[str], object] = bool, scenario: str = "") -> list[Trial]:
     """The trials, none of them run, after everything has been checked, with the rounds that each can afford."""
-    trials = trials_of(comparison, out)
-    data = build.dataset(trials[0].spec)
+    trials = trials_of(comparison, out, scenario)
+    data = build.dataset(trials[0].run.spec)
     people = len(data.groups["validation"])
     require(
         people > 0, f"tune: data set '{data.name}' has no validation clients; give it some (validation_clients=0.1)."
     )
-    specs, said = budgeted(comparison, [trial.spec for trial in trials], data)
+    specs, said = budgeted(comparison, [trial.run.spec for trial in trials])
     if said:
         tell(said)
-    for spec in specs:
-        build.setting(spec, data)
-    return [trial._replace(spec=spec) for trial, spec in zip(trials, specs, strict=True)]
+    made = [trial._replace(run=trial.run._replace(spec=spec)) for trial, spec in zip(trials, specs, strict=True)]
+    check([trial.run for trial in made], "another trial")
+    return made
 
 
-def write_trials(out: Path, done: Iterable[Trial]) -> None:
-    """Writes down what has been tried, and what validation clients reached."""
-    write_json(out / "trials.json", [_listed(each) for each in done])
+def judged(comparison: Comparison, trials: Iterable[Trial], out: Path) -> list[Trial]:
+    """The trials with what they reached, which is written down, as is what they have chosen once all have ended."""
+    found = [trial._replace(figure=_figure(trial.run.place)) for trial in trials]
+    ended = [trial for trial in found if trial.figure is not None]
+    if ended:
+        write_json(out / "trials.json", [_listed(each) for each in ended])
+    if len(ended) == len(found):
+        write_bytes(out / "chosen.toml", chosen_file(comparison, found).encode())
+    return found
 
 
-def trials_of(comparison: Comparison, out: Path) -> list[Trial]:
+def trials_of(comparison: Comparison, out: Path, scenario: str = "") -> list[Trial]:
     """Every trial of every method, none of them run."""
     made = []
     for word in comparison.methods:
         for number, point in enumerate(points(comparison, word)):
             spec = comparison.spec_of(word, comparison.tune_seed, hyper=point, scored="validation")
-            made.append(Trial(word, point, spec, out / "trials" / f"{word}-{number}", None))
+            run = Run(spec, out / "trials" / f"{word}-{number}", scenario)
+            made.append(Trial(word, point, run, None))
     return made
 
 
@@ -180,22 +176,12 @@ def _drawn(values: list[Any] | _Range, draws: np.random.Generator) -> Any:
     return values[draws.integers(len(values))]
 
 
-def _run(
-    trial: Trial,
-    listeners: tuple[Listener, ...],
-    stop: Callable[[], bool],
-    firsts: FirstModels,
-    party: Party | None,
-) -> float | None:
-    """A trial's figure, after going on with it if it was begun."""
-    begun = (trial.place / "spec.json").exists()
-    same = not begun or Folder(trial.place).spec() == trial.spec
-    require(same, f"'{trial.place}' holds another trial; choose another folder with out=DIR.")
-    try:
-        outcome = start_or_resume(trial.spec, trial.place, listeners, stop, firsts, party)
-    except DivergedError:
+def _figure(place: Path) -> float | None:
+    """What a trial has reached; NaN if it diverged, None if it has not come to its end."""
+    status = status_of(place)
+    if status == "diverged":
         return math.nan
-    return validated(outcome.record) if outcome.finished else None
+    return validated(Folder(place).record()) if status == "finished" else None
 
 
 def validated(record: Mapping[str, Any]) -> float:
@@ -213,7 +199,7 @@ def _failed(trial: Trial) -> bool:
 def _higher(trials: list[Trial]) -> bool:
     for trial in trials:
         try:
-            return bool(read_json(trial.place / "record.json")["metric"]["higher_is_better"])
+            return bool(read_json(trial.run.place / "record.json")["metric"]["higher_is_better"])
         except (InputError, OSError, KeyError):
             continue
     raise InputError(f"tune: no trial of {trials[0].word} has a record.")
@@ -229,4 +215,4 @@ def _at(trial: Trial) -> str:
 
 def _listed(trial: Trial) -> dict[str, Any]:
     figure = None if _failed(trial) else trial.figure
-    return {"method": trial.word, "point": trial.point, "validation": figure, "run": str(trial.place.name)}
+    return {"method": trial.word, "point": trial.point, "validation": figure, "run": str(trial.run.place.name)}

@@ -15,9 +15,9 @@ import pytest
 from small_study import COMPARISON, done, figures, small
 
 from fedtailor.errors import InputError
+from fedtailor.run.executor import Event
 from fedtailor.run.record import Folder
 from fedtailor.run.study.records import read_record
-from fedtailor.run.study.working import Event
 
 TUNE = COMPARISON + "[tune]\nlr = [0.05, 0.5]\n"
 
@@ -64,7 +64,7 @@ def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
 
 def test_a_study_that_is_stopped_goes_on_and_ends_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
     study, heard = small(tmp_path), list[Event]()
-    assert done(study, tmp_path / "out", hear=heard.append, stop=lambda: len(heard) > 5) == {}
+    assert done(study, tmp_path / "out", hear=heard.append, stop=lambda: len(heard) > 3) == {}
     assert not (tmp_path / "out" / "one.json").exists()
     assert 0 < len([event for event in heard if event.kind == "round"]) < 24
     heard.clear()
@@ -84,8 +84,8 @@ def test_several_processes_come_to_the_same_as_one(tmp_path: Path, whole: dict[s
     before = os.environ.get("OMP_NUM_THREADS")
     found = done(small(tmp_path), tmp_path / "out", jobs=2, hear=heard.append)
     assert figures(found["one"]) == figures(whole)
-    ends = sorted(event.run for event in heard if event.kind == "finished")
-    assert ends == [f"one: {name}-seed{seed}" for name in ("fedavg", "fedprox") for seed in (0, 1)]
+    ends = sorted(event.run.place.name for event in heard if event.kind == "finished")
+    assert ends == [f"{name}-seed{seed}" for name in ("fedavg", "fedprox") for seed in (0, 1)]
     assert os.environ.get("OMP_NUM_THREADS") == before
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.disk import write_bytes
-from fedtailor.run.compare import HOW_COMPUTED
+from fedtailor.run.executor import HOW_COMPUTED
 from fedtailor.run.files import read_json
 from fedtailor.run.metrics import first_reaching, rise_time, rolling
 from fedtailor.run.record import Folder
@@ -33,7 +33,7 @@ def record_of(asked: Asked, ran: Ran, out: Path) -> Record:
     """What there is to be kept of a part that has come to its end."""
     part = ran.planned.part
     together = zip(ran.scenarios, ran.runs, strict=True)
-    found = [(scenario.value, Folder(place).record()) for scenario, runs in together for _, place in runs]
+    found = [(scenario.value, Folder(run.place).record()) for scenario, runs in together for run in runs]
     first, looks = found[0][1], _looks(len(found))
     minutes = minutes_of(part.name, out)
     return {

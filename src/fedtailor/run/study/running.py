@@ -9,19 +9,28 @@ The same call goes on where it was stopped, at any moment and by whatever.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from fedtailor.errors import require
+from fedtailor.run.budget import budgeted
+from fedtailor.run.compare import check, runs_of
+from fedtailor.run.executor import ENDED, Event, Hear, Run, Stop, execute, status_of
 from fedtailor.run.files import read_json, write_json
-from fedtailor.run.spec import Spec
-from fedtailor.run.study.choosing import Choice, choices, chosen
-from fedtailor.run.study.planning import Asked, Chosen, Planned, Scenario, scenarios
-from fedtailor.run.study.processes import work_all
-from fedtailor.run.study.working import Hear, Unit, check, runs_of, units_of
+from fedtailor.run.spec import Comparison
+from fedtailor.run.study.planning import TUNED, Asked, Chosen, Planned, Scenario, scenarios, tuning_of
+from fedtailor.run.tuning import Trial, judged, ready, winner_of
 
 STUDY, SECONDS = "study.json", "seconds.jsonl"
+
+
+class Choice(NamedTuple):
+    """The trials of a part, which choose hyper-parameters before it is run."""
+
+    comparison: Comparison
+    trials: list[Trial]
+    place: Path
 
 
 class Ready(NamedTuple):
@@ -39,36 +48,43 @@ class Ran(NamedTuple):
 
     planned: Planned
     scenarios: list[Scenario]
-    runs: list[list[tuple[Spec, Path]]]  # of each scenario
+    runs: list[list[Run]]  # of each scenario
     finished: bool
 
 
 def prepare(asked: Asked, planned: Sequence[Planned], out: Path) -> Ready:
     """Checks everything that can be checked before anything is run."""
     refuse_foreign(asked, out)
-    trials, rounds = choices(asked, planned, out), []
+    trials: dict[str, Choice] = {}
+    rounds = []
     for each in planned:
-        own = trials.get(each.part.name)
-        found = _ran(asked, each, out, chosen(own) if own else None)
+        name = each.part.name
+        comparison = tuning_of(asked, each)
+        if comparison is not None:
+            place = out / name / TUNED
+            trials[name] = Choice(comparison, ready(comparison, place, scenario=f"{name} {TUNED}"), place)
+            rounds += [trial.run.spec.rounds for trial in trials[name].trials]
+        found = _ran(asked, each, out, _chosen(trials.get(name)))
         for runs in found.runs:
             check(runs)
-            rounds += [spec.rounds for spec, _ in runs]
-        rounds += [trial.spec.rounds for trial in own.trials] if own else []
+            rounds += [run.spec.rounds for run in runs]
     return Ready(asked, list(planned), out, trials, rounds)
 
 
-def run(ready: Ready, jobs: int = 1, hear: Hear = bool, stop: Callable[[], bool] = bool) -> list[Ran]:
+def run(ready: Ready, jobs: int = 1, hear: Hear = bool, stop: Stop = bool) -> list[Ran]:
     """Runs what has not been run yet, and ends early when asked to stop."""
-    require(jobs >= 1, f"study: jobs must be at least 1, got {jobs}.")
     asked, planned, out, trials, _ = ready
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / STUDY, {"study": asked.study.name, "scale": asked.scale})
-    _work([unit for choice in trials.values() for unit in choice.units()], out, jobs, hear, stop)
-    found = {name: chosen(choice) for name, choice in trials.items()}
-    left = [each for each in planned if found.get(each.part.name, {}) is None]
-    ran = [_ran(asked, each, out, found.get(each.part.name)) for each in planned if each not in left]
-    _work([unit for each in ran for unit in _units(each)], out, jobs, hear, stop)
-    return [each._replace(finished=not _units(each)) for each in ran] + [Ran(each, [], [], False) for each in left]
+    _work([trial.run for choice in trials.values() for trial in choice.trials], out, jobs, hear, stop)
+    ran = []
+    for each in planned:
+        choice = trials.get(each.part.name)
+        found = _chosen(choice)
+        undecided = choice is not None and found is None
+        ran.append(Ran(each, [], [], False) if undecided else _ran(asked, each, out, found))
+    _work([run for each in ran for runs in each.runs for run in runs], out, jobs, hear, stop)
+    return [each._replace(finished=_has_ended(each)) for each in ran]
 
 
 def refuse_foreign(asked: Asked, out: Path) -> None:
@@ -90,23 +106,42 @@ def minutes_of(part: str, out: Path) -> float | None:
     return sum(entry["seconds"] / entry["jobs"] for entry in entries) / 60 if entries else None
 
 
+def _chosen(choice: Choice | None) -> Chosen | None:
+    """What the trials of a part have chosen, for each method; None without trials, or until all of them have ended."""
+    if choice is None:
+        return None
+    found = judged(*choice)
+    if any(trial.figure is None for trial in found):
+        return None
+    own = {word: [trial for trial in found if trial.word == word] for word in choice.comparison.methods}
+    return {word: winner_of(trials).point for word, trials in own.items()}
+
+
 def _ran(asked: Asked, planned: Planned, out: Path, found: Chosen | None) -> Ran:
     made = scenarios(asked, planned, out, found)
-    return Ran(planned, made, [runs_of(scenario.comparison, scenario.place) for scenario in made], False)
+    runs = []
+    for scenario in made:
+        specs, _ = budgeted(scenario.comparison, scenario.comparison.specs())
+        runs.append(runs_of(specs, scenario.place, scenario.name))
+    return Ran(planned, made, runs, False)
 
 
-def _units(ran: Ran) -> list[Unit]:
-    """What is left to be done of a part."""
-    return [
-        unit
-        for scenario, runs in zip(ran.scenarios, ran.runs, strict=True)
-        for unit in units_of(scenario.part.name, scenario.name, runs, scenario.comparison.at_once())
-    ]
+def _has_ended(ran: Ran) -> bool:
+    statuses = [status_of(run.place) for runs in ran.runs for run in runs]
+    return bool(statuses) and all(status in ENDED for status in statuses)
 
 
-def _work(units: Sequence[Unit], out: Path, jobs: int, hear: Hear, stop: Callable[[], bool]) -> None:
-    beside = max(1, min(jobs, len(units)))
-    for done in work_all(units, jobs, hear, stop):
-        entry = {"seconds": round(done.seconds, 2), "jobs": beside}
-        with (out / done.unit.part / SECONDS).open("a") as file:
-            file.write(json.dumps(entry) + "\n")
+def _work(runs: Sequence[Run], out: Path, jobs: int, hear: Hear, stop: Stop) -> None:
+    """Do what is left of the runs, and note how long each took beside how many others."""
+    left = sum(status_of(run.place) not in ENDED for run in runs)
+    beside = max(1, min(jobs, left))
+
+    def heard(event: Event) -> None:
+        if event.kind in (*ENDED, "stopped"):
+            entry = {"seconds": round(event.seconds, 2), "jobs": beside}
+            part = event.run.place.relative_to(out).parts[0]
+            with (out / part / SECONDS).open("a") as file:
+                file.write(json.dumps(entry) + "\n")
+        hear(event)
+
+    execute(runs, jobs, heard, stop)
