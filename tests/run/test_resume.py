@@ -175,7 +175,7 @@ def test_choices_are_written_down_before_the_first_round_and_reused(tmp_path: Pa
     resume(out, (Look(),))
     assert written[0] == written[1]
     why = written[0].pop("compile_why")
-    assert why.endswith("steps are too few for it to pay")
+    assert why.endswith("are too few for it to pay")
     assert written[0] | {"notes": []} == {
         "engine": "vectorised", "chunk": 3, "compile": False, "precision": "float32", "threads": 1, "notes": [],
     }  # fmt: skip

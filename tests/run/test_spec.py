@@ -100,7 +100,7 @@ COMPARISONS = [
     ["fedavg", "fedsim", "lr=0.3", "fedsim.lam=0.7", "lam=2", "seeds=1,2", "hidden=8,4", "compile=true"],
     ["per-fedavg", "per-fedavg@fo", "per-fedavg@fo.variant=fo", "steps=5", "per-fedavg@fo.tune_steps=none"],
     ["fsl+per+fedmeta", "fsl+per+fedmeta@a.b-c", "fsl+per+fedmeta@a.b-c.personal=none", "baselines=false"],
-    ["fedavg", "fedavg@x", "fedavg.steps=3", "fedavg@x.steps=none", "threads=1", "target=0.5", "abreast=2"],
+    ["fedavg", "fedavg@x", "fedavg.steps=3", "fedavg@x.steps=none", "threads=1", "target=0.5"],
     ["fedprox", "tune.lr=0.1,none", "tune.fedprox.lam=0.1..3", "trials=2", 'model=my "net".py:Net', "data=a\\b.npz"],
 ]
 
