@@ -159,6 +159,16 @@ def test_clients_with_convolutions_take_compiled_steps_one_after_another(
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("name", ["fsl", "pfedme", "per-fedavg"])
+def test_compiled_steps_that_add_a_multiple_of_a_gradient_are_those_of_the_reference(name: str) -> None:
+    found = []
+    for engine in ("vectorised", "one_by_one"):
+        setting = toy_setting(name, data=toy_data(sizes=SIZES))
+        found.append(train(setting, 1, name=engine, compile=True)[0].params)
+    assert distance(*found) < 1e-10
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_convolutions_learn_what_the_reference_does() -> None:
     found = []
     for engine in ("vectorised", "one_by_one"):

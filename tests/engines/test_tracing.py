@@ -94,3 +94,15 @@ def test_lists_leave_out_what_nobody_uses_but_not_what_is_written() -> None:
     operations = [str(node.target) for node in followed(function, (torch.ones(3), torch.ones(3))).graph.nodes]
     assert not any("exp" in each or "sum" in each for each in operations)
     assert any("copy_" in each for each in operations)
+
+
+@pytest.mark.parametrize("operation", [torch.add, torch.sub])
+def test_compiled_sums_keep_the_factor_of_a_product_of_matrices(operation: Any) -> None:
+    def step(weight: Tensor, a: Tensor, b: Tensor) -> None:
+        weight.copy_(operation(weight, a @ b, alpha=0.25))
+
+    draw = torch.Generator().manual_seed(0)
+    weight, a, b = (torch.randn(6, 6, dtype=torch.float64, generator=draw) for _ in range(3))
+    expected = operation(weight, a @ b, alpha=0.25)
+    compiled(step, (weight, a, b))()
+    assert (weight - expected).abs().max() < 1e-14

@@ -45,7 +45,27 @@ def _to_compile(function: Callable[..., None], given: tuple[Tree, ...]) -> Graph
     _have_draws_fused()
     _have_writes_wait()
     with InPlainOperations():
-        return followed(function, given)
+        graph = followed(function, given)
+    multiply_out_alpha(graph)
+    return graph
+
+
+def multiply_out_alpha(graph: GraphModule) -> None:
+    """Replace `add(a, b, alpha)` by `add(a, alpha * b)` throughout a graph.
+
+    Inductor (torch 2.13 and before) drops `alpha` where it turns the sum with a product of matrices into one `addmm`,
+    and then the result is wrong without a word.
+    """
+    for node in graph.graph.nodes:
+        alpha = node.kwargs.get("alpha", 1)
+        if node.target is not torch.ops.aten.add.Tensor or alpha == 1:
+            continue
+        first, second = node.args
+        with graph.graph.inserting_before(node):
+            scaled = graph.graph.call_function(torch.ops.aten.mul.Tensor, (second, alpha))
+        node.args = (first, scaled)
+        node.kwargs = {}
+    graph.recompile()
 
 
 def _compiled_here(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
