@@ -22,7 +22,7 @@ BELOW = {
     "kernels": set(),
     "convolution": {"kernels", "purity"},
     "losses": set(),
-    "task": {"convolution", "errors", "losses", "purity", "types"},
+    "task": {"convolution", "errors", "keyed", "losses", "purity", "types"},
     "models": {"calculus"},
     "methods": {"calculus", "errors", "keyed", "optim", "task", "trees", "types"},
     "data": {"disk", "errors", "keyed", "native", "place", "types"},

@@ -21,7 +21,7 @@ class Metric(NamedTuple):
 
 def masked_sums(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
     """The pair (sum of sums, sum of weights) over the real examples."""
-    return torch.stack([torch.where(mask > 0, pairs[0] * mask, 0).sum(), (pairs[1] * mask).sum()])
+    return torch.stack(_masked_totals(pairs, mask))
 
 
 def worst_unless(finite: Tensor, pairs: tuple[Tensor, Tensor], higher_is_better: bool) -> tuple[Tensor, Tensor]:
@@ -31,9 +31,14 @@ def worst_unless(finite: Tensor, pairs: tuple[Tensor, Tensor], higher_is_better:
 
 def ratio(pairs: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
     """The mean over the real examples; 0 if there is nothing to count."""
-    total, weight = masked_sums(pairs, mask)
-    mean: Tensor = total / weight.clamp(min=1.0)
-    return mean
+    total, weight = _masked_totals(pairs, mask)
+    return total / weight.clamp(min=1.0)
+
+
+def _masked_totals(pairs: tuple[Tensor, Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of sums and the sum of weights; padding may have any sum, even none that is finite."""
+    sums, weights = pairs
+    return torch.where(mask > 0, sums * mask, 0).sum(), (weights * mask).sum()
 
 
 def _each(values: Tensor) -> tuple[Tensor, Tensor]:

@@ -201,7 +201,8 @@ def _moved(params: Params, direction: Params, lr: float | Tensor) -> Params:
     # What has a higher precision must not change the dtype of a parameter without dimensions.
     if isinstance(lr, Tensor):
         return trees.apply(lambda p, d: (p - lr * d).to(p.dtype), params, direction)
-    return trees.apply(lambda p, d: torch.sub(p, d, alpha=lr).to(p.dtype), params, direction)
+    moved = trees.add(params, direction, -lr)
+    return {name: moved[name].to(own.dtype) for name, own in params.items()}
 
 
 def _constant(number: Tensor) -> Tensor:

@@ -56,9 +56,42 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
 
 
 def dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
-    """A key of its own for every dropout layer, by the name of the layer's buffer."""
+    """Return a key for every dropout layer, by the name of the layer's buffer."""
+    return {name: keyed.fold(key, number) for name, number in dropout_layers(module).items()}
+
+
+def dropout_layers(module: nn.Module) -> dict[str, int]:
+    """Return the position of every dropout layer among a model's modules, by the name of the layer's buffer."""
     layers = enumerate(module.named_modules())
-    return {f"{name}.key": keyed.fold(key, number) for number, (name, m) in layers if isinstance(m, KeyedDropout)}
+    return {f"{name}.key": number for number, (name, layer) in layers if isinstance(layer, KeyedDropout)}
+
+
+class FunctionalCall:
+    """Calls a module with other tensors in place of its own, as `torch.func.functional_call` does.
+
+    Where the tensors belong is looked up once. The module must not share a tensor between two places.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._places: dict[str, tuple[dict[str, Any], str]] = {}
+        for prefix, owner in module.named_modules():
+            for kept in (owner._parameters, owner._buffers):
+                for name in kept:
+                    self._places[f"{prefix}.{name}" if prefix else name] = (kept, name)
+
+    def __call__(self, tensors: dict[str, Tensor], x: Tensor) -> Any:
+        """Run the module on x with tensors by name; those that are not given stay as they are."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        try:
+            for full_name, tensor in tensors.items():
+                kept, name = self._places[full_name]
+                before.append((kept, name, kept[name]))
+                kept[name] = tensor
+            return self._module(x)
+        finally:
+            for kept, name, tensor in before:
+                kept[name] = tensor
 
 
 def twin(model: nn.Module) -> nn.Module:

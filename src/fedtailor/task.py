@@ -16,11 +16,20 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as nnf
 
-from fedtailor import losses
+from fedtailor import keyed, losses
 from fedtailor.convolution import with_plain_convolutions, with_stacked_convolutions
 from fedtailor.errors import InputError, require
 from fedtailor.losses import Metric, PerExample
-from fedtailor.purity import RefuseGlobalDraws, dropout_keys, refuse_impure_layers, twin, watched, with_keyed_dropout
+from fedtailor.purity import (
+    FunctionalCall,
+    RefuseGlobalDraws,
+    dropout_keys,
+    dropout_layers,
+    refuse_impure_layers,
+    twin,
+    watched,
+    with_keyed_dropout,
+)
 from fedtailor.types import Batch, Params
 
 
@@ -39,7 +48,8 @@ class Task:
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
-        tensors = {**self.constants, **params, **dropout_keys(self.training, batch.key)}
+        keys = {name: keyed.fold(batch.key, number) for name, number in self._dropout_layers.items()}
+        tensors = {**self.constants, **params, **keys}
         return self.mean_loss(self._called(self.training, tensors, batch.x), batch)
 
     def mean_loss(self, outputs: Tensor, batch: Batch) -> Tensor:
@@ -53,6 +63,8 @@ class Task:
 
     def _called(self, model: nn.Module, tensors: dict[str, Tensor], x: Tensor) -> Any:
         """What a model returns; losses get it in the parameters' own type, whatever it was calculated in."""
+        if self.compute is None and model is self.training and not self._is_tied:
+            return self._call_training(tensors, x)
         if self.compute is None:
             return functional_call(model, tensors, (x,), tie_weights=self._is_tied)
         short = {name: _cast(value, self.compute) for name, value in tensors.items()}
@@ -74,6 +86,14 @@ class Task:
             )
             for each in figures
         }
+
+    @cached_property
+    def _dropout_layers(self) -> dict[str, int]:
+        return dropout_layers(self.training)
+
+    @cached_property
+    def _call_training(self) -> FunctionalCall:
+        return FunctionalCall(self.training)
 
     @cached_property
     def _is_tied(self) -> bool:

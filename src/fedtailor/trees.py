@@ -4,13 +4,14 @@ Functions never change what they are given. "Stacked" trees carry one more leadi
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedtailor.types import Tree
+from fedtailor.types import Params, Tree
 
 T = TypeVar("T")
 
@@ -85,12 +86,31 @@ def add(a: T, b: T, scale: float | Tensor = 1.0) -> T:
     """a + scale * b."""
     if isinstance(scale, Tensor):
         return apply(lambda x, y: x + _like(scale, y) * y, a, b)
+    if _are_lists(a, b):
+        return _from_list(a, torch._foreach_add(list(a.values()), [b[name] for name in a], alpha=scale))  # type: ignore[attr-defined, index]
     return apply(lambda x, y: torch.add(x, y, alpha=scale), a, b)
 
 
 def sub(a: T, b: T) -> T:
     """a - b."""
+    if _are_lists(a, b):
+        return _from_list(a, torch._foreach_sub(list(a.values()), [b[name] for name in a]))  # type: ignore[attr-defined, index]
     return apply(torch.sub, a, b)
+
+
+def _are_lists(a: Tree, b: Tree) -> bool:
+    """Return whether two trees are dicts of plain tensors, for which torch has operations on whole lists."""
+    if type(a) is not dict or type(b) is not dict or not a or a.keys() != b.keys():
+        return False
+    if not all(type(leaf) is Tensor for leaf in (*a.values(), *b.values())):
+        return False
+    return torch._C._functorch.peek_interpreter_stack() is None and get_proxy_mode() is None
+
+
+def _from_list(like: T, tensors: Sequence[Tensor]) -> T:
+    """Return a dict with the names of another one."""
+    found: Tree = dict(zip(cast(Params, like), tensors, strict=True))
+    return cast(T, found)
 
 
 def scaled(tree: T, factor: float | Tensor) -> T:

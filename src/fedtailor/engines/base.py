@@ -113,7 +113,9 @@ class Site:
 
     def batch(self, place: Place) -> Batch:
         """The examples at a place."""
-        return self.decode(self.columns, Place(*(leaf.to(self._device) for leaf in place)))
+        if self._device.type != "cpu":
+            place = Place(*(leaf.to(self._device) for leaf in place))
+        return self.decode(self.columns, place)
 
 
 def gathered(units: Units, dtype: torch.dtype, columns: tuple[Tensor, ...], place: Place) -> Batch:
