@@ -11,10 +11,6 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "methods"))
-
-from collect import figures
-
 from fedtailor import data
 from fedtailor.data.dataset import FederatedDataset
 
@@ -37,6 +33,24 @@ def _counted(dataset: FederatedDataset, group: str, split: str, left_out: tuple[
     rows = np.concatenate([dataset.clients.splits[split].of(int(who)) for who in dataset.groups[group]])
     labels = dataset.clients.y[rows].astype(np.int64).ravel()
     return np.asarray(labels[~np.isin(labels, left_out)])
+
+
+def figures(record: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run: figures over the clients of a group, and costs."""
+    found: dict[str, Any] = {"name": record["name"], "seed": record["spec"]["seed"], "cost": record["cost"]}
+    for group, scores in record["scores"].items():
+        weights = np.array(scores["weights"], float)
+        for when in ("before", "after"):
+            values = np.array(scores[when]["accuracy"], float)
+            tested = ~np.isnan(values)
+            worst = np.sort(values[tested])[: -(-int(tested.sum()) // 10)]
+            found[f"{group} {when}"] = {
+                "macro": float(values[tested].mean()),
+                "std": float(values[tested].std()),
+                "micro": float(np.average(values[tested], weights=weights[tested])),
+                "worst tenth": float(worst.mean()),
+            }
+    return found
 
 
 def collected(out: Path) -> dict[str, Any]:

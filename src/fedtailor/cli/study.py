@@ -32,7 +32,7 @@ def study(
     compare`: device=cuda, rounds=5, METHOD.lr=0.1. The same command with the same `out` goes on where it was stopped.
 
     Tables end up in OUT/PART.md, figures in OUT/figures, records in OUT/PART.json. `write=true` copies records of
-    scale=paper to the study in a checkout and brings the tables of its document up to date.
+    scale=paper to the study in a checkout and brings the tables of its documents up to date.
 
     Examples:
 
@@ -90,12 +90,13 @@ def _list() -> None:
 
 def _write(words: Words) -> None:
     from fedtailor.run.study.places import study_named
-    from fedtailor.run.study.written import keep, refresh
+    from fedtailor.run.study.written import documents, keep, refresh
 
     found = study_named(words.rest[0])
     if words.out is None:
         refresh(found)
-        print(f"Tables: {found.folder / 'README.md'}")
+        for path in documents(found):
+            print(f"Tables: {path}")
         return
     for path in keep(found, words.out):
         print(f"Record: {path}")

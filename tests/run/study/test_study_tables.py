@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from small_study import small
+from small_study import COMPARISON, HEAD, PART, small, written
 
 from fedtailor.errors import InputError
 from fedtailor.run.study.figures import curves, drawings, sweep
-from fedtailor.run.study.reading import Part
+from fedtailor.run.study.reading import Part, read_study
 from fedtailor.run.study.records import write_record
 from fedtailor.run.study.svg import LINE, apart, ticks
 from fedtailor.run.study.tables import ONE_SPLIT, markdown, tables
-from fedtailor.run.study.written import document, pictures, refresh, refreshed
+from fedtailor.run.study.written import document, documents, pictures, refresh, refreshed
 
 Run = dict[str, Any]
 
@@ -119,6 +119,33 @@ def test_speed_says_how_many_rounds_it_took_and_what_a_round_cost() -> None:
     ]
 
 
+def test_an_overview_has_the_worst_tenth_and_what_was_sent_and_the_best_method_first() -> None:
+    def made(name: str, seed: int, macro: float | None, sent: float = 1e6) -> Run:
+        cost = {"bytes_down": sent, "bytes_up": 2 * sent}
+        figures = {} if macro is None else {"local after": {"macro": macro, "worst tenth": macro - 0.2}}
+        return run(name, seed, macro) | figures | {"cost": cost}
+
+    runs = [made("fedavg", 0, 0.5), made("fedavg", 1, 0.7), made("apfl", 0, None), made("fsl", 0, 0.8, 2e6)]
+    runs += [made("fsl", 1, None, 9e9), run("ds", 0, 0.1) | {"local after": {"macro": 0.1, "worst tenth": None}}]
+    of = part(show=["overview"], figure="local after macro")
+    assert lines(record(*runs), of, "overview") == [
+        "| method | seeds | local after | local after, worst tenth | MB sent |",
+        "|---|---:|---:|---:|---:|",
+        "| `fsl` | 2 (1 diverged) | 80.00 | 60.00 | 6 |",
+        "| `fedavg` | 2 | 60.00 ± 14.14 | 40.00 ± 14.14 | 3 |",
+        "| `ds` | 1 | 10.00 | - | - |",
+        "| `apfl` | 1 | diverged | diverged | - |",
+        "",
+        ONE_SPLIT,
+    ]
+    errors = [made("fedavg", 0, 0.5), made("fsl", 0, 0.8), made("apfl", 0, None)]
+    lower = record(*errors, metric="mae")
+    lower["metric"]["higher_is_better"] = False
+    assert [row[0] for row in tables(lower, of)["overview"].body] == ["fedavg", "fsl", "apfl"]
+    swept = record(made("fedavg", 0, 0.5) | {"value": 1}, made("fedavg", 0, 0.6) | {"value": 2}, vary=SWEPT)
+    assert [row[:3] for row in tables(swept, of)["overview"].body] == [("fedavg", "2", "1"), ("fedavg", "1", "1")]
+
+
 def test_a_part_on_other_data_is_headed_by_what_was_used() -> None:
     made = record(run("fedavg", 0, 0.5))
     standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
@@ -182,6 +209,33 @@ def test_marked_tables_are_made_anew_and_nothing_else_is_touched(tmp_path: Path)
         refreshed(study, text.replace("accuracy", "sweep"))
     with pytest.raises(InputError, match="there is no part 'on'; did you mean one"):
         refreshed(study, text.replace("one.", "on."))
+
+
+def test_documents_that_a_study_names_show_its_tables_too(tmp_path: Path) -> None:
+    named = 'documents = ["docs/page.md"]\n'
+    study = read_study(written(tmp_path / "studies" / "small", HEAD + named + PART, one=COMPARISON))
+    write_record(study.record_of(study.parts[0]), record(run("fedavg", 0, 0.5)))
+    (tmp_path / "pyproject.toml").touch()  # a checkout
+    page = tmp_path / "docs" / "page.md"
+    with pytest.raises(InputError) as caught:
+        refresh(study)
+    assert str(caught.value) == f"study small: there is no document '{page}'."
+    page.parent.mkdir()
+    page.write_text("<!-- one.accuracy -->\nold\n<!-- end -->\n")
+    assert documents(study) == [page]
+    refresh(study)
+    assert "| `fedavg` | 1 | 50.00 |" in page.read_text()
+    own = study.folder / "README.md"
+    own.write_text("nothing\n")
+    assert documents(study) == [own, page]
+    for wrong, said in (
+        ("<!-- one.speed -->\n", "<!-- one.speed --> has no"),
+        ("<!-- one.speed -->\n<!-- end -->", "one"),
+    ):
+        page.write_text(wrong)
+        with pytest.raises(InputError) as caught:
+            refresh(study)
+        assert str(caught.value).startswith(f"'{page}': {said}")
 
 
 def test_figures_that_a_document_shows_are_drawn_from_records(tmp_path: Path) -> None:

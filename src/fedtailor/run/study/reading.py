@@ -39,7 +39,7 @@ class Part(BaseModel):
     minutes: Annotated[float, Field(gt=0)] | None = None  # of a GPU at paper scale
     measured: bool = False  # whether they were, or are an estimate
     figure: str = "local after micro"
-    show: tuple[Literal["accuracy", "sweep", "speed"], ...] = ("accuracy",)
+    show: tuple[Literal["accuracy", "sweep", "speed", "overview"], ...] = ("accuracy",)
     published: dict[str, Published] = {}
     target: float | None = None
     vary: Vary | None = None
@@ -66,6 +66,7 @@ class Study(BaseModel):
     title: str
     question: str
     parts: tuple[Part, ...] = Field(min_length=1)
+    documents: tuple[str, ...] = ()  # of the checkout that show its tables besides README.md
     folder: Path = Path()
 
     @property

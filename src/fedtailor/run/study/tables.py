@@ -1,6 +1,7 @@
-"""The tables of a part, from its record: accuracy, sweep, speed, each as a heading and rows of text."""
+"""The tables of a part, from its record: accuracy, sweep, speed, overview, each as a heading and rows of text."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
@@ -121,7 +122,30 @@ def _speed(record: Record, part: Part) -> Rows:
     return Rows(head, body)
 
 
-_MADE: dict[str, Callable[[Record, Part], Rows]] = {"accuracy": _accuracy, "sweep": _sweep, "speed": _speed}
+def _overview(record: Record, part: Part) -> Rows:
+    """A row for each method, the best first: every group, the clients that fare worst, and what was sent in all."""
+    shown = [column for column in COLUMNS if any(column in run for run in record["runs"])]
+    varied = (record["vary"]["key"],) if record["vary"] else ()
+    sign = 1 if record["metric"]["higher_is_better"] else -1
+
+    def order(line: tuple[tuple[str, Scalar | None], list[Run]]) -> float:
+        found = figures(line[1], part.column, part.statistic)
+        return -sign * mean(found) if found else inf
+
+    body = []
+    for (name, value), runs in sorted(by_line(record).items(), key=order):
+        own = [_cell(record, runs, column, part.statistic) for column in shown]
+        worst = _cell(record, runs, part.column, "worst tenth")
+        body.append((name, *_value(value), _seeds(runs), *own, worst, _megabytes(runs)))
+    return Rows(("method", *varied, "seeds", *shown, f"{part.column}, worst tenth", "MB sent"), body)
+
+
+_MADE: dict[str, Callable[[Record, Part], Rows]] = {
+    "accuracy": _accuracy,
+    "sweep": _sweep,
+    "speed": _speed,
+    "overview": _overview,
+}
 
 
 def _cell(record: Record, runs: Sequence[Run], column: str, statistic: str) -> str:
@@ -156,6 +180,12 @@ def _reached(paces: Sequence[Mapping[str, int | None]], what: str, runs: Sequenc
 def _per_round(runs: Sequence[Run], what: str, digits: int) -> str:
     found = [run["cost"][what] / run["rounds"] for run in runs if run["rounds"] and run["cost"].get(what) is not None]
     return f"{mean(found):.{digits}f}" if found else NOTHING
+
+
+def _megabytes(runs: Sequence[Run]) -> str:
+    """What went down and up in all rounds of the runs that came to their end."""
+    costs = [run["cost"] for run in runs if run["status"] == "finished" and "bytes_down" in run["cost"]]
+    return f"{mean(cost['bytes_down'] + cost['bytes_up'] for cost in costs) / 1e6:.0f}" if costs else NOTHING
 
 
 def _told(record: Record, part: Part, shown: Sequence[str]) -> list[str]:

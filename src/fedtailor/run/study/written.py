@@ -15,10 +15,10 @@ from fedtailor.run.study.records import read_record, record_of, write_record
 from fedtailor.run.study.running import Ran
 from fedtailor.run.study.tables import markdown, tables, title_of
 
-FIGURES = "figures"
+README, FIGURES = "README.md", "figures"
 _MARKED = re.compile(r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL)
 _PICTURE = re.compile(rf"\]\({FIGURES}/([^)\s]+\.svg)\)")
-_BROKEN = re.compile(r"<!-- [^\s]+\.(accuracy|sweep|speed) -->")
+_BROKEN = re.compile(r"<!-- [^\s]+\.(accuracy|sweep|speed|overview) -->")
 
 
 def write_part(asked: Asked, ran: Ran, out: Path) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def document(record: Mapping[str, Any], part: Part) -> str:
 
 
 def keep(study: Study, out: Path) -> list[Path]:
-    """Copies the records of finished parts to the study, and brings the tables of its document up to date."""
+    """Copies the records of finished parts to the study, and brings the tables of its documents up to date."""
     _require_checkout(study)
     kept = []
     for part in study.parts:
@@ -59,16 +59,24 @@ def keep(study: Study, out: Path) -> list[Path]:
 
 
 def refresh(study: Study) -> None:
-    """Brings the tables and figures of a study's document up to date with its records."""
+    """Brings the tables and figures of a study's documents up to date with its records."""
     _require_checkout(study)
-    path = study.folder / "README.md"
-    if not path.exists():
-        return
-    text = refreshed(study, path.read_text())
-    for name, drawing in pictures(study, text).items():
-        (study.folder / FIGURES).mkdir(exist_ok=True)
-        write_bytes(study.folder / FIGURES / name, drawing.encode())
-    write_bytes(path, text.encode())
+    own = study.folder / README
+    for path in documents(study):
+        text = refreshed(study, path.read_text(), path)
+        for name, drawing in (pictures(study, text) if path == own else {}).items():
+            (study.folder / FIGURES).mkdir(exist_ok=True)
+            write_bytes(study.folder / FIGURES / name, drawing.encode())
+        write_bytes(path, text.encode())
+
+
+def documents(study: Study) -> list[Path]:
+    """The documents that show tables of a study: its own, if it has one, and those of the checkout that it names."""
+    own = study.folder / README
+    named = [study.folder.parents[1] / name for name in study.documents]
+    for path in named:
+        require(path.is_file(), f"study {study.name}: there is no document '{path}'.")
+    return [own, *named] if own.exists() else named
 
 
 def _require_checkout(study: Study) -> None:
@@ -76,13 +84,13 @@ def _require_checkout(study: Study) -> None:
     require(writable(study), f"study {study.name}: {here}; write=true is for those who work on one.")
 
 
-def refreshed(study: Study, text: str) -> str:
+def refreshed(study: Study, text: str, path: Path | None = None) -> str:
     """A document with every marked table as the records make it; one without a record stays as it is."""
-    for found in marked(study, text):
+    for found in marked(study, text, path):
         record = study.record_of(study.part(found["part"]))
         if record.exists():
-            table = f"{found[1]}\n{_table(study, found)}\n\n{found[5]}"
-            text = text.replace(found[0], table)
+            table = _table(study, found, path or study.folder / README)
+            text = text.replace(found[0], f"{found[1]}\n{table}\n\n{found[5]}")
     return text
 
 
@@ -94,24 +102,21 @@ def pictures(study: Study, text: str) -> dict[str, str]:
             made |= drawings(read_record(path), part)
     shown = list(dict.fromkeys(_PICTURE.findall(text)))
     for name in shown:
-        require(
-            name in made, f"'{study.folder / 'README.md'}': no record makes the figure '{name}'; {nearest(name, made)}"
-        )
+        require(name in made, f"'{study.folder / README}': no record makes the figure '{name}'; {nearest(name, made)}")
     return {name: made[name] for name in shown}
 
 
-def marked(study: Study, text: str) -> Iterator["re.Match[str]"]:
+def marked(study: Study, text: str, path: Path | None = None) -> Iterator["re.Match[str]"]:
     """The marked tables of a document; a mark without its end is refused."""
     found = list(_MARKED.finditer(text))
     starts = [match[0] for match in _BROKEN.finditer(text)]
     for start in starts[len(found) :]:
-        raise InputError(f"'{study.folder / 'README.md'}': {start} has no <!-- end -->.")
+        raise InputError(f"'{path or study.folder / README}': {start} has no <!-- end -->.")
     yield from found
 
 
-def _table(study: Study, found: "re.Match[str]") -> str:
+def _table(study: Study, found: "re.Match[str]", path: Path) -> str:
     part = study.part(found["part"])
-    made, where = tables(read_record(study.record_of(part)), part), study.folder / "README.md"
-    wanted = found["table"]
-    require(wanted in made, f"'{where}': {part.name} shows no table '{wanted}'; {nearest(wanted, made)}")
+    made, wanted = tables(read_record(study.record_of(part)), part), found["table"]
+    require(wanted in made, f"'{path}': {part.name} shows no table '{wanted}'; {nearest(wanted, made)}")
     return markdown(made[wanted])
