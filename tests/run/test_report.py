@@ -1,8 +1,11 @@
 """The report's figures, sentences and safety, without a browser."""
 
+import base64
 import copy
+import hashlib
 import json
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean, pstdev, stdev
@@ -273,6 +276,29 @@ def test_the_page_asks_for_nothing() -> None:
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "http" not in policy
     assert "connect-src" not in policy
+
+
+def test_the_policy_allows_the_scripts_of_the_page_and_no_others() -> None:
+    page = report.render([record()])
+    scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
+    policies = [found["content"] for tag, found in Reader(page).elements if "http-equiv" in found]
+    assert policies == [
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    ]
+
+
+def test_only_styles_scripts_and_json_are_not_escaped() -> None:
+    run = Path(report.__file__).parent.parent
+    folders = [run / "report", run / "picture"]
+    templates = "".join(path.read_text() for folder in folders for path in folder.glob("templates/*"))
+    assert sorted(re.findall(r"(\w+)\s*\|\s*safe", templates)) == ["json", "script", "style", "theme"]
+    sources = templates + "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    assert "Markup" not in sources
+    assert "autoescape false" not in sources
+    assert frame.PAGES.autoescape is True
 
 
 def test_labels_are_sorted_by_group_and_commonest_label() -> None:

@@ -3,7 +3,7 @@
     grouping (lines) -> figures -> table, more, tiles (figures as they are shown)
                      -> curves, alone, holdings -> charts (what is drawn) -> sections (where)
                      -> wording, runs (how to repeat it)
-    all of these     -> page
+    all of these     -> page -> templates (all HTML), frame (with styles, numbers and scripts)
 
 The charts are sent as plain numbers; the page's scripts turn them into pictures with plotly.js, which is inlined.
 """

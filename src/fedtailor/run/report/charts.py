@@ -5,15 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.run.report import thinning
 from fedtailor.run.report.alone import against, alone_in
 from fedtailor.run.report.curves import curves
 from fedtailor.run.report.figures import cost_of, costs_of, groups_of, scored, stage_of, stages_of
 from fedtailor.run.report.grouping import Line, Metric, Record, metric_of, seed_of
 from fedtailor.run.report.holdings import picture
 from fedtailor.run.report.thinning import most_of, thinned
-
-MOST_CLIENTS = thinning.MOST_CLIENTS
 
 
 def payload(lines: Sequence[Line]) -> dict[str, Any]:

@@ -1,51 +1,71 @@
-"""The frame of a page that needs nothing else: styles, numbers and scripts inlined, and the network forbidden."""
+"""Frame pages that need nothing else: styles, numbers and scripts inlined, and no network.
+
+All HTML is in templates, in the folders `templates` of the packages `report` and `picture`.
+Whatever they are given is escaped.
+"""
 
 import base64
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
-from string import Template
 from typing import Any
 
-from fedtailor.run.report.pieces import text
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fedtailor.run.report.formats import number
+from fedtailor.run.report.wording import counted, listed
 
 HERE = "fedtailor.run.report"
+PAGES = Environment(
+    loader=PackageLoader("fedtailor.run", package_path=""),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+PAGES.filters |= {"number": number, "counted": counted, "listed": listed}
 
 
-def framed(title: str, body: str, numbers: Any, scripts: Sequence[str], style: str = "") -> str:
-    """A page with a title (plain), a body (HTML), the numbers that its scripts draw, and styles besides the report's.
+def make_page(
+    template: str,
+    view: Mapping[str, Any],
+    numbers: Any,
+    scripts: Sequence[str],
+    style: str = "",
+) -> str:
+    """Return a page with what its template shows, and with the numbers that its scripts draw.
 
-    Scripts run in their order, after `theme.js`, plotly and `common.js`, and before `page.js`.
+    Scripts run in their order, after `theme.js`, plotly and `common.js`, and before `page.js`. The
+    style comes after the report's.
     """
-    theme = own("theme.js")
-    running = [_plotly(), own("common.js"), *scripts, own("page.js")]
-    return Template(own("frame.html")).substitute(
-        policy=_policy([theme, *running]),
-        title=text(title),
-        style=own("page.css") + style,
+    theme = read_own("theme.js")
+    running = [_read_plotly(), read_own("common.js"), *scripts, read_own("page.js")]
+    return PAGES.get_template(template).render(
+        view,
+        policy=_make_policy([theme, *running]),
+        style=read_own("page.css") + style,
         theme=theme,
-        body=body,
         json=as_json(numbers),
-        scripts="\n".join(f"<script>{script}</script>" for script in running),
+        scripts=running,
     )
 
 
-def own(name: str, package: str = HERE) -> str:
-    """A file that comes with the package, as text."""
+def read_own(name: str, package: str = HERE) -> str:
+    """Return the text of a file that comes with the package."""
     return resources.files(package).joinpath(name).read_text("utf-8")
 
 
 def as_json(value: Any) -> str:
-    """JSON that can stand inside a script element: five digits, null for what is not finite, no `<`, `>` or `&`."""
-    text = json.dumps(_rounded(value), separators=(",", ":"), allow_nan=False)
+    """Return JSON for a script element: five digits, null if not finite, no `<`, `>` or `&`."""
+    text = json.dumps(_round(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _policy(scripts: Iterable[str]) -> str:
-    """Nothing may be fetched, and no script may run but those of the page, which are known by their hashes."""
+def _make_policy(scripts: Iterable[str]) -> str:
+    """Forbid to fetch anything, and to run other scripts than those with these hashes."""
     digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
@@ -55,15 +75,15 @@ def _policy(scripts: Iterable[str]) -> str:
 
 
 @cache
-def _plotly() -> str:
+def _read_plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
-def _rounded(value: Any) -> Any:
+def _round(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        return {key: _round(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(inner) for inner in value]
+        return [_round(inner) for inner in value]
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     return value

@@ -1,4 +1,4 @@
-"""Figures beside the table's: of the last round alone, after a few passes, over examples, over classes; pace."""
+"""Add more figures: of the last round, after a few passes, over examples, over classes; pace."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,29 +6,17 @@ from typing import Any
 from fedtailor.run.metrics import spread
 from fedtailor.run.report.figures import Column, Row, groups_of, rows, scored, stages_of, summed_up, windowed
 from fedtailor.run.report.grouping import Line, Metric, Record
-from fedtailor.run.report.pieces import text
-from fedtailor.run.report.table import grid
+from fedtailor.run.report.table import Grid, arrange
 
-CAPTION = (
-    "Averaged over seeds, after personalising. Last round: the mean over clients, at the end. "
-    "Passes: of personalising, over a client's own examples. Over examples: every test "
-    "example counts the same. F1: the mean over classes. Loss: over examples. Rounds to 50 %: the first at which the "
-    "mean over clients was there."
-)
 _SUMMED = ("acc_micro", "f1_macro", "loss")
 
 
-def more(lines: Sequence[Line], metric: Metric) -> str:
-    """The second table, folded; nothing where records have no such figures."""
-    shown = _columns(lines, metric)
+def tabulate_more(lines: Sequence[Line], metric: Metric) -> Grid | None:
+    """Return the second table; None where records have no such figures."""
     made = [_row(row, lines[row.line], metric) for row in rows(lines, metric) if _is_after(row)]
-    there = [column for column in shown if any(column.key in row.cells for row in made)]
-    if not there:
-        return ""
-    body = grid("more", "Table of more figures", made, there, lines)
-    return (
-        f'<details class="more"><summary>More figures</summary>{body}<p class="caption">{text(CAPTION)}</p></details>'
-    )
+    known = _columns(lines, metric)
+    shown = [column for column in known if any(column.key in row.cells for row in made)]
+    return arrange(made, shown, lines) if shown else None
 
 
 def _columns(lines: Sequence[Line], metric: Metric) -> list[Column]:

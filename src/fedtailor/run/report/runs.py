@@ -1,24 +1,34 @@
-"""How to repeat each run: its command, specification, choices and versions."""
+"""Describe how to repeat each run: its command, specification, choices and versions."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedtailor.run.report.grouping import Line, Record, runs_of, seed_of
-from fedtailor.run.report.pieces import swatch, text
-from fedtailor.run.report.wording import counted, run_state
+from fedtailor.run.report.wording import run_state
 
-MOST_OPEN = 3  # runs whose commands are seen without unfolding
+NONE = ["none"]
 
-
-def repeat(lines: Sequence[Line]) -> str:
-    """Every run with its command and, folded, everything else that is known about it; of many runs all is folded."""
-    few = len(runs_of(lines)) <= MOST_OPEN
-    return "".join(_line(number, line, few) for number, line in enumerate(lines))
+Facts = dict[str, list[str]]  # name -> values
 
 
-def made_with(lines: Sequence[Line]) -> str:
-    """Versions, commits and machines that all runs share, in a line; those that differ are named so."""
+class Run(NamedTuple):
+    """Say how a run is repeated, and what is known about it."""
+
+    command: str
+    state: str
+    spec: str
+    choices: Facts
+    versions: Facts
+
+
+def describe_runs(line: Line) -> list[Run]:
+    """Return how each run of a line is repeated."""
+    return [_describe(run) for run in line.runs]
+
+
+def describe_versions(lines: Sequence[Line]) -> str:
+    """Name versions, commits and machines of all runs in a line; where they differ, each."""
     found: dict[str, list[str]] = {}
     for _, run in runs_of(lines):
         for name, version in _made(run).items():
@@ -27,8 +37,9 @@ def made_with(lines: Sequence[Line]) -> str:
 
 
 def _made(run: Record) -> dict[str, str]:
-    """What a run was made with, and on; records of old do not say on what."""
-    return {**run["versions"], "commit": run["commit"] or "unknown", "machine": run.get("machine", "unknown")}
+    """Return what a run was made with, and on; records of old do not say on what."""
+    commit = run["commit"] or "unknown"
+    return {**run["versions"], "commit": commit, "machine": run.get("machine", "unknown")}
 
 
 def _one_of(versions: list[str]) -> str:
@@ -36,31 +47,24 @@ def _one_of(versions: list[str]) -> str:
     return different[0] if len(different) == 1 else " / ".join(different)
 
 
-def _line(number: int, line: Line, is_open: bool) -> str:
-    runs = "".join(_run(run) for run in line.runs)
-    heading = f"<h3>{swatch(number)}{text(line.label)}</h3> {counted(len(line.runs), 'run')}"
-    return f'<details class="repeat"{" open" if is_open else ""}><summary>{heading}</summary>{runs}</details>'
-
-
-def _run(run: Record) -> str:
+def _describe(run: Record) -> Run:
     seed = "" if seed_of(run) is None else f"seed {seed_of(run)}: "
-    parts = {"choices": run["choices"], "versions": _made(run)}
-    facts = "".join(f"<div><h4>{name}</h4>{_facts(values)}</div>" for name, values in parts.items())
-    spec = json.dumps(run["spec"], indent=2, ensure_ascii=False, default=str)
-    return (
-        f'<div class="run"><div class="command"><code>{text(run["command"])}</code>'
-        f'<button type="button" class="copy" aria-label="Copy the command: {text(run["command"])}">Copy</button></div>'
-        f"<details><summary>{text(seed + run_state(run))}</summary>"
-        f'<div class="facts"><div><h4>specification</h4><pre>{text(spec)}</pre></div>{facts}</div></details></div>'
+    return Run(
+        command=run["command"],
+        state=seed + run_state(run),
+        spec=json.dumps(run["spec"], indent=2, ensure_ascii=False, default=str),
+        choices=_write_facts(run["choices"]),
+        versions=_write_facts(_made(run)),
     )
 
 
-def _facts(values: Mapping[str, Any]) -> str:
-    rows = "".join(f"<dt>{text(name)}</dt><dd>{_fact(value)}</dd>" for name, value in values.items())
-    return f"<dl>{rows}</dl>"
+def _write_facts(values: Mapping[str, Any]) -> Facts:
+    return {name: _write(value) for name, value in values.items()}
 
 
-def _fact(value: Any) -> str:
+def _write(value: Any) -> list[str]:
     if isinstance(value, (list, tuple)):
-        return "<br>".join(text(each) for each in value) or "none"
-    return "none" if value is None else text(json.dumps(value) if isinstance(value, bool) else value)
+        return [str(each) for each in value] or NONE
+    if value is None:
+        return NONE
+    return [json.dumps(value) if isinstance(value, bool) else str(value)]

@@ -71,13 +71,13 @@ def notes(lines: Sequence[Line]) -> list[str]:
 
 
 def watched(lines: Sequence[Line]) -> str:
-    """Says so where scores in rounds are of fewer clients than the final ones."""
+    """Say so where scores in rounds are of fewer clients than the final ones."""
     for _, run in runs_of(lines):
         sizes = [len(group) for group in run["data"]["groups"].values()]
         watched, scored = (run["spec"].get(key) or max(sizes) for key in ("watch", "score"))
         end = f"{scored:,}" if scored < max(sizes) else "all of them"
         if min(watched, scored) < max(sizes):
-            return f" In rounds, {watched:,} clients of a larger group are scored; in the end, {end}."
+            return f"In rounds, {watched:,} clients of a larger group are scored; in the end, {end}."
     return ""
 
 
