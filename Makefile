@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow test-kernels test-kernels-faults check format peers bench build clean
+.PHONY: help demo test slow test-kernels test-kernels-faults mutate house check format peers bench build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
 	@echo "make test    run the tests; make slow: the long ones too; make test-kernels: GPU code without a GPU"
 	@echo "make check   format, lint, types, layers; make format: mend the format"
+	@echo "make mutate  how many of 40 seeded faults the tests catch; make house: figures of the source"
 	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
 
 .venv/made:
@@ -56,6 +57,14 @@ else
 test-kernels test-kernels-faults:
 	@echo "make $@: these tests need Triton for Linux on x86_64, and this is $(PLATFORM): GPU code is not tested here."
 endif
+
+# How many of 40 faults in the library the default tests catch: half an hour on two quiet cores.
+mutate: .venv/developer
+	$(BIN)/python tools/mutate.py
+
+# Figures of the source beside those of model codebases.
+house: .venv/developer
+	$(BIN)/python tools/house.py
 
 check: .venv/developer
 	$(BIN)/ruff format --check .

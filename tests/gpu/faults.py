@@ -2,7 +2,8 @@
 
 Each fault is an expression of a function that is replaced by another one, in a copy of the library. The tests for such
 code run until one of them fails; a fault that none of them sees has escaped. Run it by
-`make test-kernels-faults`; it takes about ten minutes.
+`make test-kernels-faults`; it takes about ten minutes. Arguments are numbers of faults, or
+`--list`, which says where each fault would be and stops.
 
 The list was made before the tests were tried on it. They caught 23 of the 24 then; tiles 256 wide
 escaped, as no kernel was compiled for 256 outputs. One is now, and all 24 are caught.
@@ -39,48 +40,53 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("_places", "(h < height)", "(h <= height)"),
-    Fault("_convolve", "place // out_width * stride - pad", "place // out_width * stride + pad"),
+    Fault("_tap_offsets", "(h < height)", "(h <= height)"),
+    Fault("_conv2d_kernel", "pixel // out_width * stride - pad", "pixel // out_width * stride + pad"),
     Fault(
-        "_convolve",
+        "_conv2d_kernel",
         "known = (out < outputs)[:, None] & (column < columns)",
         "known = (out < outputs)[:, None] & (column >= 0)",
     ),
-    Fault("_convolve", "tl.dot(a, tl.trans(b), total, input_precision", "tl.dot(a, tl.trans(b), input_precision"),
-    Fault("_convolve", "tl.program_id(1).to(tl.int64)", "tl.program_id(1)"),
-    Fault("_convolve", "left + tap % tap_columns", "left + tap // tap_columns"),
-    Fault("_correlate", "(client * tl.num_programs(1) + part)", "(client + part)"),
-    Fault("_correlate", "tl.dot(tl.trans(a_low), b, total)", "total + 0.0"),
-    Fault("_correlate", "if pad != 0:", "if pad > 1:"),
-    Fault("_correlate", "row = part * share + begin", "row = part * deep + begin"),
-    Fault("_correlate", "known, at_g = (row < rows)", "known, at_g = (row <= rows)"),
-    Fault("_correlate", "tap % tap_columns - pad", "tap % tap_columns + pad"),
-    Fault("_gather", "& (right % stride == 0)", ""),
-    Fault("_gather", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
-    Fault("_halve", "whole - rounded.to(tl.float32)", "rounded.to(tl.float32) - whole"),
-    Fault("_mix", "_four(x0 + k1, x1 + k2 + 4,", "_four(x0 + k1, x1 + k2 + 3,"),
-    Fault("_mix", "counters + at * counter_step", "counters + at"),
-    Fault("_convolved", "num_stages=3 if small or wide == 128 else 4", "num_stages=8", (COMPILED,)),
-    Fault("_convolved", '128 if many and _precision(x) == "tf32" else 64', "256", (COMPILED,)),
-    Fault("correlate", "torch.zeros if rows == 0 else torch.empty", "torch.empty"),
+    Fault("_conv2d_kernel", "tl.dot(a, tl.trans(b), acc, input_precision", "tl.dot(a, tl.trans(b), input_precision"),
+    Fault("_conv2d_kernel", "tl.program_id(1).to(tl.int64)", "tl.program_id(1)"),
+    Fault("_conv2d_kernel", "left + tap % tap_columns", "left + tap // tap_columns"),
+    Fault("_conv2d_grad_weight_kernel", "(client * tl.num_programs(1) + split)", "(client + split)"),
+    Fault("_conv2d_grad_weight_kernel", "tl.dot(tl.trans(a_low), b, acc)", "acc + 0.0"),
+    Fault("_conv2d_grad_weight_kernel", "if pad != 0:", "if pad > 1:"),
+    Fault("_conv2d_grad_weight_kernel", "row = split * K_PER_SPLIT + begin", "row = split * BLOCK_K + begin"),
+    Fault("_conv2d_grad_weight_kernel", "known, at_g = (row < rows)", "known, at_g = (row <= rows)"),
+    Fault("_conv2d_grad_weight_kernel", "tap % tap_columns - pad", "tap % tap_columns + pad"),
+    Fault("_col2im_kernel", "& (right % stride == 0)", ""),
+    Fault("_col2im_kernel", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
+    Fault("_split_bf16_kernel", "value - rounded.to(tl.float32)", "rounded.to(tl.float32) - value"),
+    Fault("_threefry_kernel", "_four_rounds(x0 + k1, x1 + k2 + 4,", "_four_rounds(x0 + k1, x1 + k2 + 3,"),
+    Fault("_threefry_kernel", "counters + at * counter_step", "counters + at"),
+    Fault("_launch_conv2d", "num_stages=3 if is_narrow or block_n == 128 else 4", "num_stages=8", (COMPILED,)),
+    Fault("_launch_conv2d", '128 if is_large and _choose_input_precision(x) == "tf32" else 64', "256", (COMPILED,)),
+    Fault("triton_conv2d_grad_weight", "torch.zeros if rows == 0 else torch.empty", "torch.empty"),
     Fault(
-        "_go_on",
+        "_run_step",
         "            self._graphs[size].replay()",
         "            else:\n                self._graphs[size].replay()",
         (GRAPHS,),
     ),
-    Fault("run", "_load(self._carry, carry)", "self._carry = carry", (GRAPHS,)),
-    Fault("_return", "(window[0], window[1])", "(window[1], window[0])", (STEPS,)),
-    Fault("_mixed_on_gpu", "mix(key, counters, folding)", "mix(key, counters, 0)", (STEPS,)),
+    Fault("run", "_copy_into(self._carry, carry)", "self._carry = carry", (GRAPHS,)),
+    Fault("_conv2d_grad_input_op", "(geometry[0], geometry[1])", "(geometry[1], geometry[0])", (STEPS,)),
+    Fault("_threefry_cuda", "triton_threefry(key, counters, domain)", "triton_threefry(key, counters, 0)", (STEPS,)),
 ]
 
 
-def seed(fault: Fault, source: Path) -> None:
-    """Puts a fault into the one function of that name that has the expression."""
+def find(fault: Fault, source: Path) -> tuple[Path, int]:
+    """Where the expression begins in the one function of that name that has it."""
     found = list(_places(fault, source))
     if len(found) != 1:
         sys.exit(f"{fault.function} has {fault.before!r} in {len(found)} places; it must be one.")
-    path, begin = found[0]
+    return found[0]
+
+
+def seed(fault: Fault, source: Path) -> None:
+    """Puts a fault into its place."""
+    path, begin = find(fault, source)
     text = path.read_text()
     path.write_text(text[:begin] + fault.after + text[begin + len(fault.before) :])
 
@@ -118,6 +124,11 @@ def caught_by(source: Path, run: Run) -> str:
 
 def main() -> None:
     """Seeds all faults, or those with the numbers that are given, and prints what caught them."""
+    places = [find(fault, ROOT / "src") for fault in FAULTS]
+    if sys.argv[1:] == ["--list"]:
+        for number, (fault, (path, _)) in enumerate(zip(FAULTS, places, strict=True), 1):
+            print(f"{number:2}  {path.relative_to(ROOT)}  {_told(fault)}")
+        return
     chosen = [int(each) for each in sys.argv[1:]] or range(1, len(FAULTS) + 1)
     caught = 0
     for number in chosen:
@@ -128,9 +139,13 @@ def main() -> None:
             seed(fault, source)
             found = next(filter(None, (caught_by(source, run) for run in fault.tests)), "")
         caught += bool(found)
-        change = f"{fault.before.strip()} -> {fault.after.strip()}".replace("\n", " ")
-        print(f"{number:2}  {fault.function:16}  {found or 'ESCAPED':60}  {change}", flush=True)
+        print(f"{number:2}  {found or 'ESCAPED':60}  {_told(fault)}", flush=True)
     print(f"{caught} of {len(chosen)} faults were caught.")
+
+
+def _told(fault: Fault) -> str:
+    """A fault in a line."""
+    return f"{fault.function}: {fault.before.strip()} -> {fault.after.strip()}".replace("\n", " ")
 
 
 if __name__ == "__main__":
