@@ -26,9 +26,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from fedtailor import keyed, models
-from fedtailor.data.batching import places
-from fedtailor.purity import drawn_from
+from fedtailor import models, prng
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.data.batching import iter_batch_indices
+from fedtailor.prng.streams import Stream
 from peers.nets import NETS, weights_of
 from peers.ours import SEED, setting_of
 from peers.protocol import Weights, Work, write
@@ -86,7 +87,7 @@ FIRST: dict[str, Callable[[], nn.Module]] = {
 
 def first_weights(net: str) -> Weights:
     """The weights to begin with: those of this project's model of that name, under the names of the plain one."""
-    with drawn_from(SEED):
+    with seeded_init(SEED):
         drawn = weights_of(FIRST[net]())
     return dict(zip(weights_of(NETS[net]()), drawn.values(), strict=True))
 
@@ -101,9 +102,9 @@ def work_of(case: Case, rounds: int) -> Work:
     plan, people = setting.method.client.phases[0].plan, setting.data.groups["train"]
     cohorts, orders = [], []
     for number in range(rounds):
-        chosen = people[keyed.choice(keyed.key(SEED, "cohort", number).numpy(), len(people), case.clients)]
-        keys = keyed.fold(setting.keys("client", number, chosen), 0)
-        rows = [place.rows for (place,) in places(plan, setting.data.clients, chosen, keys, case.steps)]
+        chosen = people[prng.choice(prng.key(SEED, "cohort", number).numpy(), len(people), case.clients)]
+        keys = prng.fold(setting.derive_keys(Stream.CLIENT, number, chosen), 0)
+        rows = [place.rows for (place,) in iter_batch_indices(plan, setting.data.clients, chosen, keys, case.steps)]
         cohorts.append(chosen)
         orders.append(np.concatenate([each.numpy() for each in rows], 1) % examples)
     return work._replace(cohorts=np.stack(cohorts), orders=np.stack(orders))

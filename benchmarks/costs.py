@@ -2,7 +2,7 @@
 
     python benchmarks/costs.py [quick] [compiled] [cohort imbalance population model methods memory]
 
-FedAvg by the vectorised engine, compiled, unless something else is said; milliseconds of whole rounds, with drawing the
+FedAvg by the vectorized engine, compiled, unless something else is said; milliseconds of whole rounds, with drawing the
 cohort and averaging, without scoring. What is compared alternates. Methods run uncompiled unless `compiled` is said,
 since compiling all of them takes minutes; memory is measured in processes of its own, uncompiled. What will be needed
 is compiled first, two parts at a time, in processes that leave it on disk.
@@ -24,14 +24,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from fedtailor import engines, methods, models
-from fedtailor.data import FederatedDataset, Holders
-from fedtailor.data.arrays import from_arrays
-from fedtailor.data.store import runs
-from fedtailor.engines.base import Setting
-from fedtailor.run.costs import Meter
-from fedtailor.run.fitting import prepare
-from fedtailor.run.loop import Round, round_loop
+from fedtailor import methods, models
+from fedtailor.data import ClientExamples, FederatedDataset
+from fedtailor.data.builtin.arrays import from_arrays
+from fedtailor.data.store import make_range_split
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext
+from fedtailor.evaluation.costs import CostMeter
+from fedtailor.training.loop import Round, run_rounds
+from fedtailor.training.prepare import prepare_context
 from results import machine, save, spread
 from store import resident
 
@@ -40,7 +41,7 @@ MLP = partial(models.mlp, 784, (80, 60), 10, nn.ELU)
 CNN = partial(models.fedsim_femnist, (1, 28, 28), 10)
 EACH, BATCH = 100, 20  # examples of a client, and of a step
 WARM_UP = 2
-APART = ("local", "centralised")  # they train nobody in rounds, or one pool of everybody's examples
+APART = ("local", "centralized")  # they train nobody in rounds, or one pool of everybody's examples
 POPULATIONS = (100, 10_000, 342_477)
 STACKED, CHUNKS = 32, (1, 8, 32)
 
@@ -50,7 +51,7 @@ def people(sizes: NDArray[np.int64], server: int = 0) -> FederatedDataset:
     draws, count = np.random.default_rng(0), int(sizes.sum()) + server
     x, y = draws.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), draws.integers(0, 10, count)
     whose, own = np.arange(len(sizes)).repeat(sizes), (x[count - server :], y[count - server :])
-    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "new_clients": 0.0, "scale": 1 / 255}
+    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "unseen_clients": 0.0, "scale": 1 / 255}
     return from_arrays(x[: len(whose)], y[: len(whose)], whose, server=own if server else None, **everything)
 
 
@@ -59,15 +60,17 @@ def population(clients: int, each: int = 10, width: int = 32) -> FederatedDatase
     draws, sizes = np.random.default_rng(0), np.full(clients, each)
     x, y = draws.integers(0, 256, (clients * each, width), dtype=np.uint8), draws.integers(0, 10, clients * each)
     starts, everybody, nobody = np.arange(clients) * each, np.arange(clients), np.arange(0)
-    splits = {"train": runs(starts, sizes), "test": runs(starts, 0 * sizes)}
+    splits = {"train": make_range_split(starts, sizes), "test": make_range_split(starts, 0 * sizes)}
     groups = {"train": everybody, "local": everybody, "validation": nobody, "new": nobody}
-    return FederatedDataset("population", Holders(x, y, splits), everybody.astype(str), groups, None, 10, 1 / 255)
+    return FederatedDataset(
+        "population", ClientExamples(x, y, splits), everybody.astype(str), groups, None, 10, 1 / 255
+    )
 
 
-def rounds_of(setting: Setting, clients: int, compile: bool = True, chunk: int | None = None) -> Iterator[Round]:
+def rounds_of(setting: EngineContext, clients: int, compile: bool = True, chunk: int | None = None) -> Iterator[Round]:
     """Rounds, for as long as they are asked for."""
-    engine = engines.make(setting, chunk=chunk, compile=compile)
-    return round_loop(setting, engine, setting.first_state(), clients, [False].__contains__)
+    engine = factory.make_engine(setting, chunk=chunk, compile=compile)
+    return run_rounds(setting, engine, setting.init_server_state(), clients, [False].__contains__)
 
 
 def timed(ways: dict[str, Iterator[Round]], turns: int) -> dict[str, list[float]]:
@@ -91,7 +94,7 @@ def rows(times: dict[str, list[float]], **more: dict[str, Any]) -> list[Row]:
 
 def cohort(turns: int, compiled: bool) -> list[Row]:
     """Cohorts of 1 to 1000 clients, 5 steps each."""
-    setting = partial(prepare, "fedavg", MLP, people(np.full(1000, EACH)), rounds=1, batch=BATCH, epochs=1)
+    setting = partial(prepare_context, "fedavg", MLP, people(np.full(1000, EACH)), rounds=1, batch=BATCH, epochs=1)
     sizes = {str(clients): clients for clients in (1, 10, 100, 1000)}
     times = timed({name: rounds_of(setting(), clients) for name, clients in sizes.items()}, turns)
     return rows(times, clients=sizes)
@@ -104,7 +107,9 @@ def imbalance(turns: int, compiled: bool) -> list[Row]:
     equal[: unequal.sum() - equal.sum()] += 1
     datas = {"alike": people(equal), "20 : 1": people(unequal)}
     examples = {name: int(data.clients.splits["train"].sizes().sum()) for name, data in datas.items()}
-    settings = {name: prepare("fedavg", MLP, data, rounds=1, batch=BATCH, epochs=1) for name, data in datas.items()}
+    settings = {
+        name: prepare_context("fedavg", MLP, data, rounds=1, batch=BATCH, epochs=1) for name, data in datas.items()
+    }
     steps = {name: int((-(-data.clients.splits["train"].sizes() // BATCH)).sum()) for name, data in datas.items()}
     times = timed({name: rounds_of(setting, 20) for name, setting in settings.items()}, turns)
     return rows(times, examples=examples, steps=steps)
@@ -116,7 +121,7 @@ def populations(turns: int, compiled: bool) -> list[Row]:
     for clients in POPULATIONS:
         began, name = time.perf_counter(), f"{clients:,}"
         net = partial(models.mlp, 32, (32,), 10)
-        setting = prepare("fedavg", net, population(clients), rounds=1, batch=10, epochs=5)
+        setting = prepare_context("fedavg", net, population(clients), rounds=1, batch=10, epochs=5)
         took[name] = time.perf_counter() - began
         ways[name] = rounds_of(setting, 100)
     return rows(timed(ways, turns), setup_s=took)
@@ -129,7 +134,9 @@ def model(turns: int, compiled: bool) -> list[Row]:
     }
     nets["cnn (fedsim_femnist)"] = CNN
     data = people(np.full(20, EACH))
-    settings = {name: prepare("fedavg", net, data, rounds=1, batch=BATCH, epochs=1) for name, net in nets.items()}
+    settings = {
+        name: prepare_context("fedavg", net, data, rounds=1, batch=BATCH, epochs=1) for name, net in nets.items()
+    }
     sizes = {name: sum(each.numel() for each in s.task.params.values()) for name, s in settings.items()}
     return rows(timed({name: rounds_of(s, 10) for name, s in settings.items()}, turns), parameters=sizes)
 
@@ -138,9 +145,9 @@ def of_methods(turns: int, compiled: bool) -> list[Row]:
     """Every method with its own defaults, 20 clients of 100 examples; the gradients that it counts beside the time."""
     data, ways, gradients = people(np.full(40, EACH), server=200), {}, {}
     for name in (each for each in methods.NAMES if each not in APART):
-        setting = prepare(name, MLP, data, rounds=100, cohort=20, batch=BATCH)
+        setting = prepare_context(name, MLP, data, rounds=100, cohort=20, batch=BATCH)
         ways[name] = rounds_of(setting, 20, compile=compiled)
-        cost = Meter(setting).of_round(setting.data.groups["train"][:20])
+        cost = CostMeter(setting).compute_round_cost(setting.data.groups["train"][:20])
         gradients[name] = cost["gradients"] + cost["server_gradients"]
     return rows(timed(ways, turns), gradients=gradients)
 
@@ -158,7 +165,7 @@ def memory(turns: int, compiled: bool) -> list[Row]:
 
 def peak(chunk: int) -> Row:
     """The most that a process ever had in RAM, before its first round and after some."""
-    setting = prepare("fedavg", CNN, people(np.full(STACKED, BATCH)), rounds=1, batch=BATCH, steps=1)
+    setting = prepare_context("fedavg", CNN, people(np.full(STACKED, BATCH)), rounds=1, batch=BATCH, steps=1)
     way = rounds_of(setting, STACKED, compile=False, chunk=chunk)
     before, times = resident()["VmHWM"], timed({"": way}, 2)[""]
     return {"what": str(chunk), "ms": times, "before_mb": before, "most_mb": resident()["VmHWM"]}
@@ -170,7 +177,7 @@ PARTS: dict[str, Callable[[int, bool], list[Row]]] = {
     "population": populations,
     "model": model,
     "methods": of_methods,
-    "memory": memory,
+    "client_state": memory,
 }
 COMPILED = ("imbalance", "cohort", "model", "population")  # the longest first
 

@@ -1,4 +1,4 @@
-"""How fast a cohort trains: an ordinary PyTorch loop, the reference engine, the vectorised engine, and that compiled.
+"""How fast a cohort trains: an ordinary PyTorch loop, the reference engine, the vectorized engine, and that compiled.
 
 Run with `make bench`. Each row trains the same rounds every way, alternating, and reports milliseconds per round
 (median, smallest and largest of the repeats) and the ratio of the loop's median to each. Equal work is checked: all
@@ -19,33 +19,37 @@ from rich.table import Table
 from torch import nn
 
 from fedtailor import data as sources
-from fedtailor import engines, keyed, models, trees
-from fedtailor.engines.base import Setting, batches_alone
-from fedtailor.run.fitting import prepare
-from fedtailor.run.loop import round_loop
-from fedtailor.types import Batch, Params
+from fedtailor import models, prng
+from fedtailor.core import trees
+from fedtailor.core.types import Batch, Params
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.sequential import iter_batches
+from fedtailor.prng.streams import Stream
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.prepare import prepare_context
 from results import in_words, machine, save, spread
 
 REPEATS = 5
 MLP = partial(models.mlp, 784, (80, 60), 10, nn.ELU)
 ENGINES: dict[str, dict[str, Any]] = {
-    "one by one": {"name": "one_by_one"},
-    "vectorised": {},
+    "one by one": {"name": "sequential"},
+    "vectorized": {},
     "compiled": {"compile": True},
 }
 
 
-def torch_loop(setting: Setting, clients: int) -> Iterator[Params]:
+def torch_loop(setting: EngineContext, clients: int) -> Iterator[Params]:
     """FedAvg as it is usually written: a module, autograd and torch.optim, one client after another."""
-    site, phase, lr = setting.clients(), setting.method.client.phases[0], 0.1
+    site, phase, lr = setting.make_client_dataset(), setting.method.client.phases[0], 0.1
     theta, model = setting.task.params, MLP()
     for number in itertools.count():
-        chosen = keyed.choice(keyed.key(setting.seed, "cohort", number), clients, clients).tolist()
+        chosen = prng.choice(prng.key(setting.seed, "cohort", number), clients, clients).tolist()
         ends = []
         for client in chosen:
             model.load_state_dict(theta)
-            key = keyed.fold(setting.keys("client", number, [client])[0], 0)
-            descend(model, lr, batches_alone(phase.plan, site, np.array([client]), key))
+            key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
+            descend(model, lr, iter_batches(phase.plan, site, np.array([client]), key))
             ends.append({name: value.detach().clone() for name, value in model.named_parameters()})
         theta = trees.apply(lambda *each: torch.stack(each).mean(0), *ends)
         yield theta
@@ -53,14 +57,14 @@ def torch_loop(setting: Setting, clients: int) -> Iterator[Params]:
 
 def descend(model: nn.Module, lr: float, batches: Iterator[tuple[Batch, ...]]) -> None:
     """A client's steps, as they are usually written."""
-    optimiser = torch.optim.SGD(model.parameters(), lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr)
     for (batch,) in batches:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         losses = (
             nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none").reshape(len(batch.y), -1).mean(1)
         )
         ((losses * batch.mask).sum() / batch.mask.sum()).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
 
 
 def images(clients: int, each: int) -> sources.FederatedDataset:
@@ -70,17 +74,21 @@ def images(clients: int, each: int) -> sources.FederatedDataset:
     x, y = draws.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), draws.integers(0, 10, count)
     whose = np.arange(count) % clients
     return sources.from_arrays(
-        x, y, whose, scale=1 / 255, server=100, test_share=0.0, validation_clients=0.0, new_clients=0.0
+        x, y, whose, scale=1 / 255, server=100, test_share=0.0, validation_clients=0.0, unseen_clients=0.0
     )
 
 
 def measured(clients: int) -> dict[str, list[float]]:
     """Milliseconds per round for each way, after a warm-up round."""
     data = images(clients, 402)
-    settings = {way: prepare("fedavg", MLP, data, rounds=1, seed=1, batch=40, steps=10) for way in ("loop", *ENGINES)}
+    settings = {
+        way: prepare_context("fedavg", MLP, data, rounds=1, seed=1, batch=40, steps=10) for way in ("loop", *ENGINES)
+    }
     runs: dict[str, Iterator[Params]] = {"loop": torch_loop(settings["loop"], clients)}
     for way, options in ENGINES.items():
-        loop = round_loop(settings[way], engines.make(settings[way], **options), settings[way].first_state(), clients)
+        loop = run_rounds(
+            settings[way], factory.make_engine(settings[way], **options), settings[way].init_server_state(), clients
+        )
         runs[way] = (done.state.params for done in loop)
     ends = {way: next(run) for way, run in runs.items()}
     times: dict[str, list[float]] = {way: [] for way in runs}

@@ -22,11 +22,15 @@ from rich.table import Table
 
 from engines import descend
 from fedtailor import data as sources
-from fedtailor import engines, keyed, models, trees
-from fedtailor.engines.base import Setting, batches_alone, calculate_in_tf32
-from fedtailor.run.fitting import prepare, task_for
-from fedtailor.run.loop import round_loop
-from fedtailor.types import Params
+from fedtailor import models, prng
+from fedtailor.core import trees
+from fedtailor.core.types import Params
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext, allow_tf32
+from fedtailor.engines.sequential import iter_batches
+from fedtailor.prng.streams import Stream
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.prepare import infer_task, prepare_context
 
 REPEATS, ROUNDS, PEOPLE = 5, 10, 300
 MODEL = partial(models.fedsim_femnist, (1, 28, 28), 62)
@@ -38,40 +42,40 @@ def images(people: int, each: int = 200) -> sources.FederatedDataset:
     x = draws.integers(0, 256, (people * each, 1, 28, 28), dtype=np.uint8)
     whose = np.arange(people * each) % people
     y = draws.integers(0, 62, len(x))
-    return sources.from_arrays(x, y, whose, scale=1 / 255, test_share=0.0, validation_clients=0.0, new_clients=0.0)
+    return sources.from_arrays(x, y, whose, scale=1 / 255, test_share=0.0, validation_clients=0.0, unseen_clients=0.0)
 
 
-def looped(setting: Setting, clients: int) -> Iterator[Params]:
+def looped(setting: EngineContext, clients: int) -> Iterator[Params]:
     """FedAvg as it is usually written: a module, autograd and torch.optim, one client after another."""
-    site, phase = setting.clients(), setting.method.client.phases[0]
+    site, phase = setting.make_client_dataset(), setting.method.client.phases[0]
     theta, model = trees.to(setting.task.params, setting.device), MODEL().to(setting.device)
     for number in itertools.count():
-        chosen = keyed.choice(keyed.key(setting.seed, "cohort", number), PEOPLE, clients).tolist()
-        total = trees.zeros(theta)
+        chosen = prng.choice(prng.key(setting.seed, "cohort", number), PEOPLE, clients).tolist()
+        total = trees.zeros_like(theta)
         for client in chosen:
             model.load_state_dict(theta)
-            key = keyed.fold(setting.keys("client", number, [client])[0], 0)
-            descend(model, 0.1, batches_alone(phase.plan, site, np.array([client]), key))
+            key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
+            descend(model, 0.1, iter_batches(phase.plan, site, np.array([client]), key))
             total = {name: total[name] + value.detach() / clients for name, value in model.named_parameters()}
         theta = total
         yield theta
 
 
-def ours(setting: Setting, clients: int, compile: bool) -> Iterator[Params]:
-    """The same by the vectorised engine."""
-    engine = engines.make(setting, compile=compile)
-    for done in round_loop(setting, engine, setting.first_state(), clients, lambda number: False):
+def ours(setting: EngineContext, clients: int, compile: bool) -> Iterator[Params]:
+    """The same by the vectorized engine."""
+    engine = factory.make_engine(setting, compile=compile)
+    for done in run_rounds(setting, engine, setting.init_server_state(), clients, lambda number: False):
         yield done.state.params
 
 
 def ways(clients: int) -> dict[str, tuple[bool, Iterator[Params]]]:
     """Each way's rounds, and whether products may be rounded to tf32."""
     data = images(PEOPLE)
-    task = task_for(MODEL, data.units, 1)
+    task = infer_task(MODEL, data.example_spec, 1)
 
-    def setting(compute: torch.dtype | None = None, stacking: bool = False) -> Setting:
-        model = (task.stacking() if stacking else task).computing(compute)
-        return prepare("fedavg", model, data, rounds=1, seed=1, device="cuda", batch=20, epochs=1, lr=0.1)
+    def setting(compute: torch.dtype | None = None, stacking: bool = False) -> EngineContext:
+        model = (task.with_stacked_ops() if stacking else task).with_compute_dtype(compute)
+        return prepare_context("fedavg", model, data, rounds=1, seed=1, device="cuda", batch=20, epochs=1, lr=0.1)
 
     return {
         "loop, fp32": (False, looped(setting(), clients)),
@@ -91,14 +95,14 @@ def measured(clients: int) -> dict[str, list[float]]:
     """Milliseconds per round for each way, after rounds to warm up."""
     runs, times, ends = ways(clients), dict[str, list[float]](), dict[str, Params]()
     for way, (tf32, run) in runs.items():
-        calculate_in_tf32(tf32)
+        allow_tf32(tf32)
         ends[way] = [next(run) for _ in range(3)][-1]
         times[way] = []
     for way in ("fp32", "fp32 compiled"):
         gap = float(trees.norm(trees.sub(ends[way], ends["loop, fp32"])) / trees.norm(ends["loop, fp32"]))
         print(f"{clients} clients, {way}: weights after 3 rounds are {gap:.1e} from the loop's")
     for (way, (tf32, run)), _ in itertools.product(runs.items(), range(REPEATS)):
-        calculate_in_tf32(tf32)
+        allow_tf32(tf32)
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(1 if way.startswith("loop") else ROUNDS):

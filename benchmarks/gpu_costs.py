@@ -25,10 +25,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from engines import descend
 from fedtailor import data as sources
-from fedtailor import engines, models, trees
-from fedtailor.engines.base import Setting, batches_alone, calculate_in_tf32
-from fedtailor.run.fitting import prepare, task_for
-from fedtailor.run.loop import round_loop
+from fedtailor import models
+from fedtailor.core import trees
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext, allow_tf32
+from fedtailor.engines.sequential import iter_batches
+from fedtailor.prng.streams import Stream
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.prepare import infer_task, prepare_context
 from results import load, machine, save, spread
 
 TURNS, ROUNDS, CLIENTS, PEOPLE = 5, 5, 10, 300
@@ -36,7 +40,7 @@ Way = Callable[[], object]
 STEPS = 10
 FEDAVG: tuple[str, dict[str, Any]] = ("fedavg", {"epochs": 1})
 EXACT: tuple[str, dict[str, Any]] = ("per-fedavg", {"steps": STEPS, "variant": "exact"})
-NOBODY: dict[str, Any] = {"validation_clients": 0.0, "new_clients": 0.0}
+NOBODY: dict[str, Any] = {"validation_clients": 0.0, "unseen_clients": 0.0}
 
 
 class TorchsOwn(nn.Module):
@@ -68,28 +72,30 @@ def texts(people: int, each: int) -> sources.FederatedDataset:
     return sources.from_arrays(x, y, whose, classes=90, tokens=True, test_share=0.0, **NOBODY)
 
 
-def setting_of(method: str, model: Callable[[], nn.Module], data: sources.FederatedDataset, **hyper: Any) -> Setting:
+def setting_of(
+    method: str, model: Callable[[], nn.Module], data: sources.FederatedDataset, **hyper: Any
+) -> EngineContext:
     """A method on the GPU, its convolutions whole."""
-    task = task_for(model, data.units, 1).stacking()
-    return prepare(method, task, data, rounds=1, seed=1, device="cuda", lr=0.05, **hyper)
+    task = infer_task(model, data.example_spec, 1).with_stacked_ops()
+    return prepare_context(method, task, data, rounds=1, seed=1, device="cuda", lr=0.05, **hyper)
 
 
-def ours(setting: Setting, compile: bool) -> Way:
+def ours(setting: EngineContext, compile: bool) -> Way:
     """One round more."""
-    engine = engines.make(setting, compile=compile)
-    return partial(next, round_loop(setting, engine, setting.first_state(), CLIENTS, [False].__contains__))
+    engine = factory.make_engine(setting, compile=compile)
+    return partial(next, run_rounds(setting, engine, setting.init_server_state(), CLIENTS, [False].__contains__))
 
 
-def looped(setting: Setting, model: nn.Module) -> Iterator[None]:
+def looped(setting: EngineContext, model: nn.Module) -> Iterator[None]:
     """A round one client after another, and the mean."""
-    site, phase, model = setting.clients(), setting.method.client.phases[0], model.to("cuda")
+    site, phase, model = setting.make_client_dataset(), setting.method.client.phases[0], model.to("cuda")
     theta = {name: value.clone() for name, value in model.state_dict().items()}
     while True:
-        total = trees.zeros(theta)
+        total = trees.zeros_like(theta)
         for client in range(CLIENTS):
             model.load_state_dict(theta)
-            key = setting.keys("client", 0, [client])[0]
-            descend(model, 0.05, batches_alone(phase.plan, site, np.array([client]), key))
+            key = setting.derive_keys(Stream.CLIENT, 0, [client])[0]
+            descend(model, 0.05, iter_batches(phase.plan, site, np.array([client]), key))
             total = {name: total[name] + value.detach() / CLIENTS for name, value in model.state_dict().items()}
         theta = total
         yield
@@ -164,8 +170,8 @@ def of_scoring() -> dict[str, Any]:
     """Everybody tailored and scored."""
     data = images(PEOPLE, 250, (1, 28, 28), 62, test_share=0.2)
     model = partial(models.fedsim_femnist, (1, 28, 28), 62)
-    setting = setting_of("fedavg", model, data, batch=20, epochs=1, tune_epochs=1)
-    engine, state = engines.make(setting), setting.first_state()
+    setting = setting_of("fedavg", model, data, batch=20, epochs=1, finetune_epochs=1)
+    engine, state = factory.make_engine(setting), setting.init_server_state()
     return {"300 people fine-tuned and scored": milliseconds({"ours": lambda: engine.score(state, np.arange(PEOPLE))})}
 
 
@@ -174,7 +180,7 @@ PARTS = {"models": of_models, "methods": of_methods, "scoring": of_scoring}
 
 def main(words: list[str]) -> None:
     """Measures, prints and writes."""
-    calculate_in_tf32(True)
+    allow_tf32(True)
     if words == ["kernels"]:
         show_kernels()
         return

@@ -33,12 +33,14 @@ from torch.nn import functional as nnf
 from torch.utils.data import DataLoader, TensorDataset
 
 from fedtailor import data as sources
-from fedtailor import engines, keyed, models
-from fedtailor.data.batching import Place, places
-from fedtailor.engines.base import Setting
-from fedtailor.purity import drawn_from
-from fedtailor.run.fitting import prepare, task_for
-from fedtailor.run.loop import round_loop
+from fedtailor import models, prng
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.data.batching import BatchIndices, iter_batch_indices
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext
+from fedtailor.prng.streams import Stream
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.prepare import infer_task, prepare_context
 from peers.nets import NETS
 from results import machine, save, spread
 
@@ -121,7 +123,7 @@ def dataset(case: Case) -> sources.FederatedDataset:
     draw = np.random.default_rng(0)
     each = case.steps * case.batch
     client = np.arange(CLIENTS).repeat(each)
-    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "new_clients": 0.0}
+    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "unseen_clients": 0.0}
     if case.net == "lstm":
         texts = draw.integers(0, 90, (CLIENTS * each, 81), dtype=np.uint8)
         return sources.from_arrays(texts[:, :80], texts[:, 1:], client, tokens=True, classes=90, **everything)
@@ -130,12 +132,14 @@ def dataset(case: Case) -> sources.FederatedDataset:
     return sources.from_arrays(x, y, client, scale=1 / 255, **everything)
 
 
-def setting_of(case: Case) -> Setting:
+def setting_of(case: Case) -> EngineContext:
     """The method on the data."""
     data = dataset(case)
-    with drawn_from(SEED):
+    with seeded_init(SEED):
         model = MODELS[case.net]()
-    return prepare(case.method, task_for(model, data.units, SEED), data, rounds=1, seed=SEED, **case.words)
+    return prepare_context(
+        case.method, infer_task(model, data.example_spec, SEED), data, rounds=1, seed=SEED, **case.words
+    )
 
 
 class Ours:
@@ -143,9 +147,9 @@ class Ours:
 
     def __init__(self, case: Case, compile: bool) -> None:
         setting = setting_of(case)
-        self.state = setting.first_state()
-        engine = engines.make(setting, compile=compile)
-        self._rounds = round_loop(setting, engine, self.state, case.cohort, [False].__contains__)
+        self.state = setting.init_server_state()
+        engine = factory.make_engine(setting, compile=compile)
+        self._rounds = run_rounds(setting, engine, self.state, case.cohort, [False].__contains__)
 
     def round(self, number: int) -> None:
         """Train one round."""
@@ -183,10 +187,10 @@ class Loop:
         """Work out the cohort and batches of a round, which is no part of the time."""
         setting, case = self._setting, self._case
         clients = setting.data.groups["train"]
-        cohort = clients[keyed.choice(keyed.key(SEED, "cohort", number).numpy(), len(clients), case.cohort)]
-        keys = keyed.fold(setting.keys("client", number, cohort), 0)
+        cohort = clients[prng.choice(prng.key(SEED, "cohort", number).numpy(), len(clients), case.cohort)]
+        keys = prng.fold(setting.derive_keys(Stream.CLIENT, number, cohort), 0)
         plan = setting.method.client.phases[0].plan
-        steps = list(places(plan, setting.data.clients, cohort, keys, case.steps))
+        steps = list(iter_batch_indices(plan, setting.data.clients, cohort, keys, case.steps))
         self._orders[number] = [
             (int(client), [tuple(place.rows[at] for place in _first_and_last(draws)) for draws in steps])
             for at, client in enumerate(cohort)
@@ -269,7 +273,7 @@ class Loop:
         return dict(zip(self._names, self._theta, strict=True))
 
 
-def _first_and_last(draws: tuple[Place, ...]) -> tuple[Place, ...]:
+def _first_and_last(draws: tuple[BatchIndices, ...]) -> tuple[BatchIndices, ...]:
     """Leave out the batch of Per-FedAvg's Hessian, which its first-order variant does not use."""
     return draws if len(draws) == 1 else (draws[0], draws[-1])
 

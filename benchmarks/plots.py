@@ -59,9 +59,9 @@ def _panel(panel: Panel, top: int) -> list[str]:
 
 def _bar(bar: Bar, scale: float, top: int) -> str:
     middle, low, high = (scale * of(bar.values) for of in (statistics.median, min, max))
-    base, centre, kind = top + BAR - 5, top + BAR / 2, "o" if bar.own else "p"
+    base, center, kind = top + BAR - 5, top + BAR / 2, "o" if bar.own else "p"
     label = f'<text x="{LEFT - 8}" y="{base}" text-anchor="end">{escape(bar.label)}</text>'
     body = f'<rect class="{kind}" x="{LEFT}" y="{top}" width="{middle:.1f}" height="{BAR}"/>'
-    line = f'<line class="w" x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{centre}" y2="{centre}"/>'
+    line = f'<line class="w" x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{center}" y2="{center}"/>'
     note = f'<text x="{LEFT + high + 8:.1f}" y="{base}">{escape(bar.note)}</text>'
     return label + body + line + note

@@ -87,7 +87,7 @@ def costs(found: Found, name: str) -> str:
         _part(found["model"], "model, 10 clients", {"parameters": _whole("parameters")}),
         _part(found["methods"], "method, 20 clients", {"gradients": _whole("gradients")}),
         _part(
-            found["memory"],
+            found["client_state"],
             "clients at a time, of 32",
             {"RAM before, MB": _whole("before_mb"), "most, MB": _whole("most_mb")},
         ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from fedtailor.run.record import machine as name_of
+from fedtailor.training.provenance import get_machine_name
 
 FOLDER = Path(__file__).parent / "results"
 
@@ -17,11 +17,11 @@ FOLDER = Path(__file__).parent / "results"
 def machine(device: str = "cpu") -> dict[str, Any]:
     """What is measured on, and what else it was doing when measuring began."""
     here = {
-        "processor": name_of(torch.device("cpu")),
+        "processor": get_machine_name(torch.device("cpu")),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 1),
     }
-    gpu = {"gpu": name_of(torch.device(device))} if device == "cuda" else {}
+    gpu = {"gpu": get_machine_name(torch.device(device))} if device == "cuda" else {}
     return {**here, **gpu, "threads": torch.get_num_threads(), "torch": torch.__version__}
 
 

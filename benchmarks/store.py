@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedtailor import keyed
-from fedtailor.data import Holders
-from fedtailor.data.batching import places, step_counts
-from fedtailor.data.blocks import Block
-from fedtailor.data.dataset import Units
-from fedtailor.data.store import MadeFrom, Stored, build, opened, remove, runs, smallest
-from fedtailor.engines.base import Site
-from fedtailor.types import Draw, Plan
+from fedtailor import prng
+from fedtailor.core.types import BatchPlan, BatchSpec
+from fedtailor.data import ClientExamples
+from fedtailor.data.batching import count_steps, iter_batch_indices
+from fedtailor.data.dataset import ExampleSpec
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store import Provenance, StoredDataset, build, make_range_split, open_store, pick_int_dtype, remove
+from fedtailor.engines.device_data import DeviceDataset
 
 NAME = "benchmark-population"
 TOKENS, VOCABULARY = 20, 10_000
@@ -45,7 +45,7 @@ def sizes_of(clients: int, sentences: int) -> NDArray[np.int64]:
 def generate(clients: int, sentences: int) -> Iterator[Block]:
     """A population, client by client: everybody has a stretch of a pool of random sentences."""
     draws = np.random.default_rng(1)
-    pool = draws.integers(0, VOCABULARY, (POOL, TOKENS), smallest(0, VOCABULARY - 1))
+    pool = draws.integers(0, VOCABULARY, (POOL, TOKENS), pick_int_dtype(0, VOCABULARY - 1))
     starts = draws.integers(0, POOL // 2, clients)
     for number, (start, size) in enumerate(zip(starts.tolist(), sizes_of(clients, sentences).tolist(), strict=True)):
         yield Block(f"user{number:08d}", {"x": pool[start : start + size]})
@@ -83,7 +83,7 @@ def drained(blocks: Iterator[Block]) -> None:
         pass
 
 
-def plain_write(stored: Stored) -> None:
+def plain_write(stored: StoredDataset) -> None:
     """The bytes of a store's column into one file on the same disk, then that file deleted."""
     path, column = stored.folder / "plain.bin", stored.columns["x"].reshape(-1).view(np.uint8)
     try:
@@ -96,26 +96,26 @@ def plain_write(stored: Stored) -> None:
         path.unlink(missing_ok=True)
 
 
-def next_words(stored: Stored) -> Holders:
+def next_words(stored: StoredDataset) -> ClientExamples:
     """Everybody predicts the next word, in all of their sentences or the first of them: two views of one column."""
-    x, everything = stored.columns["x"], stored.everything()
-    some = runs(stored.offsets[:-1], np.minimum(everything.sizes(), MOST))
-    return Holders(x[:, :-1], x[:, 1:], {"train": everything, "some": some})
+    x, everything = stored.columns["x"], stored.get_full_split()
+    some = make_range_split(stored.offsets[:-1], np.minimum(everything.sizes(), MOST))
+    return ClientExamples(x[:, :-1], x[:, 1:], {"train": everything, "some": some})
 
 
-def cohort(site: Site, number: int, split: str, gather: bool) -> int:
+def cohort(site: DeviceDataset, number: int, split: str, gather: bool) -> int:
     """Draws a cohort and lays out one epoch of batches for everybody in it; makes the batches too if wanted.
 
-    As the vectorised engine does it: whoever has the most steps comes first, and leaves last.
+    As the vectorized engine does it: whoever has the most steps comes first, and leaves last.
     """
-    holders, plan = site.holders, Plan((Draw(split, BATCH),), epochs=1)
-    who = keyed.choice(keyed.key(0, "cohort", number), holders.count, COHORT).numpy()
-    steps = step_counts(plan, holders, who)
+    holders, plan = site.examples, BatchPlan((BatchSpec(split, BATCH),), epochs=1)
+    who = prng.choice(prng.key(0, "cohort", number), holders.count, COHORT).numpy()
+    steps = count_steps(plan, holders, who)
     who, steps = who[np.argsort(-steps, kind="stable")], -np.sort(-steps)
-    keys = keyed.key(0, "client", number, torch.from_numpy(who))
-    for step, (place,) in enumerate(places(plan, holders, who, keys, int(steps[0]))):
+    keys = prng.key(0, "client", number, torch.from_numpy(who))
+    for step, (place,) in enumerate(iter_batch_indices(plan, holders, who, keys, int(steps[0]))):
         if gather:
-            site.batch(place.of(slice(0, int((steps > step).sum()))))
+            site.load_batch(place.select(slice(0, int((steps > step).sum()))))
     return int((holders.splits[split].offsets[who + 1] - holders.splits[split].offsets[who]).sum())
 
 
@@ -129,9 +129,11 @@ def read() -> dict[str, str]:
     """What a process that has just begun needs for opening the store and for its cohorts."""
     torch.ones(8).sort()
     before = resident()
-    opening = took(opened, NAME)
-    holders, said, own = next_words(opened(NAME)), {}, 0.0
-    site = Site(holders, Units((TOKENS - 1,), (TOKENS - 1,), VOCABULARY, 1.0, True), torch.float32, torch.device("cpu"))
+    opening = took(open_store, NAME)
+    holders, said, own = next_words(open_store(NAME)), {}, 0.0
+    site = DeviceDataset(
+        holders, ExampleSpec((TOKENS - 1,), (TOKENS - 1,), VOCABULARY, 1.0, True), torch.float32, torch.device("cpu")
+    )
     for split, which in (("some", f"at most {MOST} sentences each"), ("train", "all sentences")):
         examples = [cohort(site, number, split, True) for number in range(COHORTS)]
         for gather, what in ((False, "places"), (True, "places and batches")):
@@ -152,13 +154,13 @@ def read() -> dict[str, str]:
 def measured(clients: int, sentences: int) -> None:
     """Builds, reads, prints and deletes."""
     size = int(sizes_of(clients, sentences).sum()) * TOKENS * 2
-    about, made = {"tokens": True, "classes": VOCABULARY, "about": "generated"}, MadeFrom("benchmark")
+    about, made = {"tokens": True, "classes": VOCABULARY, "about": "generated"}, Provenance("benchmark")
     print(f"{clients} clients, {size // TOKENS // 2} sentences, {size / 1e6:.0f} MB, torch {torch.__version__}")
     print("generating:", took(drained, generate(clients, sentences)).rate(size))
     try:
         building = took(build, NAME, generate(clients, sentences), about, made, None, int(2.1 * size))
         print("generating and building:", building.rate(size))
-        stored = opened(NAME)
+        stored = open_store(NAME)
         for _ in range(2):
             print("plain write:", took(plain_write, stored).rate(size))
         print("verifying:", took(stored.verify).rate(size))

@@ -2,8 +2,8 @@
 
 import torch
 
-from fedtailor import trees
-from fedtailor.types import Tree
+from fedtailor.core import trees
+from fedtailor.core.types import Tree
 
 
 def distance(a: Tree, b: Tree) -> float:

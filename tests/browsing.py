@@ -149,7 +149,7 @@ SHAPES = """(async () => {
 
 
 def as_printed(browser: Browser) -> Any:
-    """What a page is when it is printed: how many charts are drawn, how wide they are, and the colour of their text."""
+    """What a page is when it is printed: how many charts are drawn, how wide they are, and the color of their text."""
     browser.run("""addEventListener('beforeprint', () => { window.printed = {
       charts: [...document.querySelectorAll('.chart')].filter(place => place.querySelector('.main-svg')).length,
       wide: Math.max(...[...document.querySelectorAll('.main-svg')].map(svg => svg.clientWidth)),

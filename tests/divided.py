@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedtailor.data import FederatedDataset, add_own, installed
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
-from fedtailor.data.sets import stored
-from fedtailor.data.store import Stored
+from fedtailor.data import FederatedDataset, add_custom, list_installed
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.sources import open_dataset
+from fedtailor.data.store import StoredDataset
 from stores import at_once
 
 SHAPES = {"mnist": (28, 28), "emnist-balanced": (28, 28), "cifar10": (32, 32, 3)}
@@ -63,7 +63,7 @@ def writers(count: int = 40, seed: int = 0, shape: tuple[int, int] = (28, 28)) -
 
 def add_people(
     testing: Sequence[Sequence[bool]], name: str = "people", x: Array | None = None, **attributes: Any
-) -> Stored:
+) -> StoredDataset:
     """People a, b, ... with an example for each entry, which says whether it is of the test part; x counts up."""
     sizes = [len(own) for own in testing]
     starts = np.append(0, np.cumsum(sizes))
@@ -79,7 +79,7 @@ def add_people(
         )
         for number, (own, start, end) in enumerate(zip(testing, starts[:-1], starts[1:], strict=True))
     ]
-    return add_own(name, blocks, **{"classes": 3} | attributes)
+    return add_custom(name, blocks, **{"classes": 3} | attributes)
 
 
 def person(number: int) -> str:
@@ -89,19 +89,21 @@ def person(number: int) -> str:
 
 def held(dataset: FederatedDataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All examples in clients' hands, by number, and whose each is."""
-    splits = [dataset.clients.splits[name] for name in dataset.parts()]
-    return np.concatenate([split.index for split in splits]), np.concatenate([split.holders() for split in splits])
+    splits = [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()]
+    return np.concatenate([split.index for split in splits]), np.concatenate([split.owners() for split in splits])
 
 
 def rows_of(dataset: FederatedDataset, split: str) -> dict[str, list[int]]:
     """The rows of everybody, by name."""
     part = dataset.clients.splits[split]
-    return {name: np.asarray(part.of(number)).tolist() for number, name in enumerate(dataset.ids.tolist())}
+    return {
+        name: np.asarray(part.get_rows(number)).tolist() for number, name in enumerate(dataset.client_names.tolist())
+    }
 
 
 def group(dataset: FederatedDataset, name: str) -> list[str]:
     """The people of a group, by name."""
-    return sorted(dataset.ids[dataset.groups[name]].tolist())
+    return sorted(dataset.client_names[dataset.groups[name]].tolist())
 
 
 def table(dataset: FederatedDataset) -> NDArray[np.int64]:
@@ -118,7 +120,7 @@ def contents(examples: Array) -> list[bytes]:
 
 def labels_of(name: str) -> dict[bytes, int]:
     """The true label of each image of a data set, by its content."""
-    columns = stored(name).columns
+    columns = open_dataset(name).columns
     return dict(zip(contents(columns["x"]), columns["y"].tolist(), strict=True))
 
 
@@ -131,12 +133,12 @@ def served(dataset: FederatedDataset) -> tuple[Array, Array]:
 def fingerprint(dataset: FederatedDataset) -> str:
     server = () if dataset.server is None else dataset.server[:2]
     splits = [part for split in dataset.clients.splits.values() for part in split]
-    parts = [*dataset.clients[:2], *splits, dataset.ids, *dataset.groups.values(), *server]
+    parts = [*dataset.clients[:2], *splits, dataset.client_names, *dataset.groups.values(), *server]
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
-def real(name: str) -> Stored:
+def real(name: str) -> StoredDataset:
     """A real data set, where this machine has it."""
-    if name not in installed():
+    if name not in list_installed():
         pytest.skip(f"{name} is not on this machine")
-    return stored(name)
+    return open_dataset(name)

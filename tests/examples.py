@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor import keyed
-from fedtailor.types import Batch
+from fedtailor import prng
+from fedtailor.core.types import Batch
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -13,4 +13,4 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def batch_of(x: Tensor, y: Tensor, key: int = 3) -> Batch:
-    return Batch(x, y, torch.ones(len(x), dtype=torch.float64), keyed.key(key))
+    return Batch(x, y, torch.ones(len(x), dtype=torch.float64), prng.key(key))

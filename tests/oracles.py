@@ -7,9 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from agreement import distance
-from fedtailor import engines, keyed
-from fedtailor.engines.base import Setting, batches_alone
-from fedtailor.types import Batch, Draw, Method, Params, Plan
+from fedtailor import prng
+from fedtailor.core.types import Batch, BatchPlan, BatchSpec, Method, Params
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.sequential import iter_batches
+from fedtailor.prng.streams import Stream
 from scenarios import Net, toy_setting, train
 
 
@@ -20,35 +23,41 @@ def module_of(params: Params) -> nn.Module:
 
 
 def descended(
-    setting: Setting, purpose: str, client: int, plan: Plan, lr: float, start: Params | None = None, number: int = 0
+    setting: EngineContext,
+    purpose: Stream,
+    client: int,
+    plan: BatchPlan,
+    lr: float,
+    start: Params | None = None,
+    number: int = 0,
 ) -> Params:
     """The same batches through an ordinary module, autograd and torch.optim."""
-    key = keyed.fold(setting.keys(purpose, number, [client])[0], 0)
+    key = prng.fold(setting.derive_keys(purpose, number, [client])[0], 0)
     first = setting.task.params if start is None else start
-    return sgd(first, lr, batches_alone(plan, setting.clients(), np.array([client]), key))
+    return sgd(first, lr, iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
 
 
-def server_descended(setting: Setting, key: Tensor, lr: float, epochs: int, size: int, start: Params) -> Params:
+def server_descended(setting: EngineContext, key: Tensor, lr: float, epochs: int, size: int, start: Params) -> Params:
     """The same for epochs on the server's examples, in the batches of a key."""
-    plan = Plan((Draw("train", size),), epochs=epochs)
-    return sgd(start, lr, batches_alone(plan, setting.server(), np.array([0]), key))
+    plan = BatchPlan((BatchSpec("train", size),), epochs=epochs)
+    return sgd(start, lr, iter_batches(plan, setting.make_server_dataset(), np.array([0]), key))
 
 
 def sgd(start: Params, lr: float, batches: Iterable[tuple[Batch, ...]]) -> Params:
     """SGD with torch.optim over the real examples of batches."""
     model = module_of(start)
-    optimiser = torch.optim.SGD(model.parameters(), lr)
+    optimizer = torch.optim.SGD(model.parameters(), lr)
     for (batch,) in batches:
         real = batch.mask > 0
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(batch.x[real]), batch.y[real]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
     return {name: value.detach() for name, value in model.named_parameters()}
 
 
 def newcomers_apart(method: Method) -> float:
-    """How far newcomers' scores before personalising are from those of the global model alone, after two rounds."""
+    """How far newcomers' scores before personalizing are from those of the global model alone, after two rounds."""
     state, engine = train(setting := toy_setting(method), rounds=2)
-    plain, newcomers = toy_setting("fedavg", tune_epochs=0), setting.data.groups["new"]
-    expected = engines.make(plain).score(plain.first_state()._replace(params=state.params), newcomers)
+    plain, newcomers = toy_setting("fedavg", finetune_epochs=0), setting.data.groups["new"]
+    expected = factory.make_engine(plain).score(plain.init_server_state()._replace(params=state.params), newcomers)
     return distance(engine.score(state, newcomers).before, expected.before)

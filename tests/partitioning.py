@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data import partitions
-from fedtailor.data.holders import Array
-from fedtailor.data.partitions import NOBODY, PARTITIONS, Whose
+from fedtailor.data import partition
+from fedtailor.data.examples import Array
+from fedtailor.data.partition import PARTITIONERS, UNASSIGNED, Owners
 
 EVENLY = np.repeat(np.arange(10), 600)  # 6000 examples, sorted by label
 
@@ -23,23 +23,23 @@ def some_labels(count: int, kinds: int, seed: int) -> Array:
     return draws(seed).permutation(np.append(np.arange(kinds), draws(seed).integers(0, kinds, count))[:count])
 
 
-def table(y: Array, whose: Whose, clients: int) -> NDArray[np.int64]:
+def table(y: Array, whose: Owners, clients: int) -> NDArray[np.int64]:
     """How many examples of each label each client has, counted one by one."""
     counts = np.zeros((clients, int(y.max()) + 1), np.int64)
     for label, who in zip(y.tolist(), whose.tolist(), strict=True):
-        if who != NOBODY:
+        if who != UNASSIGNED:
             counts[who, label] += 1
     return counts
 
 
-def by_coarse(y: Array, clients: int, source: np.random.Generator, **options: Any) -> Whose:
-    return partitions.pachinko(y // 2, y, clients, source, **options)
+def by_coarse(y: Array, clients: int, source: np.random.Generator, **options: Any) -> Owners:
+    return partition.pachinko(y // 2, y, clients, source, **options)
 
 
-RULES: dict[str, Callable[..., Whose]] = {
-    **PARTITIONS,
+RULES: dict[str, Callable[..., Owners]] = {
+    **PARTITIONERS,
     "pachinko": partial(by_coarse, size=2),
-    "mixture": partial(partitions.mixture, rule=partitions.iid, other=partitions.shards),
+    "mixture": partial(partition.mixture, partitioner=partition.iid, other=partition.shards),
 }
 
 CHANGES: dict[str, dict[str, Any]] = {

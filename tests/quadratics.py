@@ -4,7 +4,7 @@ The model is a linear map without bias, w, and the loss the mean squared error, 
 
     f_i(w) = 1/2 w' H_i w - w' b_i + constant,   H_i = 2/n_i X_i' X_i,   b_i = 2/n_i X_i' y_i
 
-with curvature of its own. The federated optimum minimises the mean of all f_i, each client counting alike. With a batch
+with curvature of its own. The federated optimum minimizes the mean of all f_i, each client counting alike. With a batch
 of at least `LARGEST` examples an epoch is one step on the whole of f_i, so `epochs` is the number of exact steps, the
 same for all. With `copies=True` each client holds one example many times over (H_i has rank one): batches of any size
 then give the gradient of all of f_i, and clients take unequal numbers of exact steps.
@@ -17,13 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedtailor import engines, keyed
-from fedtailor.data import FederatedDataset, Holders
-from fedtailor.engines import Setting
-from fedtailor.engines.base import batches_alone
-from fedtailor.purity import drawn_from
-from fedtailor.task import Task, regression
-from fedtailor.types import Method, Params
+from fedtailor import prng
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import Task, regression
+from fedtailor.core.types import Method, Params
+from fedtailor.data import ClientExamples, FederatedDataset
+from fedtailor.engines import factory
+from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.sequential import iter_batches
+from fedtailor.prng.streams import Stream
 from scenarios import split, toy_setting, train
 
 SIZES = (6, 3, 10, 4, 8, 5)
@@ -43,14 +45,14 @@ class Quadratics(NamedTuple):
     slopes: NDArray[np.float64]  # [clients, features]
 
     def optimum(self, decay: float = 0.0) -> Vector:
-        """The minimiser of mean_i f_i(w) + decay/2 |w|^2."""
+        """The minimizer of mean_i f_i(w) + decay/2 |w|^2."""
         found: Vector = np.linalg.solve(
             self.curvatures.mean(0) + decay * np.eye(self.slopes.shape[1]), self.slopes.mean(0)
         )
         return found
 
     def own_optimum(self, client: int) -> Vector:
-        """The minimiser of f_i alone, the shortest if there are several."""
+        """The minimizer of f_i alone, the shortest if there are several."""
         found: Vector = np.linalg.pinv(self.curvatures[client]) @ self.slopes[client]
         return found
 
@@ -80,7 +82,7 @@ def quadratic_problem(features: int = 3, copies: bool = False, seed: int = 0) ->
     empty = np.array([], dtype=np.int64)
     data = FederatedDataset(
         name="quadratics",
-        clients=Holders(
+        clients=ClientExamples(
             x,
             y,
             {
@@ -88,12 +90,12 @@ def quadratic_problem(features: int = 3, copies: bool = False, seed: int = 0) ->
                 "test": split([empty for _ in people]),
             },
         ),
-        ids=np.array([f"client-{client}" for client in people]),
+        client_names=np.array([f"client-{client}" for client in people]),
         groups={"train": people, "local": people, "validation": empty, "new": empty},
         server=None,
         classes=None,
     )
-    with drawn_from(3):
+    with seeded_init(3):
         task = regression(nn.Linear(features, 1, bias=False).double())
     return Quadratics(
         data,
@@ -103,15 +105,15 @@ def quadratic_problem(features: int = 3, copies: bool = False, seed: int = 0) ->
     )
 
 
-def minibatches(setting: Setting, client: int, number: int) -> list[tuple[Vector, Vector]]:
+def minibatches(setting: EngineContext, client: int, number: int) -> list[tuple[Vector, Vector]]:
     """The examples (x, y) that a client sees in a round, step by step, as plain arrays."""
     plan = setting.method.client.phases[0].plan
-    key = keyed.fold(setting.keys("client", number, [client])[0], 0)
-    steps = batches_alone(plan, setting.clients(), np.array([client]), key)
+    key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
+    steps = iter_batches(plan, setting.make_client_dataset(), np.array([client]), key)
     return [(batch.x[batch.mask > 0].numpy(), batch.y[batch.mask > 0].numpy()) for (batch,) in steps]
 
 
-def setting_of(problem: Quadratics, method: Method) -> Setting:
+def setting_of(problem: Quadratics, method: Method) -> EngineContext:
     """A method on the problem."""
     return toy_setting(method, task=problem.task, data=problem.data)
 
@@ -125,9 +127,9 @@ def after_round(problem: Quadratics, method: Method, w: Vector) -> Vector:
     """The global model after one round of everybody that begins with w."""
     setting = setting_of(problem, method)
     params = {"weight": torch.from_numpy(w.copy())[None]}
-    engine, state = engines.make(setting), setting.first_state()._replace(params=params)
+    engine, state = factory.make_engine(setting), setting.init_server_state()._replace(params=params)
     trained = engine.train(state, setting.data.groups["train"], 0)
-    return vector(engine.serve(state, trained.gathered, 0).params)
+    return vector(engine.update_server(state, trained.cohort_update, 0).params)
 
 
 def slope(w: Vector, x: Vector, y: Vector) -> Vector:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from fedtailor.engines import watch
-from fedtailor.engines.ranks import join
+from fedtailor.engines.distributed import heartbeat
+from fedtailor.engines.distributed.process_group import join
 
 Job = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def free_port() -> int:
 def warm() -> ForkServerContext:
     """Makes processes without the time that imports take."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedtailor.run.session", "fedtailor.run.report", "pytest"])
+    context.set_forkserver_preload(["fedtailor.training.runner", "fedtailor.reporting.html", "pytest"])
     return context
 
 
@@ -66,7 +66,7 @@ def commanded(words: list[str], said: Path, patience: float | None = None) -> No
     for stream in (1, 2):
         os.dup2(handle, stream)
     if patience is not None:
-        watch.GONE = patience
+        heartbeat.LOST_TIMEOUT = patience
     sys.argv = ["fedtailor", *words]
     main()
 

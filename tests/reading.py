@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
 from fedtailor.errors import InputError
 
 

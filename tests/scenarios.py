@@ -6,14 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtailor import engines, methods, trees
-from fedtailor.data import FederatedDataset, Holders, Split, sole_holder
-from fedtailor.engines import Engine, Memory, Setting
-from fedtailor.purity import drawn_from
-from fedtailor.run.fitting import view_of
-from fedtailor.run.loop import round_loop
-from fedtailor.task import Task, classification
-from fedtailor.types import Method, Params, State
+from fedtailor import methods
+from fedtailor.core import trees
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import Task, classification
+from fedtailor.core.types import Method, Params, ServerState
+from fedtailor.data import ClientExamples, FederatedDataset, Split, single_client
+from fedtailor.engines import factory
+from fedtailor.engines.factory import ClientStateStore, Engine, EngineContext
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.prepare import get_data_view
 
 SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 21, 40)
 """Train examples of twelve clients: alone in a batch, one left over in the last batch, whole batches."""
@@ -29,11 +31,11 @@ def toy_data(sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, se
     held_out = [np.flatnonzero(whose == client)[:test] for client in range(len(sizes))]
     people = np.arange(len(sizes))
     cut = max(1, len(sizes) - 3)
-    own = sole_holder(draws.normal(size=(server, 5)), draws.integers(0, 3, server)) if server else None
+    own = single_client(draws.normal(size=(server, 5)), draws.integers(0, 3, server)) if server else None
     return FederatedDataset(
         name="toy",
-        clients=Holders(x, y, {"train": split(train), "test": split(held_out)}),
-        ids=np.array([f"client-{client}" for client in people]),
+        clients=ClientExamples(x, y, {"train": split(train), "test": split(held_out)}),
+        client_names=np.array([f"client-{client}" for client in people]),
         groups={
             "train": people[:cut],
             "local": people[:cut],
@@ -64,43 +66,45 @@ class Net(nn.Module):
 
 def toy_task(dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Task:
     """Classification with a small network whose weights are always the same."""
-    with drawn_from(5):
+    with seeded_init(5):
         return classification(Net(dropout)).to(dtype=dtype)
 
 
 def toy_setting(
     method: str | Method, task: Task | None = None, data: FederatedDataset | None = None, seed: int = 7, **hyper: Any
-) -> Setting:
+) -> EngineContext:
     """A method on the toy problem."""
     task, data = task or toy_task(), data or toy_data()
     built = methods.build(method, task, **{"batch": 8} | hyper) if isinstance(method, str) else method
-    view = view_of(built, data)
-    return Setting(built, task, view, seed, torch.device("cpu"), Memory(view.clients.count))
+    view = get_data_view(built, data)
+    return EngineContext(built, task, view, seed, torch.device("cpu"), ClientStateStore(view.clients.count))
 
 
 def train(
-    setting: Setting, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **options: Any
-) -> tuple[State, Engine]:
+    setting: EngineContext, rounds: int = 5, cohort: int = 5, name: str = "vectorized", **options: Any
+) -> tuple[ServerState, Engine]:
     """Some rounds on an engine."""
-    engine, state = engines.make(setting, name, **options), setting.first_state()
-    loop = round_loop(setting, engine, state, min(cohort, len(setting.data.groups["train"])))
+    engine, state = factory.make_engine(setting, name, **options), setting.init_server_state()
+    loop = run_rounds(setting, engine, state, min(cohort, len(setting.data.groups["train"])))
     for _ in range(rounds):
         state = next(loop).state
     return state, engine
 
 
-def trained(method: str | Method, rounds: int = 5, cohort: int = 5, name: str = "vectorised", **hyper: Any) -> State:
+def trained(
+    method: str | Method, rounds: int = 5, cohort: int = 5, name: str = "vectorized", **hyper: Any
+) -> ServerState:
     """The state after some rounds of a method on the toy problem."""
     return train(toy_setting(method, **hyper), rounds, cohort, name)[0]
 
 
-def built_on_toy(file: Any, data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> Setting:
+def built_on_toy(file: Any, data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> EngineContext:
     """A method's file, built with batches of 8 on the toy problem."""
     task = toy_task(dtype=dtype)
-    return toy_setting(file.build(task, file.Hyper(**{"batch": 8} | hyper)), task=task, data=data)
+    return toy_setting(file.build(task, file.HParams(**{"batch": 8} | hyper)), task=task, data=data)
 
 
-def kept(setting: Setting, engine: Engine) -> Params:
+def kept(setting: EngineContext, engine: Engine) -> Params:
     """What every training client remembers, stacked, where that has the shape of the model."""
-    found: Params = engine.memory.gather(setting.data.groups["train"], trees.zeros(setting.task.params))
+    found: Params = engine.client_states.gather(setting.data.groups["train"], trees.zeros_like(setting.task.params))
     return found

@@ -7,14 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.store import (
-    MadeFrom,
-    Stored,
-    build,
-)
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store import Provenance, StoredDataset, build
 
-MADE = MadeFrom("1")
+MADE = Provenance("1")
 
 
 def at_once(handle: int) -> None:
@@ -30,7 +26,7 @@ def blocks_of(sizes: list[int], value: int = 0) -> Iterator[Block]:
         start += size
 
 
-def toy(sizes: list[int] | None = None, name: str = "toy", value: int = 0) -> Stored:
+def toy(sizes: list[int] | None = None, name: str = "toy", value: int = 0) -> StoredDataset:
     return build(name, blocks_of(sizes or [3, 1, 4, 2], value), {"classes": 3}, MADE)
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor import trees
-from fedtailor.calculus import by_autograd, difference_product, gradient, hessian_product, proximal_gradient
+from fedtailor.core import trees
+from fedtailor.core.autodiff import finite_difference_hvp, gradient, hvp, proximal_gradient, use_autograd
+from fedtailor.core.types import Batch, Loss, Params
 from fedtailor.errors import InputError
-from fedtailor.types import Batch, Loss, Params
 
 # The first forward derivative, and the first compilation, of a process make torch load scripts in its deprecated form.
 
@@ -102,9 +102,9 @@ def test_gradient_of_a_quadratic() -> None:
 def product_of(kind: str) -> Callable[[Loss, Params, Batch, Params], Params]:
     """H u by one of the three ways; the difference with a step that is good to about 1e-9 here."""
     if kind == "difference":
-        return lambda loss, params, data, along: difference_product(loss, params, data, along, 1e-5)
+        return lambda loss, params, data, along: finite_difference_hvp(loss, params, data, along, 1e-5)
     mode: Mode = "forward" if kind == "forward" else "reverse"
-    return lambda loss, params, data, along: hessian_product(loss, params, data, along, mode)
+    return lambda loss, params, data, along: hvp(loss, params, data, along, mode)
 
 
 KINDS = [("reverse", 1e-12), ("forward", 1e-12), ("difference", 1e-8)]
@@ -123,8 +123,8 @@ def test_products_on_a_quadratic(kind: str, atol: float) -> None:
 
 
 def test_reverse_is_the_default_and_equals_forward() -> None:
-    assert_close(hessian_product(mlp, W, DATA, U), hessian_product(mlp, W, DATA, U, "reverse"), 0)
-    assert_close(hessian_product(mlp, W, DATA, U), hessian_product(mlp, W, DATA, U, "forward"), 1e-14)
+    assert_close(hvp(mlp, W, DATA, U), hvp(mlp, W, DATA, U, "reverse"), 0)
+    assert_close(hvp(mlp, W, DATA, U), hvp(mlp, W, DATA, U, "forward"), 1e-14)
 
 
 class Square(torch.autograd.Function):
@@ -149,15 +149,15 @@ def test_only_the_forward_mode_needs_forward_rules() -> None:
         squared: Tensor = Square.apply(params["w"])  # type: ignore[no-untyped-call]
         return squared.sum()
 
-    assert_close(hessian_product(square, CUBE, DATA, ALONG, "reverse"), trees.scaled(ALONG, 2.0))
+    assert_close(hvp(square, CUBE, DATA, ALONG, "reverse"), trees.scale(ALONG, 2.0))
     with pytest.raises(RuntimeError, match="jvp"):
-        hessian_product(square, CUBE, DATA, ALONG, "forward")
+        hvp(square, CUBE, DATA, ALONG, "forward")
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_hessian_is_symmetric(mode: Mode) -> None:
-    one = as_vector(U) @ as_vector(hessian_product(mlp, W, DATA, V, mode))
-    other = as_vector(V) @ as_vector(hessian_product(mlp, W, DATA, U, mode))
+    one = as_vector(U) @ as_vector(hvp(mlp, W, DATA, V, mode))
+    other = as_vector(V) @ as_vector(hvp(mlp, W, DATA, U, mode))
     assert abs(one) > 1e-3
     torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
 
@@ -171,15 +171,15 @@ def test_a_direction_may_name_the_parameters_in_any_order(kind: str) -> None:
 
 @pytest.mark.parametrize("step", [1e-3, 0.1, 1.0])
 def test_the_difference_of_a_quartic_is_off_by_its_third_derivative(step: float) -> None:
-    found = difference_product(quartic, CUBE, DATA, ALONG, step)
+    found = finite_difference_hvp(quartic, CUBE, DATA, ALONG, step)
     w, u = CUBE["w"], ALONG["w"]
     assert_close(found, {"w": w**2 * u / 2 + step**2 * u**3 / 6})
 
 
 def test_the_error_of_the_difference_falls_with_the_square_of_the_step() -> None:
-    exact = hessian_product(mlp, W, DATA, U)
+    exact = hvp(mlp, W, DATA, U)
     steps = [10 ** (-1.5 - 0.25 * i) for i in range(8)]
-    errors = [trees.norm(trees.sub(difference_product(mlp, W, DATA, U, h), exact)).item() for h in steps]
+    errors = [trees.norm(trees.sub(finite_difference_hvp(mlp, W, DATA, U, h), exact)).item() for h in steps]
     for (h, error), (smaller, less) in pairwise(zip(steps, errors, strict=True)):
         assert math.log(error / less) / math.log(h / smaller) == pytest.approx(2, abs=0.02)
 
@@ -193,18 +193,22 @@ def test_products_can_be_differentiated_once_more(kind: str, atol: float) -> Non
 
 
 @pytest.mark.parametrize("kind", ["reverse", "forward", "difference"])
-def test_vectorised_products_are_those_of_a_loop(kind: str) -> None:
+def test_vectorized_products_are_those_of_a_loop(kind: str) -> None:
     params, along, data = draw(6, 4), draw(7, 4), batch(8, 4)
     product = product_of(kind)
     found = vmap(lambda p, d, u: product(mlp, p, d, u))(params, data, along)
-    loop = [product(mlp, trees.row(params, i), trees.row(data, i), trees.row(along, i)) for i in range(4)]
+    loop = [
+        product(mlp, trees.take_row(params, i), trees.take_row(data, i), trees.take_row(along, i)) for i in range(4)
+    ]
     assert_close(found, trees.stack(loop), 1e-10 if kind == "difference" else 1e-13)
 
 
-def test_vectorised_gradients_are_those_of_a_loop() -> None:
+def test_vectorized_gradients_are_those_of_a_loop() -> None:
     params, data = draw(6, 4), batch(8, 4)
     found = vmap(lambda p, d: gradient(mlp, p, d))(params, data)
-    assert_close(found, trees.stack([gradient(mlp, trees.row(params, i), trees.row(data, i)) for i in range(4)]), 1e-13)
+    assert_close(
+        found, trees.stack([gradient(mlp, trees.take_row(params, i), trees.take_row(data, i)) for i in range(4)]), 1e-13
+    )
 
 
 @pytest.mark.parametrize("kind", ["reverse", "forward", "difference"])
@@ -236,7 +240,7 @@ def test_the_proximal_gradient_takes_a_center_per_client() -> None:
 @pytest.mark.parametrize("kind", ["reverse", "difference"])
 def test_autograd_finds_what_torch_func_does(kind: str) -> None:
     wanted = gradient(mlp, W, DATA), product_of(kind)(mlp, W, DATA, U)
-    with by_autograd():
+    with use_autograd():
         found = gradient(mlp, W, DATA), product_of(kind)(mlp, W, DATA, U)
         assert not any(leaf.requires_grad for leaf in trees.leaves(found))
     assert_close(found[0], wanted[0], 1e-14)
@@ -252,12 +256,12 @@ def test_derivatives_nest_by_autograd_as_by_torch_func(order: int) -> None:
         return mlp(params, data)
 
     wanted = gradient(after_two_steps, W, DATA)
-    with by_autograd():
+    with use_autograd():
         assert_close(gradient(after_two_steps, W, DATA), wanted, 1e-13)
 
 
 def test_other_uses_of_the_same_tensors_are_constants() -> None:
-    with by_autograd():
+    with use_autograd():
         slope = gradient(partial(proximal, 0.3, W), W, DATA)  # held near where it is: no pull
     assert_close(slope, gradient(mlp, W, DATA), 1e-14)
 
@@ -270,9 +274,9 @@ def test_inputs_stay_as_they_were() -> None:
     torch.testing.assert_close((W, DATA, U, V), before, rtol=0, atol=0)
 
 
-def test_a_compiled_vectorised_product_equals_the_eager_one() -> None:
+def test_a_compiled_vectorized_product_equals_the_eager_one() -> None:
     params, along, data = draw(6, 3), draw(7, 3), batch(8, 3)
-    product = vmap(lambda p, d, u: hessian_product(mlp, p, d, u))
+    product = vmap(lambda p, d, u: hvp(mlp, p, d, u))
     assert_close(torch.compile(product, fullgraph=True)(params, data, along), product(params, data, along), 1e-13)
 
 
@@ -280,19 +284,19 @@ def test_a_compiled_vectorised_product_equals_the_eager_one() -> None:
     ("call", "sentence"),
     [
         (
-            lambda: difference_product(mlp, W, DATA, U, 0.0),
+            lambda: finite_difference_hvp(mlp, W, DATA, U, 0.0),
             "difference_product: step must be positive, got 0.0.",
         ),
         (
-            lambda: hessian_product(mlp, W, DATA, U, "sideways"),  # type: ignore[arg-type]
+            lambda: hvp(mlp, W, DATA, U, "sideways"),  # type: ignore[arg-type]
             "hessian_product: mode must be reverse or forward, got 'sideways'.",
         ),
         (
-            lambda: hessian_product(mlp, W, DATA, {"w1": U["w1"]}),
+            lambda: hvp(mlp, W, DATA, {"w1": U["w1"]}),
             "hessian_product: direction must name the parameters ['b1', 'w1', 'w2'], got ['w1'].",
         ),
         (
-            lambda: difference_product(mlp, W, DATA, {}, 0.1),
+            lambda: finite_difference_hvp(mlp, W, DATA, {}, 0.1),
             "difference_product: direction must name the parameters ['b1', 'w1', 'w2'], got [].",
         ),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedtailor import cli, methods
-from fedtailor.data import KNOWN
+from fedtailor.data import CATALOG
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -61,8 +61,8 @@ WRONG = [
 @pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[row[0] for row in WRONG])
 def test_wrong_words_end_in_one_sentence_and_leave_nothing(words: str, sentence: str, tmp_path: Path) -> None:
     from fedtailor.errors import InputError
-    from fedtailor.run.compare import compare
-    from fedtailor.run.spec import read_comparison
+    from fedtailor.experiments.compare import compare
+    from fedtailor.training.overrides import read_comparison
 
     with pytest.raises(InputError) as caught:
         compare(read_comparison(words.split()), tmp_path / "out")
@@ -99,7 +99,7 @@ def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:
         "methods",
         "data",
         "report",
-        "personalise",
+        "personalize",
         "export",
         "predict",
     ],
@@ -111,13 +111,13 @@ def test_every_command_has_an_example_in_its_help(command: str) -> None:
 
 
 def test_the_help_of_run_names_every_key_and_model() -> None:
-    from fedtailor.run.build import MODELS
-    from fedtailor.run.spec import Spec
+    from fedtailor.training.build import MODELS
+    from fedtailor.training.config import RunConfig
 
     said = " ".join(run("run", "--help").stdout.replace("│", " ").split())
     keys, models = re.findall(r"Keys: (.+?);.*Models: (.+?)\. ", said)[0]
     assert set(models.split(", ")) == set(MODELS)
-    assert {*keys.split(", "), "data_options", "hyper"} - {"out"} == set(Spec.model_fields)
+    assert {*keys.split(", "), "data_options", "hparams"} - {"out"} == set(RunConfig.model_fields)
 
 
 def test_lists_for_programs() -> None:
@@ -128,11 +128,11 @@ def test_lists_for_programs() -> None:
     names = [entry["data"] for entry in listed]
     assert names[:4] == ["digits", "synthetic", "mnist", "fashion-mnist"]
     assert names[-1] == "FILE.npz"
-    assert set(KNOWN) < set(names)
+    assert set(CATALOG) < set(names)
     assert listed[0]["here"] == "built in"
     (entry,) = json.loads(run("methods", "fedsim", "--json").stdout)
     assert "algorithm 2" in entry["description"]
-    meanings = {row["hyper-parameter"]: row["meaning"] for row in entry["hyper"]}
+    meanings = {row["hyper-parameter"]: row["meaning"] for row in entry["hparams"]}
     assert meanings["beta"] == "step size along the meta-gradient"
 
 
@@ -173,17 +173,17 @@ def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
 
 
 def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
-    from fedtailor.run.spec import read_spec, shown
+    from fedtailor.training.overrides import read_run_config, to_toml
 
-    spec = read_spec(["method=fedprox", "lam=0.3", "hidden=8,4", "data.clients=12", "rounds=7"])
-    (tmp_path / "my.toml").write_text(shown(spec))
-    assert read_spec([str(tmp_path / "my.toml")]) == spec
-    assert read_spec([str(tmp_path / "my.toml"), "lam=0.4"]).hyper["lam"] == 0.4
-    assert "tune_epochs = 5" in shown(spec)
+    spec = read_run_config(["method=fedprox", "lam=0.3", "hidden=8,4", "data.clients=12", "rounds=7"])
+    (tmp_path / "my.toml").write_text(to_toml(spec))
+    assert read_run_config([str(tmp_path / "my.toml")]) == spec
+    assert read_run_config([str(tmp_path / "my.toml"), "lam=0.4"]).hparams["lam"] == 0.4
+    assert "finetune_epochs = 5" in to_toml(spec)
 
 
 def test_what_compare_shows_is_one_file_that_makes_the_same_runs(tmp_path: Path) -> None:
-    from fedtailor.run.spec import read_comparison
+    from fedtailor.training.overrides import read_comparison
 
     words = ["fedavg", "fedprox@strong", "fedprox@strong.lam=3", "seeds=4"]
     done = run("compare", "--show", *words)
@@ -191,16 +191,16 @@ def test_what_compare_shows_is_one_file_that_makes_the_same_runs(tmp_path: Path)
     (tmp_path / "my.toml").write_text(done.stdout)
     shown = read_comparison([str(tmp_path / "my.toml")])
     assert shown.methods == ("local", "fedavg", "fedprox@strong")
-    assert shown.specs() == read_comparison(words).with_baselines().specs()
+    assert shown.make_run_configs() == read_comparison(words).add_baselines().make_run_configs()
 
 
 def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
-    small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "tune_epochs=1", "local.budget=2", "seeds=0"]
+    small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "finetune_epochs=1", "local.budget=2", "seeds=0"]
     done = run("tune", "fedavg", "local", *small, "tune.lr=0.1,0.5", "trials=2", f"out={tmp_path / 'tuned'}")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines if line.endswith("chosen")] == ["fedavg", "local"]
+    assert [line.split()[0] for line in lines if line.endswith("tuned")] == ["fedavg", "local"]
     assert lines[-1].startswith("Run it with: fedtailor compare ")
-    done = run("compare", str(tmp_path / "tuned" / "chosen.toml"), f"out={tmp_path / 'compared'}")
+    done = run("compare", str(tmp_path / "tuned" / "tuned.toml"), f"out={tmp_path / 'compared'}")
     assert done.returncode == 0, done.stderr
     assert run("tune", "fedavg").returncode == 2

@@ -41,7 +41,7 @@ def test_the_picture_is_plain_in_a_pipe_and_fits() -> None:
         assert rows == list("0123456789")
 
 
-def test_the_picture_has_blocks_and_colours_in_a_terminal() -> None:
+def test_the_picture_has_blocks_and_colors_in_a_terminal() -> None:
     done = run("show", "digits", columns=120, terminal=True)
     assert done.exit_code == 0, done.output
     assert set(BLOCKS) & set(done.output) >= set("▒▓█")
@@ -78,7 +78,7 @@ def test_a_page_is_written_and_named(tmp_path: Path) -> None:
 def test_files_of_ones_own_are_shown(tmp_path: Path) -> None:
     place = tmp_path / "people.npz"
     np.savez(place, x=np.arange(24).reshape(12, 2), y=np.linspace(0, 1, 12), client=np.repeat(["a", "b", "c"], 4))
-    done = run("show", str(place), "new_clients=0", "server=2")
+    done = run("show", str(place), "unseen_clients=0", "server=2")
     assert done.exit_code == 0, done.output
     assert "Targets are numbers, not labels" in done.output
     assert "people: 10 examples of 3 clients (3 local); 2 examples held by the server." in done.output

@@ -12,23 +12,25 @@ import torch
 
 from agreement import clone, distance
 from contract import ROWS, named
-from fedtailor import engines, methods, trees
-from fedtailor.engines import Memory, Setting
-from fedtailor.run.checkpoint import Checkpoints
-from fedtailor.types import Tree
+from fedtailor import methods
+from fedtailor.core import trees
+from fedtailor.core.types import Tree
+from fedtailor.engines import factory
+from fedtailor.engines.factory import ClientStateStore, EngineContext
+from fedtailor.training.checkpoint import CheckpointManager
 from scenarios import toy_data, toy_setting, train
 
 EACH = pytest.mark.parametrize(("name", "hyper"), named(ROWS))
 SIZES = (1, 2, 3, 5, 9, 12, 8)
-CHEAP = {"batch": 4, "tune_steps": 2}
+CHEAP = {"batch": 4, "finetune_steps": 2}
 
 
-def setting_of(name: str, hyper: dict[str, Any], **options: Any) -> Setting:
+def setting_of(name: str, hyper: dict[str, Any], **options: Any) -> EngineContext:
     """The method on seven unequal clients, one of them with a single example; two are new, one validates."""
     return toy_setting(name, data=toy_data(sizes=SIZES, test=3), **CHEAP | options | hyper)
 
 
-def outcome(setting: Setting, **options: Any) -> tuple[Any, ...]:
+def outcome(setting: EngineContext, **options: Any) -> tuple[Any, ...]:
     """Everything that a run leaves behind: state, every client's memory, every score.
 
     Two rounds with those who train, then one with people never seen.
@@ -36,10 +38,10 @@ def outcome(setting: Setting, **options: Any) -> tuple[Any, ...]:
     state, engine = train(setting, 2, 3, **options)
     everybody = np.arange(setting.data.clients.count)
     scores = tuple(engine.score(state, everybody))
-    if setting.method.client.phases and setting.method.view != "pooled":
+    if setting.method.client.phases and setting.method.data_view != "pooled":
         strangers = np.concatenate([setting.data.groups["validation"], setting.data.groups["new"]])
-        state = engine.serve(state, engine.train(state, strangers, 2).gathered, 2)
-    return tuple(state), engine.memory.gather(everybody, setting.method.new_memory(state)), scores
+        state = engine.update_server(state, engine.train(state, strangers, 2).cohort_update, 2)
+    return tuple(state), engine.client_states.gather(everybody, setting.method.init_client_state(state)), scores
 
 
 def test_every_method_is_under_contract() -> None:
@@ -49,10 +51,10 @@ def test_every_method_is_under_contract() -> None:
 
 @EACH
 def test_engines_and_chunks_agree(name: str, hyper: dict[str, Any]) -> None:
-    reference = outcome(setting_of(name, hyper), name="one_by_one")
-    assert trees.all_finite(reference[0])
+    reference = outcome(setting_of(name, hyper), name="sequential")
+    assert trees.is_finite(reference[0])
     for chunk in (2, None):
-        assert distance(reference, outcome(setting_of(name, hyper), name="vectorised", chunk=chunk)) < 1e-10
+        assert distance(reference, outcome(setting_of(name, hyper), name="vectorized", chunk=chunk)) < 1e-10
 
 
 @EACH
@@ -61,10 +63,10 @@ def test_the_order_of_the_cohort_does_not_matter(name: str, hyper: dict[str, Any
     results = []
     for cohort in (people, people[::-1].copy()):
         setting = setting_of(name, hyper)
-        engine, state = engines.make(setting, chunk=2), setting.first_state()
+        engine, state = factory.make_engine(setting, chunk=2), setting.init_server_state()
         if setting.method.client.phases:
-            state = engine.serve(state, engine.train(state, cohort, 0).gathered, 0)
-        results.append((tuple(state), engine.memory.gather(people, setting.method.new_memory(state))))
+            state = engine.update_server(state, engine.train(state, cohort, 0).cohort_update, 0)
+        results.append((tuple(state), engine.client_states.gather(people, setting.method.init_client_state(state))))
     assert distance(*results) < 1e-10
 
 
@@ -72,16 +74,16 @@ def test_the_order_of_the_cohort_does_not_matter(name: str, hyper: dict[str, Any
 def test_nothing_that_is_handed_over_is_changed(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
     columns = [column.copy() for column in setting.data.clients[:2]]
-    for engine_name in engines.NAMES:
-        engine, state = engines.make(setting, engine_name), setting.first_state()
+    for engine_name in factory.NAMES:
+        engine, state = factory.make_engine(setting, engine_name), setting.init_server_state()
         before, cohort = clone(tuple(state)), setting.data.groups["train"][:2]
-        gathered = engine.train(state, cohort, 0).gathered
-        kept, memory = clone(tuple(gathered)), clone(engine.memory.rows(cohort))
-        engine.serve(state, gathered, 0)
+        gathered = engine.train(state, cohort, 0).cohort_update
+        kept, memory = clone(tuple(gathered)), clone(engine.client_states.read_rows(cohort))
+        engine.update_server(state, gathered, 0)
         engine.score(state, setting.data.groups["new"])
         assert distance(before, tuple(state)) == 0.0
         assert distance(kept, tuple(gathered)) == 0.0
-        assert distance(memory, engine.memory.rows(cohort)) == 0.0
+        assert distance(memory, engine.client_states.read_rows(cohort)) == 0.0
     assert all(np.array_equal(a, b) for a, b in zip(columns, setting.data.clients[:2], strict=True))
 
 
@@ -89,7 +91,7 @@ def test_nothing_that_is_handed_over_is_changed(name: str, hyper: dict[str, Any]
 def test_methods_pickle_and_repeat_themselves(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
     copied = pickle.loads(pickle.dumps(setting.method))
-    again = replace(setting, method=copied, memory=Memory(setting.data.clients.count))
+    again = replace(setting, method=copied, client_states=ClientStateStore(setting.data.clients.count))
     assert distance(outcome(setting), outcome(again)) == 0.0
 
 
@@ -100,18 +102,18 @@ def shapes(tree: Tree) -> list[tuple[torch.Size, torch.dtype]]:
 @EACH
 def test_shapes_stay_what_they_are(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
-    method, first = setting.method, setting.first_state()
+    method, first = setting.method, setting.init_server_state()
     (state, engine), cohort = train(setting, 2, 3), setting.data.groups["train"]
     assert shapes(tuple(first)) == shapes(tuple(state))
-    fresh = method.new_memory(first)
-    assert shapes(fresh) == shapes(method.new_memory(state))
-    known = cohort[engine.memory.known.numpy()[cohort]]
-    kept = [(leaf.shape[1:], leaf.dtype) for leaf in engine.memory.rows(known)]
+    fresh = method.init_client_state(first)
+    assert shapes(fresh) == shapes(method.init_client_state(state))
+    known = cohort[engine.client_states.initialized.numpy()[cohort]]
+    kept = [(leaf.shape[1:], leaf.dtype) for leaf in engine.client_states.read_rows(known)]
     assert kept == shapes(fresh) or not method.client.phases
     if method.client.phases:
-        sent, change = method.broadcast(first), engine.train(state, cohort[:3], 2).gathered.change
-        travelled = list(zip(trees.names(sent), shapes(sent), strict=True))
-        for leaf, shape in zip(trees.names(change), shapes(change), strict=True):
+        sent, change = method.broadcast(first), engine.train(state, cohort[:3], 2).cohort_update.update
+        travelled = list(zip(trees.leaf_names(sent), shapes(sent), strict=True))
+        for leaf, shape in zip(trees.leaf_names(change), shapes(change), strict=True):
             assert any(f".{known}".endswith(f".{leaf}") and shape == like for known, like in travelled)
 
 
@@ -119,25 +121,27 @@ def test_shapes_stay_what_they_are(name: str, hyper: dict[str, Any]) -> None:
 def test_a_checkpoint_gives_back_exactly_what_went_in(name: str, hyper: dict[str, Any], tmp_path: Path) -> None:
     setting = setting_of(name, hyper)
     state, engine = train(setting, 2, 3)
-    Checkpoints(tmp_path).save(2, state, engine.memory)
-    fresh = replace(setting, memory=Memory(setting.data.clients.count))
-    like = setting.first_state()
-    found = Checkpoints(tmp_path).latest(like, fresh.memory, setting.method.new_memory(like))
+    CheckpointManager(tmp_path).save(2, state, engine.client_states)
+    fresh = replace(setting, client_states=ClientStateStore(setting.data.clients.count))
+    like = setting.init_server_state()
+    found = CheckpointManager(tmp_path).restore_latest(
+        like, fresh.client_states, setting.method.init_client_state(like)
+    )
     assert found is not None
     assert distance(tuple(found.state), tuple(state)) == 0.0
     people = np.arange(setting.data.clients.count)
-    first = setting.method.new_memory(state)
-    assert distance(engine.memory.gather(people, first), fresh.memory.gather(people, first)) == 0.0
-    on = [engines.make(each).score(found.state, people) for each in (setting, fresh)]
+    first = setting.method.init_client_state(state)
+    assert distance(engine.client_states.gather(people, first), fresh.client_states.gather(people, first)) == 0.0
+    on = [factory.make_engine(each).score(found.state, people) for each in (setting, fresh)]
     assert distance(tuple(on[0]), tuple(on[1])) == 0.0
 
 
 @EACH
 def test_clients_with_one_example_each(name: str, hyper: dict[str, Any]) -> None:
     data = toy_data(sizes=(1, 1, 1, 1, 1, 2), test=1)  # the last one is new; those who train have one example each
-    runs = [train(toy_setting(name, data=data, **CHEAP | hyper), 1, 2, name=each)[0] for each in engines.NAMES]
+    runs = [train(toy_setting(name, data=data, **CHEAP | hyper), 1, 2, name=each)[0] for each in factory.NAMES]
     assert distance(tuple(runs[0]), tuple(runs[1])) < 1e-10
-    assert trees.all_finite(tuple(runs[0]))
+    assert trees.is_finite(tuple(runs[0]))
 
 
 COMPILED = ("fedavg-epochs=2", "fedsim-decay_rounds=5", "fedmeta-per-inner=meta-sgd")
@@ -150,9 +154,9 @@ COMPILED = ("fedavg-epochs=2", "fedsim-decay_rounds=5", "fedmeta-per-inner=meta-
 )
 def test_compiled_steps_agree(name: str, hyper: dict[str, Any]) -> None:
     data = toy_data(sizes=(24, 17, 9, 8, 3, 2, 1, 1))
-    reference = outcome(toy_setting(name, data=data, **CHEAP | hyper), name="one_by_one")
+    reference = outcome(toy_setting(name, data=data, **CHEAP | hyper), name="sequential")
     setting = toy_setting(name, data=data, **CHEAP | hyper)
-    assert engines.make(setting, compile=True).notes == ()
+    assert factory.make_engine(setting, compile=True).notes == ()
     assert distance(reference, outcome(setting, compile=True)) < 1e-10
 
 

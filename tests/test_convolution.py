@@ -11,18 +11,18 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedtailor import models
-from fedtailor.convolution import (
-    Convolution,
-    Window,
-    convolved,
-    convolves_much,
-    correlated,
-    returned,
+from fedtailor.core.task import classification
+from fedtailor.ops.conv2d import (
+    ConvGeometry,
+    StackedConv2d,
+    conv2d,
+    conv2d_grad_input,
+    conv2d_grad_weight,
+    has_kernels_for,
+    has_wide_convolutions,
     with_plain_convolutions,
     with_stacked_convolutions,
-    works_on,
 )
-from fedtailor.task import classification
 
 Params = dict[str, Tensor]
 Loss = Callable[[Params, Tensor, Tensor], Tensor]
@@ -100,14 +100,18 @@ def test_a_stack_is_differentiated_as_torch_does_it(kind: Callable[[Loss], Any],
 
 @pytest.mark.parametrize(("stride", "pad", "side"), [(1, 0, 3), (2, 1, 3), (3, 0, 2), (2, 2, 5), (1, 0, 1)])
 def test_gradients_are_those_of_differences(stride: int, pad: int, side: int) -> None:
-    generator, window = draws(), Window(stride, pad)
+    generator, window = draws(), ConvGeometry(stride, pad)
     size = ((7 + 2 * pad - side) // stride + 1, (6 + 2 * pad - side) // stride + 1)
     shapes = {"x": (2, 2, 7, 6, 3), "w": (2, 2, side, side, 3), "g": (2, 2, *size, 2)}
     drawn = {
         name: torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True)
         for name, shape in shapes.items()
     }
-    ways = (convolved, ("x", "w"), size), (returned, ("g", "w"), (7, 6)), (correlated, ("x", "g"), (side, side))
+    ways = (
+        (conv2d, ("x", "w"), size),
+        (conv2d_grad_input, ("g", "w"), (7, 6)),
+        (conv2d_grad_weight, ("x", "g"), (side, side)),
+    )
     for function, pair, of in ways:
         whole = partial(_with, function, of, window)
         given = tuple(drawn[name] for name in pair)
@@ -115,7 +119,7 @@ def test_gradients_are_those_of_differences(stride: int, pad: int, side: int) ->
         assert torch.autograd.gradgradcheck(whole, given)
 
 
-def _with(function: Any, size: Any, window: Window, first: Tensor, second: Tensor) -> Tensor:
+def _with(function: Any, size: Any, window: ConvGeometry, first: Tensor, second: Tensor) -> Tensor:
     found: Tensor = function(first, second, size, window)
     return found
 
@@ -132,26 +136,28 @@ def test_only_plain_square_convolutions_are_taken() -> None:
         type("Own", (nn.Conv2d,), {})(2, 2, 3),
     ]
     kept = with_stacked_convolutions(nn.Sequential(*others, nn.Conv2d(2, 2, 3)))
-    assert [type(layer) is Convolution for layer in kept.children()] == [False] * len(others) + [True]
-    assert not any(type(layer) is Convolution for layer in with_plain_convolutions(kept).children())
+    assert [type(layer) is StackedConv2d for layer in kept.children()] == [False] * len(others) + [True]
+    assert not any(type(layer) is StackedConv2d for layer in with_plain_convolutions(kept).children())
 
 
 def test_a_task_trains_alike_and_gives_torchs_own_layers_away() -> None:
     task = classification(network())
-    whole = task.stacking()
+    whole = task.with_stacked_ops()
     x = examples()[0][0]
-    torch.testing.assert_close(whole.outputs(whole.params, x), task.outputs(task.params, x), rtol=1e-10, atol=1e-12)
-    assert not any(isinstance(layer, Convolution) for layer in task.training.modules())
-    assert any(isinstance(layer, Convolution) for layer in whole.training.modules())
-    assert not any(isinstance(layer, Convolution) for layer in whole.module(whole.params).modules())
+    torch.testing.assert_close(
+        whole.compute_outputs(whole.params, x), task.compute_outputs(task.params, x), rtol=1e-10, atol=1e-12
+    )
+    assert not any(isinstance(layer, StackedConv2d) for layer in task.train_module.modules())
+    assert any(isinstance(layer, StackedConv2d) for layer in whole.train_module.modules())
+    assert not any(isinstance(layer, StackedConv2d) for layer in whole.to_module(whole.params).modules())
 
 
 def test_large_convolutions_are_told_from_small_ones() -> None:
-    assert convolves_much(models.fedsim_femnist((1, 28, 28), 62))
-    assert not convolves_much(models.lenet((3, 32, 32), 10))
-    assert not convolves_much(nn.Conv2d(64, 64, 3, groups=64))
-    assert not convolves_much(nn.Linear(64, 64))
+    assert has_wide_convolutions(models.fedsim_femnist((1, 28, 28), 62))
+    assert not has_wide_convolutions(models.lenet((3, 32, 32), 10))
+    assert not has_wide_convolutions(nn.Conv2d(64, 64, 3, groups=64))
+    assert not has_wide_convolutions(nn.Linear(64, 64))
 
 
 def test_there_are_no_kernels_for_a_processor() -> None:
-    assert not works_on(torch.device("cpu"))
+    assert not has_kernels_for(torch.device("cpu"))

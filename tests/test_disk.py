@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.disk import disk_trouble, hold_lock, replace_folder, scratch_folder, write_bytes
 from fedtailor.errors import InputError
+from fedtailor.storage.atomic import explain_disk_errors, replace_folder, scratch_folder, write_bytes
+from fedtailor.storage.locks import hold_lock
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedtailor.disk import hold_lock
+from fedtailor.storage.locks import hold_lock
 with hold_lock(Path(sys.argv[1])) as sure:
     print(sure, flush=True)
     sys.stdin.read()
@@ -152,9 +153,9 @@ def test_a_scratch_folder_is_empty_and_goes(tmp_path: Path) -> None:
 
 
 def test_trouble_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught, disk_trouble(tmp_path, "mend that."):
+    with pytest.raises(InputError) as caught, explain_disk_errors(tmp_path, "mend that."):
         write_bytes(tmp_path / "none" / "file", b"")
     assert str(caught.value) == f"'{tmp_path}/none/file' could not be written: No such file or directory; mend that."
-    with pytest.raises(InputError) as caught, disk_trouble(tmp_path, "mend that.", "toy: "):
+    with pytest.raises(InputError) as caught, explain_disk_errors(tmp_path, "mend that.", "toy: "):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert str(caught.value) == f"toy: '{tmp_path}' could not be written: No space left on device; mend that."

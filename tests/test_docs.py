@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from agreement import distance
-from fedtailor import engines, methods
+from fedtailor import methods
 from fedtailor.data import load_digits
-from fedtailor.run.session import start
-from fedtailor.run.spec import read_spec
+from fedtailor.engines import factory
+from fedtailor.training.overrides import read_run_config
+from fedtailor.training.runner import start_run
 from scenarios import toy_setting, train
 
 ROOT = Path(__file__).parent.parent
@@ -52,8 +53,8 @@ def test_sets_of_the_document_on_data_are_written_and_trained_on(
     commands = re.findall(r"^fedtailor (run .*\.npz .*model=.*)$", (ROOT / "docs/data.md").read_text(), re.MULTILINE)
     assert len(commands) == 3
     for number, command in enumerate(commands):
-        words = [*command.split()[1:], "rounds=1", "cohort=2", "tune_epochs=1"]
-        record = start(read_spec(words), tmp_path / str(number)).record
+        words = [*command.split()[1:], "rounds=1", "cohort=2", "finetune_epochs=1"]
+        record = start_run(read_run_config(words), tmp_path / str(number)).record
         assert record["status"] == "finished"
 
 
@@ -69,7 +70,7 @@ def fedavgm(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("fedavgm")
 def test_the_method_of_the_document_is_fedavg_with_momentum() -> None:
     setting = toy_setting("fedavgm", momentum_at_server=0.7)
-    runs = [train(setting, name=name)[0].params for name in engines.NAMES]
+    runs = [train(setting, name=name)[0].params for name in factory.NAMES]
     assert distance(*runs) < 1e-10
     assert distance(runs[0], train(toy_setting("fedavg", server_momentum=0.7))[0].params) < 1e-12
     assert distance(runs[0], train(toy_setting("fedavg"))[0].params) > 1e-3

@@ -21,7 +21,7 @@ sys.modules |= dict.fromkeys(LACKING - sys.stdlib_module_names)  # hidden from l
 import fedtailor
 
 names = [found.name for found in pkgutil.walk_packages(fedtailor.__path__, "fedtailor.")]
-left_out = {"fedtailor.__main__", "fedtailor.kernels"}  # the latter needs Triton, and is imported on GPUs alone
+left_out = {"fedtailor.__main__", "fedtailor.ops.conv2d_triton", "fedtailor.prng.threefry_triton"}  # need Triton
 for name in names:
     if name not in left_out:
         importlib.import_module(name)
@@ -44,13 +44,13 @@ def test_every_module_can_be_imported_where_unix_is_not() -> None:
 WITHOUT_SCIPY = """
 import numpy as np
 from torch import nn
-from fedtailor.analysis import sliced_wasserstein, wasserstein
+from fedtailor.inspection.statistics import sliced_wasserstein, wasserstein
 
 points = np.arange(6.0).reshape(3, 2)
 print(round(wasserstein(points[:, :1], points[:, 1:]), 9), abs(round(sliced_wasserstein(points, points), 9)))
 data = fedtailor.digits(clients=12)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-fedtailor.fit("fedsim", model, data, rounds=1, cohort=2, tune_epochs=1)
+fedtailor.fit("fedsim", model, data, rounds=1, cohort=2, finetune_epochs=1)
 try:
     wasserstein(points, points)
 except fedtailor.InputError as problem:

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from fedtailor import keyed, trees
-from fedtailor.convolution import Window, convolved, works_on
-from fedtailor.engines.tracing import compiled
+from fedtailor import prng
+from fedtailor.compiler.inductor import bind_compiled
+from fedtailor.core import trees
+from fedtailor.ops.conv2d import ConvGeometry, conv2d, has_kernels_for
+from fedtailor.prng import threefry
 
-HERE = torch.cuda.is_available() and works_on(torch.device("cuda"))
+HERE = torch.cuda.is_available() and has_kernels_for(torch.device("cuda"))
 SHAPES = [  # clients, batch, height, width, inputs, outputs, side, stride, pad
     (2, 3, 28, 28, 1, 32, 3, 1, 0),
     (3, 20, 26, 26, 32, 64, 3, 1, 0),
@@ -36,11 +38,11 @@ def calculating(precision: str, request: pytest.FixtureRequest) -> torch.dtype:
 def test_kernels_do_what_double_precision_does(
     shape: tuple[int, ...], precision: str, most: float, request: pytest.FixtureRequest
 ) -> None:
-    from fedtailor import kernels
+    from fedtailor.ops import conv2d_triton
 
     dtype = calculating(precision, request)
     clients, batch, height, width, inputs, outputs, side, stride, pad = shape
-    window = Window(stride, pad)
+    window = ConvGeometry(stride, pad)
     size = ((height + 2 * pad - side) // stride + 1, (width + 2 * pad - side) // stride + 1)
     generator = torch.Generator("cuda").manual_seed(0)
     x, w, g = (
@@ -52,10 +54,14 @@ def test_kernels_do_what_double_precision_does(
         )
     )
     exact = [each.double().cpu().requires_grad_() for each in (x, w)]
-    result = convolved(exact[0], exact[1], size, window)
+    result = conv2d(exact[0], exact[1], size, window)
     by_x, by_w = torch.autograd.grad(result, exact, g.double().cpu())
-    back, side_by_side = kernels.convolve_back(g, w, (height, width), window), (side, side)
-    found = kernels.convolve(x, w, size, window), back, kernels.correlate(x, g, side_by_side, window)
+    back, side_by_side = conv2d_triton.triton_conv2d_grad_input(g, w, (height, width), window), (side, side)
+    found = (
+        conv2d_triton.triton_conv2d(x, w, size, window),
+        back,
+        conv2d_triton.triton_conv2d_grad_weight(x, g, side_by_side, window),
+    )
     for own, expected in zip(found, (result, by_x, by_w), strict=True):
         assert own.dtype == dtype
         gap = (own.double().cpu() - expected).norm() / expected.norm()
@@ -69,10 +75,10 @@ def test_kernels_do_what_double_precision_does(
 def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     generator = torch.Generator().manual_seed(0)
     keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes)
-    for folding in (0, keyed._FOLDING):
-        expected = keyed.mixed(keys, counters, folding)
-        assert torch.equal(keyed.mixed(keys.cuda(), counters.cuda(), folding).cpu(), expected)
-    assert torch.equal(keyed.fold(keys.cuda(), counters.cuda()).cpu(), keyed.fold(keys, counters))
+    for folding in (0, threefry._FOLD_DOMAIN):
+        expected = threefry.threefry_op(keys, counters, folding)
+        assert torch.equal(threefry.threefry_op(keys.cuda(), counters.cuda(), folding).cpu(), expected)
+    assert torch.equal(prng.fold(keys.cuda(), counters.cuda()).cpu(), prng.fold(keys, counters))
 
 
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
@@ -89,8 +95,8 @@ def test_compiled_hessian_products_are_those_of_double_precision(clients: int, r
     images = torch.randn(clients, 5, 1, 12, 12, generator=generator)
 
     def loss(own: dict[str, Tensor], x: Tensor) -> Tensor:
-        first = convolved(x.permute(0, 2, 3, 1)[None], own["a"].permute(0, 2, 3, 1)[None], (10, 10), Window()).tanh()
-        second = convolved(first, own["b"].permute(0, 2, 3, 1)[None], (8, 8), Window())[0].tanh()
+        first = conv2d(x.permute(0, 2, 3, 1)[None], own["a"].permute(0, 2, 3, 1)[None], (10, 10), ConvGeometry()).tanh()
+        second = conv2d(first, own["b"].permute(0, 2, 3, 1)[None], (8, 8), ConvGeometry())[0].tanh()
         return (second.flatten(1) @ own["c"].mT).square().mean()
 
     def product(own: dict[str, Tensor], direction: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
@@ -102,7 +108,7 @@ def test_compiled_hessian_products_are_those_of_double_precision(clients: int, r
             given[3][name].copy_(value)
 
     exact = vmap(product)(*trees.apply(torch.Tensor.double, (params, along, images)))
-    given = trees.apply(torch.Tensor.cuda, (params, along, images, trees.zeros(params)))
-    compiled(write, given)()
+    given = trees.apply(torch.Tensor.cuda, (params, along, images, trees.zeros_like(params)))
+    bind_compiled(write, given)()
     for name, value in given[3].items():
         assert (value.double().cpu() - exact[name]).norm() < 5e-3 * exact[name].norm()

@@ -16,9 +16,21 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedtailor import keyed
+from fedtailor import prng
 from fedtailor.errors import InputError
-from fedtailor.keyed import choice, fold, integers, keep_mask, keep_share, key, normal, permutation, uniform, words
+from fedtailor.prng import (
+    choice,
+    dropout_mask,
+    fold,
+    integers,
+    keep_prob,
+    key,
+    normal,
+    permutation,
+    random_bits,
+    threefry,
+    uniform,
+)
 
 LENGTHS = (1, 7, 1001, 1024)
 MASK = 0xFFFFFFFF
@@ -44,15 +56,15 @@ def pair(number: int) -> tuple[int, int]:
 
 DRAWS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "fold": lambda k, n: fold(fold(k, n), "name"),
-    "words": lambda k, n: words(k, torch.arange(n, device=k.device) - 1),
-    "bits": keyed.bits,
+    "words": lambda k, n: random_bits(k, torch.arange(n, device=k.device) - 1),
+    "bits": prng.random_int32,
     "uniform": lambda k, n: uniform(k, (n,)),
     "double": lambda k, n: uniform(k, (n, 1), torch.float64),
     "integers": lambda k, n: integers(k, (n,), 1000003),
     "permutation": permutation,
     "few": lambda k, n: choice(k, 5 * n, n),
     "many": lambda k, n: choice(k, n, (n + 1) // 2),
-    "mask": lambda k, n: keep_mask(k, (n,), 0.3),
+    "mask": lambda k, n: dropout_mask(k, (n,), 0.3),
     "normal": lambda k, n: normal(k, (n,)),
 }
 
@@ -74,8 +86,8 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def of_arrays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrays are drawn by compiled code, where there is a compiler, and by NumPy's operations."""
     if request.param == "plain":
-        monkeypatch.setattr(keyed, "_native", lambda: None)
-    elif keyed._native() is None:
+        monkeypatch.setattr(threefry, "_load_native", lambda: None)
+    elif threefry._load_native() is None:
         pytest.skip("needs a compiler of C++")
 
 
@@ -96,10 +108,10 @@ def test_arrays_choose_what_tensors_choose() -> None:
 )
 def test_known_answers(counter: tuple[int, int], k: tuple[int, int], answer: tuple[int, int]) -> None:
     assert oracle(k, counter) == answer
-    low, high = keyed._threefry(k, counter)
+    low, high = threefry.threefry2x32(k, counter)
     assert (low & MASK, high & MASK) == answer
     tensors = [torch.tensor(word).to(torch.int32) for word in (*k, *counter)]
-    low, high = (int(word) for word in keyed._threefry((tensors[0], tensors[1]), (tensors[2], tensors[3])))
+    low, high = (int(word) for word in threefry.threefry2x32((tensors[0], tensors[1]), (tensors[2], tensors[3])))
     assert (low & MASK, high & MASK) == answer
 
 
@@ -108,9 +120,9 @@ def test_draws_read_the_generator_in_order() -> None:
     for _ in range(20):
         k, counter = chance.getrandbits(64) - 2**63, chance.getrandbits(64) - 2**63
         x, y = oracle(pair(k), pair(counter))
-        assert int(words(torch.tensor(k), torch.tensor(counter))) == (y << 32 | x) & (2**63 - 1)
+        assert int(random_bits(torch.tensor(k), torch.tensor(counter))) == (y << 32 | x) & (2**63 - 1)
         expected = [word for position in range(4) for word in oracle(pair(k), (position, 0))]
-        assert [word & MASK for word in keyed.bits(torch.tensor(k), 7).tolist()] == expected[:7]
+        assert [word & MASK for word in prng.random_int32(torch.tensor(k), 7).tolist()] == expected[:7]
 
 
 def test_values_never_change() -> None:
@@ -120,7 +132,7 @@ def test_values_never_change() -> None:
         made = y << 32 | x
     assert key(2024, "abc", 3, -1, 2**40).item() % 2**64 == made
     assert permutation(key(1), 8).tolist() == [5, 4, 0, 3, 6, 7, 1, 2]
-    assert keep_mask(key(1), (8,), 0.5).int().tolist() == [1, 0, 1, 1, 1, 0, 0, 0]
+    assert dropout_mask(key(1), (8,), 0.5).int().tolist() == [1, 0, 1, 1, 1, 0, 0, 0]
 
 
 # The names
@@ -140,7 +152,7 @@ def test_keys_and_names_broadcast() -> None:
     assert grid.shape == (4, 3)
     assert grid.tolist() == [[key(1, c, s).item() for s in range(3)] for c in range(4)]
     assert torch.equal(fold(clients, torch.arange(4)), grid.new_tensor([key(1, c, c).item() for c in range(4)]))
-    assert torch.equal(words(clients[:, None], steps), torch.stack([words(k, steps) for k in clients]))
+    assert torch.equal(random_bits(clients[:, None], steps), torch.stack([random_bits(k, steps) for k in clients]))
 
 
 def test_different_paths_have_different_keys() -> None:
@@ -160,7 +172,7 @@ def test_paths_are_read_name_by_name_and_in_order() -> None:
 
 def test_folding_and_drawing_do_not_meet() -> None:
     k, numbers = key(3), torch.arange(10_000)
-    assert not set((fold(k, numbers) & (2**63 - 1)).tolist()) & set(words(k, numbers).tolist())
+    assert not set((fold(k, numbers) & (2**63 - 1)).tolist()) & set(random_bits(k, numbers).tolist())
 
 
 # The draws
@@ -192,7 +204,7 @@ def test_normals_are_quantiles_of_the_uniforms_and_finite(monkeypatch: pytest.Mo
         np.testing.assert_allclose(drawn, stats.norm.ppf(middles), accuracy, accuracy)
         ends = torch.tensor([0.0, 1 - 1 / steps], dtype=dtype)
         with monkeypatch.context() as patched:
-            patched.setattr(keyed, "uniform", lambda *_, ends=ends: ends)
+            patched.setattr(prng, "uniform", lambda *_, ends=ends: ends)
             extremes = normal(key(3), (2,), dtype)
         assert extremes.isfinite().all()
         assert extremes[1] == -extremes[0]
@@ -201,20 +213,28 @@ def test_normals_are_quantiles_of_the_uniforms_and_finite(monkeypatch: pytest.Mo
 
 def test_masks_spend_sixteen_bits_each() -> None:
     k = key(4, "mask")
-    halves = keyed.bits(k, 500).numpy().astype("<i4").view("<i2").reshape(-1, 2)[:, ::-1].flatten()[:999]
+    halves = prng.random_int32(k, 500).numpy().astype("<i4").view("<i2").reshape(-1, 2)[:, ::-1].flatten()[:999]
     for p in (0.0, 0.25, 0.3, 0.999, (int(halves[0]) + 32768) / 65536):  # the last one: exactly at a value drawn
         dropped = round(p * 65536)
-        assert np.array_equal(keep_mask(k, (27, 37), p).numpy().flatten(), halves >= dropped - 32768)
-        assert keep_share(p) == np.mean(np.arange(-32768, 32768) >= dropped - 32768)
-    assert keep_mask(k, (1000,), 0.0).all()
+        assert np.array_equal(dropout_mask(k, (27, 37), p).numpy().flatten(), halves >= dropped - 32768)
+        assert keep_prob(p) == np.mean(np.arange(-32768, 32768) >= dropped - 32768)
+    assert dropout_mask(k, (1000,), 0.0).all()
 
 
 def test_shapes_and_empty_draws() -> None:
     k = key(5)
-    assert uniform(k, ()).shape == normal(k, ()).shape == keep_mask(k, (), 0.5).shape == integers(k, (), 3).shape == ()
-    assert uniform(k, (3, 0, 2)).shape == keep_mask(k, (3, 0, 2), 0.5).shape == (3, 0, 2)
-    assert keyed.bits(k, 0).shape == permutation(k, 0).shape == choice(k, 0, 0).shape == choice(k, 9, 0).shape == (0,)
-    assert torch.equal(keyed.bits(k, 9)[:4], keyed.bits(k, 4))
+    assert (
+        uniform(k, ()).shape == normal(k, ()).shape == dropout_mask(k, (), 0.5).shape == integers(k, (), 3).shape == ()
+    )
+    assert uniform(k, (3, 0, 2)).shape == dropout_mask(k, (3, 0, 2), 0.5).shape == (3, 0, 2)
+    assert (
+        prng.random_int32(k, 0).shape
+        == permutation(k, 0).shape
+        == choice(k, 0, 0).shape
+        == choice(k, 9, 0).shape
+        == (0,)
+    )
+    assert torch.equal(prng.random_int32(k, 9)[:4], prng.random_int32(k, 4))
     assert integers(k, (100,), 1).eq(0).all()
 
 
@@ -233,12 +253,12 @@ def test_choices_are_distinct_and_in_range() -> None:
         (lambda: choice(key(0), 3, 4), "cannot choose 4 distinct numbers out of 3"),
         (lambda: choice(key(0), 3, -1), "cannot choose -1"),
         (lambda: integers(key(0), (2,), 0), "high must be positive"),
-        (lambda: keep_mask(key(0), (2,), 1.0), r"in \[0, 1 - 2\^-17\), got 1.0"),
-        (lambda: keep_share(-0.1), "got -0.1"),
-        (lambda: keep_share(float("nan")), "got nan"),
+        (lambda: dropout_mask(key(0), (2,), 1.0), r"in \[0, 1 - 2\^-17\), got 1.0"),
+        (lambda: keep_prob(-0.1), "got -0.1"),
+        (lambda: keep_prob(float("nan")), "got nan"),
         (lambda: uniform(key(0), (2,), torch.float16), "float32 or float64, got torch.float16"),
-        (lambda: keyed.bits(key(0), -2), "negative size"),
-        (lambda: keyed.bits(key(0, torch.arange(3)), 2), r"one key, got keys of shape \(3,\)"),
+        (lambda: prng.random_int32(key(0), -2), "negative size"),
+        (lambda: prng.random_int32(key(0, torch.arange(3)), 2), r"one key, got keys of shape \(3,\)"),
         (lambda: key(2**64), "of 64 bits"),
         (lambda: key(0, 1.5), "got 1.5"),  # type: ignore[arg-type]
         (lambda: key(0, torch.tensor(1.5)), "integers, got torch.float32"),
@@ -278,13 +298,13 @@ def test_drawn_in_one_operation_they_are_the_same(monkeypatch: pytest.MonkeyPatc
     ways: list[Callable[[], dict[str, Tensor]]] = [
         lambda: draws(keys[0], 7),
         lambda: vmap(partial(draws, n=7))(keys),
-        lambda: {"kept": vmap(vmap(partial(keep_mask, shape=(3, 5), p=0.3)))(keys.reshape(2, 3))},
+        lambda: {"kept": vmap(vmap(partial(dropout_mask, shape=(3, 5), p=0.3)))(keys.reshape(2, 3))},
         lambda: {"fold": fold(keys[:, None], names), "named": fold(keys, "name"), "both": both(keys, names)},
         lambda: {"by last": vmap(fold, (1, None), 1)(keys.reshape(2, 3), names[:2])},
     ]
     plainly = [way() for way in ways]
     used: list[Any] = []
-    monkeypatch.setattr(keyed, "_in_one", lambda _: True)
+    monkeypatch.setattr(prng, "should_fuse", lambda _: True)
     with Listing(used):
         for way, expected in zip(ways, plainly, strict=True):
             assert_same(way(), expected)
@@ -321,7 +341,9 @@ def test_arrays_of_keys_fold_and_draw_as_tensors_do(name: int | str) -> None:
     keys, counters = key(2**62 + 5, "arrays", torch.arange(9)), torch.arange(-3, 2**40, 2**33 + 7)
     assert fold(keys.numpy(), name).tolist() == fold(keys, name).tolist()
     assert fold(keys.numpy()[:, None], counters.numpy()).tolist() == fold(keys[:, None], counters).tolist()
-    assert words(keys.numpy()[:, None], counters.numpy()).tolist() == words(keys[:, None], counters).tolist()
+    assert (
+        random_bits(keys.numpy()[:, None], counters.numpy()).tolist() == random_bits(keys[:, None], counters).tolist()
+    )
 
 
 @pytest.mark.usefixtures("of_arrays")
@@ -333,7 +355,7 @@ def test_arrays_broadcast_as_tensors_do(shapes: tuple[tuple[int, ...], tuple[int
     keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes)
     turned = np.asfortranarray(counters.numpy())  # as it lies in memory does not matter
     for whose in (counters.numpy(), turned):
-        drawn, expected = words(keys.numpy(), whose), words(keys, counters)
+        drawn, expected = random_bits(keys.numpy(), whose), random_bits(keys, counters)
         assert drawn.dtype == np.int64
         assert drawn.shape == expected.shape
         assert drawn.tolist() == expected.tolist()

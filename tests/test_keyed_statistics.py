@@ -8,8 +8,8 @@ from scipy import stats
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor import keyed
-from fedtailor.keyed import choice, integers, keep_mask, keep_share, key, normal, permutation, uniform, words
+from fedtailor import prng
+from fedtailor.prng import choice, dropout_mask, integers, keep_prob, key, normal, permutation, random_bits, uniform
 
 UNLIKELY = 1e-4
 
@@ -27,7 +27,7 @@ def assert_even(counts: Tensor) -> None:
 
 def test_every_bit_is_fair() -> None:
     n, numbers = 2**17, torch.arange(2**17)
-    drawn = ((keyed.bits(key(10), n), 32), (words(key(11), numbers), 63), (key(12, numbers), 64))
+    drawn = ((prng.random_int32(key(10), n), 32), (random_bits(key(11), numbers), 63), (key(12, numbers), 64))
     ones = torch.stack([(row >> position & 1).sum() for row, width in drawn for position in range(width)])
     assert (ones - n / 2).abs().max() / (n / 4) ** 0.5 < stats.norm.isf(UNLIKELY / 2 / len(ones))
 
@@ -62,9 +62,9 @@ def test_streams_do_not_correlate() -> None:
     assert_uncorrelated(streams.T[:96])
 
 
-def test_neighbours_in_a_stream_do_not_correlate() -> None:
+def test_neighbors_in_a_stream_do_not_correlate() -> None:
     drawn = uniform(key(16), (2**17 + 8,))
-    kept = keep_mask(key(16), (2**17 + 8,), 0.3)
+    kept = dropout_mask(key(16), (2**17 + 8,), 0.3)
     assert_uncorrelated(torch.stack([drawn[lag : lag + 2**17] for lag in range(9)]))
     assert_uncorrelated(torch.stack([kept[lag : lag + 2**17] for lag in range(9)]))
 
@@ -98,5 +98,5 @@ def test_every_number_is_chosen_as_often() -> None:
 @pytest.mark.parametrize("p", [2**-16, 0.1, 0.3, 0.5, 0.9, 1 - 2**-16])
 def test_masks_keep_their_share(p: float) -> None:
     n = 2**20
-    mask = keep_mask(key(21, "mask"), (n,), p)
-    assert stats.binomtest(int(mask.sum()), n, keep_share(p)).pvalue > UNLIKELY
+    mask = dropout_mask(key(21, "mask"), (n,), p)
+    assert stats.binomtest(int(mask.sum()), n, keep_prob(p)).pvalue > UNLIKELY

@@ -7,24 +7,26 @@ import pytest
 from torch import Tensor
 
 from agreement import distance
-from fedtailor import engines, methods, trees
+from fedtailor import methods
+from fedtailor.core import trees
+from fedtailor.core.types import Tree
+from fedtailor.engines import factory
 from fedtailor.errors import InputError
-from fedtailor.types import Tree
 from scenarios import toy_setting, toy_task, train
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_a_method_file_reads_in_the_same_order(name: str) -> None:
-    file = methods.file_of(name)
+    file = methods.load_method_module(name)
     assert methods.build(name, toy_task()).name == name
     assert "Identities:" in file.__doc__
     source = inspect.getsource(file)  # type: ignore[arg-type]
-    assert source.index('"""') < source.index("class Hyper") < source.index("def build")
+    assert source.index('"""') < source.index("class HParams") < source.index("def build")
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_hyper_parameters_are_frozen_and_keyword_only(name: str) -> None:
-    kind = methods.file_of(name).Hyper
+    kind = methods.load_method_module(name).HParams
     with pytest.raises(FrozenInstanceError):
         kind().lr = 1.0
     with pytest.raises(TypeError):
@@ -34,22 +36,22 @@ def test_hyper_parameters_are_frozen_and_keyword_only(name: str) -> None:
 
 RANGES = {
     "lr": (0.0, "must be positive, got 0.0."),
-    "tune_batch": (0, "must be positive, got 0."),
-    "tune_epochs": (-1, "must not be negative, got -1."),
+    "finetune_batch": (0, "must be positive, got 0."),
+    "finetune_epochs": (-1, "must not be negative, got -1."),
     "momentum": (None, "must be a number, got None."),
     "steps": (1.5, "must be a whole number, got 1.5."),
-    "optimiser": ("sdg", "must be sgd or adam or adamw, got 'sdg'."),
+    "optimizer": ("sdg", "must be sgd or adam or adamw, got 'sdg'."),
 }
-FITS = {"tune_epochs": 0, "tune_batch": None, "weight_decay": 0.0}
+FITS = {"finetune_epochs": 0, "finetune_batch": None, "weight_decay": 0.0}
 
 
 @pytest.mark.parametrize("name", [*methods.NAMES, "fsl+per+fedmeta"])
 def test_values_out_of_range_are_refused_by_every_method(name: str) -> None:
     for field, (value, sentence) in RANGES.items():
         with pytest.raises(InputError) as caught:
-            methods.hyper_of(name, **{field: value})
+            methods.make_hparams(name, **{field: value})
         assert str(caught.value) == f"{name}: {field} {sentence}"
-    methods.hyper_of(name, **FITS)
+    methods.make_hparams(name, **FITS)
 
 
 @pytest.mark.parametrize(
@@ -65,21 +67,21 @@ def test_values_out_of_range_are_refused_by_every_method(name: str) -> None:
 )
 def test_values_out_of_a_method_s_own_range_are_refused(name: str, field: str, value: object, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        methods.hyper_of(name, **{field: value})
+        methods.make_hparams(name, **{field: value})
     assert str(caught.value) == sentence
 
 
 def test_fedprox_is_a_file_of_at_most_40_lines() -> None:
-    assert len(inspect.getsource(methods.file_of("fedprox")).splitlines()) <= 40  # type: ignore[arg-type]
+    assert len(inspect.getsource(methods.load_method_module("fedprox")).splitlines()) <= 40  # type: ignore[arg-type]
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"There is no method .fedprx.; did you mean fedprox\?"):
-        methods.file_of("fedprx")
-    with pytest.raises(InputError, match="There is no method 'zzz'; known are local, centralised"):
-        methods.file_of("zzz")
+        methods.load_method_module("fedprx")
+    with pytest.raises(InputError, match="There is no method 'zzz'; known are local, centralized"):
+        methods.load_method_module("zzz")
     with pytest.raises(InputError, match=r"fedprox has no hyper-parameter .lamb.; did you mean lam\?"):
-        methods.hyper_of("fedprox", lamb=1.0)
+        methods.make_hparams("fedprox", lamb=1.0)
 
 
 def median(changes: Tree, weights: Tensor) -> Tree:
@@ -88,7 +90,7 @@ def median(changes: Tree, weights: Tensor) -> Tree:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsim"])
 def test_a_combining_rule_sees_every_corrected_change(name: str) -> None:
-    method = toy_setting(name).method._replace(combine=median)
-    runs = [train(toy_setting(method), name=engine, chunk=chunk)[0] for engine in engines.NAMES for chunk in (2, None)]
+    method = toy_setting(name).method._replace(aggregate=median)
+    runs = [train(toy_setting(method), name=engine, chunk=chunk)[0] for engine in factory.NAMES for chunk in (2, None)]
     assert all(distance(runs[0], other) < 1e-10 for other in runs[1:])
     assert distance(runs[0].params, train(toy_setting(name))[0].params) > 1e-4

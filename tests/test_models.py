@@ -1,4 +1,4 @@
-"""The papers' models: their tables, their derivatives one by one and vectorised, and the LSTM against torch's."""
+"""The papers' models: their tables, their derivatives one by one and vectorized, and the LSTM against torch's."""
 
 import shutil
 from collections.abc import Callable
@@ -14,13 +14,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as nnf
 
 from agreement import distance
-from fedtailor import Task, classification, models, sequences, trees
-from fedtailor.calculus import difference_product, hessian_product
-from fedtailor.models.recurrence import recurrence
-from fedtailor.models.resnet import Residual
-from fedtailor.purity import drawn_from
-from fedtailor.task import probe
-from fedtailor.types import Batch, Params
+from fedtailor import Task, classification, models, sequences
+from fedtailor.core import trees
+from fedtailor.core.autodiff import finite_difference_hvp, hvp
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import validate_task
+from fedtailor.core.types import Batch, Params
+from fedtailor.models.resnet import ResidualBlock
+from fedtailor.ops.lstm import lstm_layer
 
 CLASSES, PLACES = 4, 3
 IMAGES: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...]]] = {
@@ -40,7 +41,7 @@ NAMES = (*IMAGES, *TEXTS)
 
 
 def made(make: Callable[[], nn.Sequential]) -> nn.Sequential:
-    with drawn_from(1):
+    with seeded_init(1):
         return make()
 
 
@@ -161,7 +162,7 @@ def test_text_models_are_fedsims_tables_7_and_8() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_task_takes_the_model_whose_last_layer_is_its_linear_head(name: str) -> None:
     learned, net, data = task(name), model(name).double().eval(), batch(name)
-    outputs = probe(learned, data.x, data.y)
+    outputs = validate_task(learned, data.x, data.y)
     assert outputs.shape == (*data.y.shape, CLASSES)
     assert isinstance(net[-1], nn.Linear)
     assert list(net.modules())[-1] is net[-1]
@@ -175,34 +176,34 @@ def test_gradients_of_three_clients_at_once_are_those_of_each(name: str) -> None
     clients = trees.stack([perturbed(learned.params, 0.01, seed) for seed in range(3)])
     together = vmap(grad(learned.loss))(clients, data)
     for client in range(3):
-        alone = grad(learned.loss)(trees.row(clients, client), trees.row(data, client))
-        assert distance(trees.row(together, client), alone) < 1e-12
+        alone = grad(learned.loss)(trees.take_row(clients, client), trees.take_row(data, client))
+        assert distance(trees.take_row(together, client), alone) < 1e-12
         assert all(bool(leaf.any()) for leaf in trees.leaves(alone))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_hessian_products_are_differences_of_gradients(name: str) -> None:
     learned, data = task(name), batch(name)
-    along = perturbed(trees.zeros(learned.params), 1.0)
-    product = hessian_product(learned.loss, learned.params, data, along)
+    along = perturbed(trees.zeros_like(learned.params), 1.0)
+    product = hvp(learned.loss, learned.params, data, along)
     assert float(trees.norm(product)) > 1e-3
-    nearly = difference_product(learned.loss, learned.params, data, along, 1e-6)
+    nearly = finite_difference_hvp(learned.loss, learned.params, data, along, 1e-6)
     assert float(trees.norm(trees.sub(product, nearly)) / trees.norm(product)) < 1e-6
 
 
-def test_the_gradient_of_a_gradient_is_vectorised_too() -> None:
+def test_the_gradient_of_a_gradient_is_vectorized_too() -> None:
     learned, data = task("small"), batch("small", 3)
     clients = trees.stack([perturbed(learned.params, 0.1, seed) for seed in range(3)])
-    product = partial(hessian_product, learned.loss)
+    product = partial(hvp, learned.loss)
     together = vmap(product)(clients, data, clients)
     for client in range(3):
-        own = trees.row(clients, client)
-        assert distance(trees.row(together, client), product(own, trees.row(data, client), own)) < 1e-12
+        own = trees.take_row(clients, client)
+        assert distance(trees.take_row(together, client), product(own, trees.take_row(data, client), own)) < 1e-12
 
 
 def lstms(layers: int) -> tuple[models.LSTM, nn.LSTM]:
     """Ours and torch's with the same weights; ours has the sum of torch's biases."""
-    with drawn_from(3):
+    with seeded_init(3):
         ours, theirs = models.LSTM(2, 3, layers).double(), nn.LSTM(2, 3, layers, batch_first=True).double()
     state = theirs.state_dict()
     for layer in range(layers):
@@ -244,13 +245,13 @@ def test_derivatives_of_the_recurrence_are_right_in_every_mode() -> None:
     source = torch.Generator().manual_seed(2)
     shapes = ((3, 2, 3), (8, 3), (8,), (8, 2))  # places, examples, inputs; weights of two units' gates for them; others
     drawn = tuple(torch.randn(s, generator=source, dtype=torch.float64, requires_grad=True) for s in shapes)
-    assert torch.autograd.gradcheck(recurrence, drawn, check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(recurrence, drawn)
+    assert torch.autograd.gradcheck(lstm_layer, drawn, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lstm_layer, drawn)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-def test_a_compiled_vectorised_gradient_of_a_text_model_is_the_eager_one() -> None:
+def test_a_compiled_vectorized_gradient_of_a_text_model_is_the_eager_one() -> None:
     learned, data = task("small"), batch("small", 3)
     clients = trees.stack([perturbed(learned.params, 0.1, seed) for seed in range(3)])
     step = vmap(grad(learned.loss))
@@ -266,7 +267,7 @@ def test_a_stack_of_recurrences_is_each_of_them(dims: tuple[int | None, ...]) ->
         torch.randn(shape if dim is None else (*shape[:dim], 4, *shape[dim:]), generator=source, dtype=torch.float64)
         for shape, dim in zip(single, dims, strict=True)
     ]
-    of = grad(lambda *given: (recurrence(*given) ** 2).sum(), argnums=(0, 1, 2, 3))
+    of = grad(lambda *given: (lstm_layer(*given) ** 2).sum(), argnums=(0, 1, 2, 3))
     found = vmap(of, dims)(*drawn)
     for number in range(4):
         own = [each if dim is None else each.select(dim, number) for each, dim in zip(drawn, dims, strict=True)]
@@ -283,7 +284,7 @@ def test_resnet18_has_resnets_size_and_stages() -> None:
     said = x
     for layer in net:
         said = layer(said)
-        if isinstance(layer, Residual):
+        if isinstance(layer, ResidualBlock):
             sides.append(tuple(said.shape[1:]))
     assert sides == [(c, s, s) for c, s in ((64, 6), (128, 3), (256, 2), (512, 1)) for _ in range(2)]
     assert said.shape == (2, 100)
@@ -294,8 +295,8 @@ def test_resnet18_has_resnets_size_and_stages() -> None:
 
 @pytest.mark.parametrize(("inputs", "outputs", "stride"), [(4, 4, 1), (4, 6, 2), (4, 4, 2)])
 def test_a_residual_block_adds_what_it_was_given(inputs: int, outputs: int, stride: int) -> None:
-    with drawn_from(2):
-        block = Residual(inputs, outputs, stride, groups=2)
+    with seeded_init(2):
+        block = ResidualBlock(inputs, outputs, stride, groups=2)
     x = torch.rand(2, inputs, 5, 5, generator=torch.Generator().manual_seed(3)) - 0.5
     w = [p for p in block.parameters() if p.ndim == 4]
     inner = nnf.relu(nnf.group_norm(nnf.conv2d(x, w[0], stride=stride, padding=1), 2))

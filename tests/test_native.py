@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor import native
+from fedtailor.ops import cpp_build
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 FREEING = """
 import resource, numpy as np
-from fedtailor.native import keep_freed_memory
-if {}: keep_freed_memory()
+from fedtailor.ops.cpu import tune_malloc
+if {}: tune_malloc()
 for turn in range(20):
     if turn == 10: before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     some = [np.ones(1 << 21) for _ in range(6)]
@@ -26,7 +26,7 @@ SOURCE = 'extern "C" int answer() { return 42; }'
 
 @pytest.fixture
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(native.PLACE, str(tmp_path / "kept"))
+    monkeypatch.setenv(cpp_build.INDUCTOR_CACHE_ENV, str(tmp_path / "kept"))
     path = tmp_path / "some.cpp"
     path.write_text(SOURCE)
     return path
@@ -34,7 +34,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def made(source: Path) -> ctypes.CDLL | None:
     """As in a process that has not asked before."""
-    found: ctypes.CDLL | None = native.library.__wrapped__(source)
+    found: ctypes.CDLL | None = cpp_build.load_library.__wrapped__(source)
     return found
 
 
@@ -44,7 +44,7 @@ def test_code_is_compiled_once(source: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found.answer() == 42
     kept = list((source.parent / "kept" / "native").iterdir())
     assert [each.suffix for each in kept] == [".so"]
-    monkeypatch.setattr(native, "_make", None)
+    monkeypatch.setattr(cpp_build, "_compile_library", None)
     assert made(source) is not None
 
 
@@ -54,7 +54,7 @@ def test_other_code_or_another_processor_is_another_file(source: Path, monkeypat
     found = made(source)
     assert found is not None
     assert found.answer() == 43
-    monkeypatch.setattr(native, "processor", lambda: ("another",))
+    monkeypatch.setattr(cpp_build, "cpu_signature", lambda: ("another",))
     made(source)
     assert len(list((source.parent / "kept" / "native").iterdir())) == 3
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
+from fedtailor.core.functionalize import _is_random_op
+from fedtailor.core.task import Task, classification, multilabel, regression, sequences, validate_task
 from fedtailor.errors import InputError
-from fedtailor.purity import _draws
-from fedtailor.task import Task, classification, multilabel, probe, regression, sequences
 from pure import Net, refused_in_one_sentence
 
 
@@ -109,7 +109,7 @@ def test_probe_refuses_models_that_are_not_functions(does: Any, sentence: str) -
     task = classification(Says(does))
     before = {name: value.clone() for name, value in (task.constants | task.params).items()}
     with pytest.raises(InputError, match=sentence) as caught:
-        probe(task, X, Y)
+        validate_task(task, X, Y)
     assert refused_in_one_sentence(caught)
     for name, value in (task.constants | task.params).items():
         assert torch.equal(value.nan_to_num(), before[name].nan_to_num())
@@ -141,24 +141,24 @@ LAYERS: dict[str, Callable[[float], nn.Module]] = {
 def test_probe_refuses_dropout_inside_layers_and_accepts_the_layers(name: str) -> None:
     x = torch.linspace(-1, 1, 2 * 4 * 8).reshape(2, 4, 8)
     task = classification(Sequence(LAYERS[name](0.0)))
-    assert torch.allclose(probe(task, x, Y), task.outputs(task.params, x), atol=1e-6)
+    assert torch.allclose(validate_task(task, x, Y), task.compute_outputs(task.params, x), atol=1e-6)
     with pytest.raises(InputError, match="set the dropout of recurrent and attention layers to 0") as caught:
-        probe(classification(Sequence(LAYERS[name](0.3))), x, Y)
+        validate_task(classification(Sequence(LAYERS[name](0.3))), x, Y)
     assert refused_in_one_sentence(caught)
 
 
 def test_attention_draws_when_it_drops_something() -> None:
     flash, q = torch.ops.aten._scaled_dot_product_flash_attention.default, torch.ones(1, 1, 2, 8)
-    assert [_draws(flash, (q, q, q, p), {}) for p in (0.0, 0.2)] == [False, True]
-    assert [_draws(flash, (q, q, q), given) for given in ({}, {"dropout_p": 0.2})] == [False, True]
-    assert _draws(torch.ops.aten.bernoulli_.float, (q, 0.0), {})
+    assert [_is_random_op(flash, (q, q, q, p), {}) for p in (0.0, 0.2)] == [False, True]
+    assert [_is_random_op(flash, (q, q, q), given) for given in ({}, {"dropout_p": 0.2})] == [False, True]
+    assert _is_random_op(torch.ops.aten.bernoulli_.float, (q, 0.0), {})
 
 
 def test_probe_accepts_models_with_keyed_dropout_and_strange_buffers() -> None:
     for model in (Net(lambda: nn.Dropout(0.5)), Says(lambda self, x: x * 2), Net(lambda: nn.GroupNorm(2, 6))):
         task = classification(model)
         state = torch.random.get_rng_state()
-        assert torch.equal(probe(task, X, Y), task.outputs(task.params, X))
+        assert torch.equal(validate_task(task, X, Y), task.compute_outputs(task.params, X))
         assert torch.equal(state, torch.random.get_rng_state())
 
 
@@ -186,5 +186,5 @@ UNFIT: list[tuple[Callable[[nn.Module], Task], Tensor, Tensor, str]] = [
 @pytest.mark.parametrize(("kind", "x", "y", "sentence"), UNFIT)
 def test_probe_refuses_examples_that_do_not_fit(kind: Any, x: Tensor, y: Tensor, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
-        probe(kind(nn.Linear(5, 3)), x, y)
+        validate_task(kind(nn.Linear(5, 3)), x, y)
     assert refused_in_one_sentence(caught)

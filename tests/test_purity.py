@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedtailor import keyed
+from fedtailor import prng
+from fedtailor.core.functionalize import KeyedDropout, seeded_init, with_keyed_dropout
+from fedtailor.core.task import Task, classification, multilabel, regression, sequences
+from fedtailor.core.types import Batch
 from fedtailor.errors import InputError
-from fedtailor.purity import KeyedDropout, drawn_from, with_keyed_dropout
-from fedtailor.task import Task, classification, multilabel, regression, sequences
-from fedtailor.types import Batch
 from pure import Net, refused_in_one_sentence
 
 
@@ -33,7 +33,7 @@ def masks(model: nn.Module, key: int | Tensor, *shape: int) -> Tensor:
     """What each layer of a model does to ones in training: [examples, layers, ...]."""
     task = classification(model)
     seen: list[Tensor] = []
-    watch = task.training.register_forward_hook(lambda module, given, outputs: seen.append(outputs))
+    watch = task.train_module.register_forward_hook(lambda module, given, outputs: seen.append(outputs))
     x, y = torch.ones(shape), torch.zeros(shape[0], *shape[1:], dtype=torch.int64)
     task.loss(task.params, Batch(x, y, torch.ones(shape[0]), torch.as_tensor(key)))
     watch.remove()
@@ -44,7 +44,7 @@ def masks(model: nn.Module, key: int | Tensor, *shape: int) -> Tensor:
 def test_dropout_keeps_the_share_and_the_mean_and_depends_on_the_key_alone(p: float) -> None:
     model = Dropped(nn.Dropout(p))
     mask = masks(model, 3, 40, 500)
-    share = keyed.keep_share(p)
+    share = prng.keep_prob(p)
     assert set(mask.flatten().tolist()) == {0.0, torch.tensor(1 / share).item()}
     assert abs(float((mask > 0).double().mean()) - share) < 5 * (share * (1 - share) / mask.numel()) ** 0.5
     assert torch.equal(mask, masks(Dropped(nn.Dropout(p)), 3, 40, 500))
@@ -94,7 +94,7 @@ def test_a_layer_used_again_or_under_another_name_draws_again() -> None:
     mask = masks(Twice(), 3, 6, 50)
     assert all(not torch.equal(mask[:, a], mask[:, b]) for a, b in ((0, 1), (0, 2), (1, 2)))
     assert torch.equal(mask, masks(Twice(), 3, 6, 50))
-    assert not any(type(module) is nn.Dropout for module in classification(Twice()).training.modules())
+    assert not any(type(module) is nn.Dropout for module in classification(Twice()).train_module.modules())
 
 
 def test_uses_of_a_layer_do_not_add_up_from_call_to_call() -> None:
@@ -132,7 +132,7 @@ def test_examples_keep_their_masks_when_others_are_added_behind_them() -> None:
 def test_evaluation_drops_nothing() -> None:
     model = Net(lambda: nn.Dropout(0.9))
     task, x = classification(model), torch.ones(4, 5)
-    assert torch.equal(task.outputs(task.params, x), model.head(torch.tanh(model.body(x))))
+    assert torch.equal(task.compute_outputs(task.params, x), model.head(torch.tanh(model.body(x))))
     keyed_layer = KeyedDropout(0.5, whole_channels=False).eval()
     assert torch.equal(keyed_layer(x), x)
 
@@ -140,7 +140,7 @@ def test_evaluation_drops_nothing() -> None:
 def test_the_users_dropout_stays_where_it_is() -> None:
     model = Net(lambda: nn.Dropout(0.5))
     dropout = model.inner[1]
-    for made in (with_keyed_dropout(model), classification(model).training):
+    for made in (with_keyed_dropout(model), classification(model).train_module):
         assert any(isinstance(module, KeyedDropout) for module in made.modules())
         assert made is not model
     assert model.inner[1] is dropout
@@ -214,7 +214,7 @@ MADE: dict[str, Callable[[], nn.Module]] = {
 
 
 def weights(make: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
-    with drawn_from(seed):
+    with seeded_init(seed):
         return make().state_dict()
 
 
@@ -235,7 +235,7 @@ def test_first_weights_are_those_of_a_global_seed_without_touching_it(name: str)
 
 def test_a_generator_that_the_model_names_is_used() -> None:
     own = torch.Generator().manual_seed(1)
-    with drawn_from(7):
+    with seeded_init(7):
         drawn = torch.randn(3, generator=own)
     assert torch.equal(drawn, torch.randn(3, generator=torch.Generator().manual_seed(1)))
 
@@ -245,7 +245,7 @@ def test_outside_the_block_draws_are_global_again() -> None:
         torch.manual_seed(1)
         wanted = torch.randn(3)
         torch.manual_seed(1)
-        with pytest.raises(ValueError, match="stop"), drawn_from(7):
+        with pytest.raises(ValueError, match="stop"), seeded_init(7):
             raise ValueError("stop")
         assert torch.equal(torch.randn(3), wanted)
 
@@ -254,7 +254,7 @@ def test_threads_do_not_disturb_each_other() -> None:
     barrier, made = threading.Barrier(2), {}
 
     def draw(seed: int) -> None:
-        with drawn_from(seed):
+        with seeded_init(seed):
             layers = []
             for _ in range(20):
                 barrier.wait(timeout=10)

@@ -6,14 +6,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedtailor.data import filled
-from fedtailor.data.options import RULES
-from fedtailor.data.server.drawing import SERVERS
-from fedtailor.run.study.planning import Asked, Planned, read, scenarios, tuning_of, vary_of
-from fedtailor.run.study.reading import Part, Study, read_study
-from fedtailor.run.study.records import read_record
-from fedtailor.run.study.written import documents, marked, pictures, refreshed
-from fedtailor.run.tuning import trials_of
+from fedtailor.data import fill_defaults
+from fedtailor.data.partition.options import PARTITION_OPTIONS
+from fedtailor.data.server_data.holdout import SERVER_SOURCES
+from fedtailor.experiments.tune import make_trials
+from fedtailor.studies.config import Part, Study, read_study
+from fedtailor.studies.plan import (
+    PlannedPart,
+    StudyRequest,
+    make_scenarios,
+    make_tuning_comparison,
+    read_part_comparison,
+    resolve_vary,
+)
+from fedtailor.studies.publish import documents, find_marked_tables, render_linked_figures, replace_tables
+from fedtailor.studies.record import read_record
 
 STUDIES = Path(__file__).parents[1] / "studies"
 
@@ -38,30 +45,32 @@ PARTS = [pytest.param(study, part, id=f"{study.name}-{part.name}") for study in 
 def test_the_marked_tables_of_a_study_are_those_of_its_records(study: Study) -> None:
     for path in documents(study):
         text = path.read_text()
-        assert refreshed(study, text, path) == text
-        assert path.name == "README.md" or any(marked(study, text, path))
+        assert replace_tables(study, text, path) == text
+        assert path.name == "README.md" or any(find_marked_tables(study, text, path))
     text = (study.folder / "README.md").read_text()
-    shown = {(found["part"], found["table"]) for found in marked(study, text)}
-    made = {(part.name, table) for part in study.parts if study.record_of(part).exists() for table in part.show}
+    shown = {(found["part"], found["table"]) for found in find_marked_tables(study, text)}
+    made = {(part.name, table) for part in study.parts if study.get_record_path(part).exists() for table in part.tables}
     assert made <= shown
 
 
 @pytest.mark.parametrize("study", EVERY, ids=lambda study: study.name)
 def test_the_figures_of_a_study_are_those_of_its_records(study: Study) -> None:
-    shown = pictures(study, (study.folder / "README.md").read_text())
+    shown = render_linked_figures(study, (study.folder / "README.md").read_text())
     kept = {path.name: path.read_text() for path in study.folder.glob("figures/*")}
     assert kept == shown
 
 
 @pytest.mark.parametrize(("study", "part"), PARTS)
 def test_the_record_of_a_part_is_small_and_of_that_part(study: Study, part: Part) -> None:
-    path = study.record_of(part)
+    path = study.get_record_path(part)
     if path.exists():
         record = read_record(path)
         assert path.stat().st_size < 150_000
         assert (record["part"], record["about"]["scale"]) == (part.name, "paper")
-        assert {run["name"] for run in record["runs"]} <= {*read(Asked(study, "paper"), part).methods}
-        assert {*part.published} <= {*read(Asked(study, "paper"), part).methods}
+        assert {run["name"] for run in record["runs"]} <= {
+            *read_part_comparison(StudyRequest(study, "paper"), part).methods
+        }
+        assert {*part.published} <= {*read_part_comparison(StudyRequest(study, "paper"), part).methods}
 
 
 @pytest.mark.parametrize("scale", ["quick", "embedded", "paper"])
@@ -69,12 +78,12 @@ def test_the_record_of_a_part_is_small_and_of_that_part(study: Study, part: Part
 def test_every_comparison_of_a_study_resolves_at_every_scale(study: Study, part: Part, scale: str) -> None:
     if scale == "embedded" and part.embedded is None:
         return
-    asked = Asked(study, "paper" if scale == "paper" else "quick")
-    planned = Planned(part, vary_of(asked, part, scale == "embedded"), scale == "embedded", "")
-    for scenario in scenarios(asked, planned, Path("out")):
-        assert scenario.comparison.specs()
-    tuned = tuning_of(asked, planned)
-    assert tuned is None or trials_of(tuned, Path("out"))
+    asked = StudyRequest(study, "paper" if scale == "paper" else "quick")
+    planned = PlannedPart(part, resolve_vary(asked, part, scale == "embedded"), scale == "embedded", "")
+    for scenario in make_scenarios(asked, planned, Path("out")):
+        assert scenario.comparison.make_run_configs()
+    tuned = make_tuning_comparison(asked, planned)
+    assert tuned is None or make_trials(tuned, Path("out"))
 
 
 def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +93,10 @@ def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkey
     chosen = set()
     for scenario in scenarios.SCENARIOS:
         name, *words = scenario.words.split()
-        options = filled(name, scenarios.options(words))
+        options = fill_defaults(name, scenarios.options(words))
         chosen |= {options["partition"], options["server_from"]}
         assert f"| {scenario.of} | `{scenario.words}` |" in shown
-    assert chosen >= {*RULES, *SERVERS}
+    assert chosen >= {*PARTITION_OPTIONS, *SERVER_SOURCES}
 
 
 def test_the_runs_of_the_document_on_data_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,11 +113,15 @@ def test_the_runs_of_the_document_on_data_are_those_of_its_records(monkeypatch: 
 def test_the_overview_of_methods_is_of_every_method_with_means_and_deviations_over_seeds() -> None:
     study = read_study(STUDIES / "methods")
     (part,) = study.parts
-    runs = json.loads(study.record_of(part).read_text())["runs"]
-    (found,) = marked(study, (study.folder / "README.md").read_text())
+    runs = json.loads(study.get_record_path(part).read_text())["runs"]
+    (found,) = find_marked_tables(study, (study.folder / "README.md").read_text())
     lines = [line.strip("| ").split(" | ") for line in found["shown"].splitlines() if line.startswith("| `")]
     shown = {row[0].strip("`"): row[1:] for row in lines}
-    assert set(shown) == {run["name"] for run in runs} == {*read(Asked(study, "paper"), part).methods}
+    assert (
+        set(shown)
+        == {run["name"] for run in runs}
+        == {*read_part_comparison(StudyRequest(study, "paper"), part).methods}
+    )
     columns = [(column, "macro") for column in ("local before", "local after", "new before", "new after")]
     for name, row in shown.items():
         own = [run for run in runs if run["name"] == name]

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.data import filled
-from fedtailor.run.spec import value_of
+from fedtailor.data import fill_defaults
+from fedtailor.training.overrides import parse_value
 
 STUDY = Path(__file__).parents[1] / "studies" / "inspect"
 
@@ -68,5 +68,5 @@ def test_every_scenario_was_measured_and_is_made_of_options_that_there_are(monke
     for setting, own in kinds.SCENARIOS.items():
         for words in own.values():
             pairs = dict(word.split("=", 1) for word in f"{kinds.SETTINGS[setting]} {words}".split())
-            options = {key[5:]: value_of(text) for key, text in pairs.items() if key.startswith("data.")}
-            assert filled(pairs["data"], options).items() >= options.items()
+            options = {key[5:]: parse_value(text) for key, text in pairs.items() if key.startswith("data.")}
+            assert fill_defaults(pairs["data"], options).items() >= options.items()

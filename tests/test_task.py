@@ -16,9 +16,9 @@ from torch.nn import functional as nnf
 from torch.utils._pytree import tree_leaves
 
 from agreement import clone, distance
-from fedtailor.purity import drawn_from
-from fedtailor.task import Task, classification, multilabel, regression, sequences
-from fedtailor.types import Batch, Params
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import Task, classification, multilabel, regression, sequences
+from fedtailor.core.types import Batch, Params
 from figures import accuracy, f1, log_loss
 from scenarios import toy_setting, train
 
@@ -79,7 +79,7 @@ def token_figures(outputs: Tensor, y: Tensor) -> Figures:
 def built(kind: str) -> tuple[Task, Tensor, Tensor, Figured]:
     """A task with as many examples, and what its figures over some of them are."""
     words, x = labels(VOCABULARY, EXAMPLES, PLACES, seed=2), drawn(EXAMPLES, 5)
-    with drawn_from(3):
+    with seeded_init(3):
         made: dict[str, tuple[Task, Tensor, Tensor, Figured]] = {
             "classes": (classification(nn.Linear(5, 3)), x, labels(3, EXAMPLES), class_figures),
             "labels": (multilabel(nn.Linear(5, 4)), x, labels(2, EXAMPLES, 4), label_figures),
@@ -109,8 +109,8 @@ def batch_of(x: Tensor, y: Tensor, mask: Tensor | None = None, key: int = 0) -> 
 def test_losses_and_figures_are_those_over_the_real_examples(kind: str, mask: Tensor) -> None:
     task, x, y, figures = built(kind)
     real = mask.bool()
-    wanted = figures(task.outputs(task.params, x[real]), y[real])
-    sums = task.sums(task.params, batch_of(x, y, mask))
+    wanted = figures(task.compute_outputs(task.params, x[real]), y[real])
+    sums = task.compute_metric_sums(task.params, batch_of(x, y, mask))
     assert {name: float(total / weight) for name, (total, weight) in sums.items()} == pytest.approx(wanted, abs=1e-12)
     assert float(task.loss(task.params, batch_of(x, y, mask))) == pytest.approx(wanted["loss"], abs=1e-12)
     assert ["loss", *(metric.name for metric in task.metrics)] == list(sums)
@@ -122,7 +122,7 @@ def test_padding_has_no_influence_whatever_it_is(kind: str) -> None:
     mask = MASKS["some"]
     other_x, other_y = x.clone(), y.clone()
     other_x[mask == 0], other_y[mask == 0] = x[0].flip(0), y[0].flip(0) if y.dim() > 1 else y[1]
-    for function in (task.loss, grad(task.loss), task.sums):
+    for function in (task.loss, grad(task.loss), task.compute_metric_sums):
         assert (
             distance(
                 function(task.params, batch_of(x, y, mask)), function(task.params, batch_of(other_x, other_y, mask))
@@ -132,11 +132,24 @@ def test_padding_has_no_influence_whatever_it_is(kind: str) -> None:
     assert distance(task.loss(task.params, batch_of(x, y)), task.loss(task.params, batch_of(other_x, other_y))) > 0
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tokens"])
+def test_padding_whose_loss_is_not_finite_changes_neither_losses_nor_figures(kind: str) -> None:
+    task, x, y, _ = built(kind)
+    mask, infinite = MASKS["some"], x.clone()
+    infinite[mask == 0] = torch.inf
+    assert not task.loss(task.params, batch_of(infinite, y)).isfinite()
+    plain, padded = batch_of(x, y, mask), batch_of(infinite, y, mask)
+    for function in (task.loss, task.compute_metric_sums):
+        assert distance(function(task.params, plain), function(task.params, padded)) == 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_figures_add_up_over_batches_of_any_size(kind: str) -> None:
     task, x, y, figures = built(kind)
-    wanted = figures(task.outputs(task.params, x), y)
-    parts = [task.sums(task.params, batch_of(x[a:b], y[a:b])) for a, b in pairwise((0, 1, 2, 9, 30, EXAMPLES))]
+    wanted = figures(task.compute_outputs(task.params, x), y)
+    parts = [
+        task.compute_metric_sums(task.params, batch_of(x[a:b], y[a:b])) for a, b in pairwise((0, 1, 2, 9, 30, EXAMPLES))
+    ]
     total = {name: torch.stack([part[name] for part in parts]).sum(0) for name in wanted}
     assert {name: float(pair[0] / pair[1]) for name, pair in total.items()} == pytest.approx(wanted, abs=1e-12)
 
@@ -147,7 +160,7 @@ def test_a_batch_of_padding_alone_has_no_loss_and_no_gradient(kind: str) -> None
     batch = batch_of(x, y, torch.zeros(EXAMPLES))
     assert float(task.loss(task.params, batch)) == 0.0
     assert all(bool((value == 0).all()) for value in grad(task.loss)(task.params, batch).values())
-    assert all(bool((pair == 0).all()) for pair in task.sums(task.params, batch).values())
+    assert all(bool((pair == 0).all()) for pair in task.compute_metric_sums(task.params, batch).values())
 
 
 def test_sentences_of_padding_alone_have_no_loss_and_no_gradient() -> None:
@@ -185,7 +198,7 @@ def test_stacked_clients_have_what_each_has_alone(kind: str) -> None:
     task, x, y, _ = built(kind)
     params, mask = stacked(task, 4), MASKS["some"].reshape(4, 10)
     batches = Batch(x.reshape(4, 10, *x.shape[1:]), y.reshape(4, 10, *y.shape[1:]), mask, torch.arange(4))
-    for function in (task.loss, grad(task.loss), task.sums):
+    for function in (task.loss, grad(task.loss), task.compute_metric_sums):
         together = vmap(function)(params, batches)
         for client in range(4):
             own, place = {n: v[client] for n, v in params.items()}, Batch(*(value[client] for value in batches))
@@ -198,7 +211,7 @@ def test_functions_are_pure_and_pickle(kind: str) -> None:
     task, x, y, _ = built(kind)
     batch, before = batch_of(x, y, MASKS["some"]), clone((task.params, task.constants, x, y))
     copied = pickle.loads(pickle.dumps(task))
-    for name in ("loss", "sums"):
+    for name in ("loss", "compute_metric_sums"):
         results = [getattr(each, name)(each.params, batch) for each in (task, task, copied)]
         assert distance(results[0], results[1]) == distance(results[0], results[2]) == 0
     grad(task.loss)(task.params, batch)
@@ -229,7 +242,7 @@ class Parts(nn.Module):
 
 
 def parts() -> Parts:
-    with drawn_from(6):
+    with seeded_init(6):
         return Parts()
 
 
@@ -239,9 +252,9 @@ def test_frozen_parameters_and_buffers_are_constants_and_tied_ones_are_one() -> 
     assert list(task.params) == ["embed.weight"]
     assert set(task.constants) == {"frozen.weight", "frozen.bias", "scale", "shift", "order"}
     x, y = drawn(6, 5).float(), labels(5, 6)
-    assert torch.equal(task.outputs(task.params, x), model.eval()(x))
+    assert torch.equal(task.compute_outputs(task.params, x), model.eval()(x))
     nnf.cross_entropy(model.eval()(x), y).backward()  # type: ignore[no-untyped-call]
-    steady = replace(task, training=task.evaluating)
+    steady = replace(task, train_module=task.eval_module)
     got = grad(steady.loss)(task.params, batch_of(x, y)._replace(mask=torch.ones(6)))
     assert distance(got["embed.weight"], model.embed.weight.grad) < 1e-6
 
@@ -250,7 +263,7 @@ def test_frozen_parameters_and_buffers_are_constants_and_tied_ones_are_one() -> 
 def test_every_constant_is_used(name: str) -> None:
     task, x = classification(parts()), drawn(6, 5).float()
     other = replace(task, constants=task.constants | {name: task.constants[name] + 0.1})
-    assert distance(task.outputs(task.params, x), other.outputs(task.params, x)) > 1e-3
+    assert distance(task.compute_outputs(task.params, x), other.compute_outputs(task.params, x)) > 1e-3
 
 
 def test_training_changes_neither_constants_nor_the_first_parameters() -> None:
@@ -271,16 +284,16 @@ def test_precision_changes_floating_tensors_alone() -> None:
     assert set(kinds.values()) == {torch.float64}
     assert distance(task.params, double.params) == distance(task.constants, double.constants) == 0
     x = drawn(6, 5)
-    assert distance(task.outputs(task.params, x.float()), double.outputs(double.params, x)) < 1e-5
+    assert distance(task.compute_outputs(task.params, x.float()), double.compute_outputs(double.params, x)) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_module_gives_the_tasks_outputs_and_is_the_users_kind(dtype: torch.dtype) -> None:
     task, x = classification(parts()).to(dtype=dtype), drawn(6, 5).to(dtype)
     params = {name: value + 0.25 for name, value in task.params.items()}
-    module = task.module(params)
+    module = task.to_module(params)
     assert isinstance(module, Parts)
-    assert torch.equal(module(x), task.outputs(params, x))
+    assert torch.equal(module(x), task.compute_outputs(params, x))
     assert module.head.weight is module.embed.weight
     assert type(module.drop) is nn.Dropout
     assert not module.training
@@ -298,9 +311,9 @@ def test_a_module_takes_its_own_parameters_alone(change: Params) -> None:
     with pytest.raises(
         ValueError, match=f"^Task: parameters must be the model's own, but .'{next(iter(change))}'. are"
     ):
-        task.module(task.params | change)
+        task.to_module(task.params | change)
     with pytest.raises(ValueError, match=r"but \['embed.weight'\] are missing or unknown"):
-        task.module({})
+        task.to_module({})
 
 
 class Recurrent(nn.Module):
@@ -314,14 +327,14 @@ class Recurrent(nn.Module):
 
 
 def test_a_recurrent_layer_uses_the_parameters_that_it_is_given() -> None:
-    with drawn_from(1):
+    with seeded_init(1):
         model = Recurrent().double()
     task, x, y = classification(model), drawn(6, 4, 5), labels(3, 6)
     params = {name: value + 0.1 for name, value in task.params.items()}
     model.load_state_dict(params)
     with torch.no_grad():
-        assert distance(task.outputs(params, x), model(x)) < 1e-12
-        assert distance(task.module(params)(x), model(x)) < 1e-12
+        assert distance(task.compute_outputs(params, x), model(x)) < 1e-12
+        assert distance(task.to_module(params)(x), model(x)) < 1e-12
     nnf.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     gradients = grad(task.loss)(params, batch_of(x, y))
     assert distance(gradients, {name: p.grad for name, p in model.named_parameters()}) < 1e-12
@@ -348,7 +361,7 @@ def test_a_model_may_calculate_in_short_floats_while_everything_else_keeps_its_t
     draws = torch.Generator().manual_seed(0)
     x, y = torch.randn(12, 5, generator=draws), torch.randint(0, 3, (12,), generator=draws)
     batch = Batch(x, y, torch.ones(12), torch.tensor(0))
-    short = task.computing(torch.bfloat16)
+    short = task.with_compute_dtype(torch.bfloat16)
     found, exact = (grad_and_value(each.loss)(task.params, batch) for each in (short, task))
     assert {leaf.dtype for leaf in tree_leaves(found)} == {torch.float32}
     gap = max(float((a - b).abs().max()) for a, b in zip(tree_leaves(found), tree_leaves(exact), strict=True))
@@ -357,5 +370,5 @@ def test_a_model_may_calculate_in_short_floats_while_everything_else_keeps_its_t
     by_hand.load_state_dict(task.params)  # which it rounds
     expected = nn.functional.cross_entropy(by_hand(batch.x.bfloat16()).float(), batch.y).detach()
     assert float((found[1] - expected).abs()) < 1e-6
-    assert short.outputs(task.params, batch.x).dtype == torch.float32
-    assert short.features(task.params, batch).dtype == torch.float32
+    assert short.compute_outputs(task.params, batch.x).dtype == torch.float32
+    assert short.compute_features(task.params, batch).dtype == torch.float32

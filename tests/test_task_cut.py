@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from agreement import distance
 from examples import batch_of, draw
-from fedtailor import fit, keyed
+from fedtailor import fit, prng
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import Task, classification, regression, sequences
+from fedtailor.core.types import Batch, ServerState
 from fedtailor.errors import InputError
 from fedtailor.methods import afml
 from fedtailor.models import mlp
-from fedtailor.purity import drawn_from
-from fedtailor.task import Task, classification, regression, sequences
-from fedtailor.types import Batch, State
 from scenarios import Net, toy_data
 
 HEAD = ("head.weight", "head.bias")
@@ -64,7 +64,7 @@ def cut_models() -> dict[str, tuple[Task, Batch, tuple[str, ...]]]:
     )
     tokens = torch.arange(30).reshape(6, 5) % 7
     x, y = draw(6, 5), torch.arange(6) % 3
-    with drawn_from(2):
+    with seeded_init(2):
         made = {
             "mlp": (classification(mlp(64, (12,), 3)), batch_of(*images()), ("3.weight", "3.bias")),
             "dropout": (classification(Net(0.5)), batch_of(x, y), HEAD),
@@ -85,26 +85,29 @@ def cut_models() -> dict[str, tuple[Task, Batch, tuple[str, ...]]]:
 def test_the_head_on_the_features_is_the_model(name: str) -> None:
     task, batch, last = cut_models()[name]
     params = {key: value + 0.1 * draw(*value.shape, seed=4) for key, value in task.params.items()}
-    assert task.last == last
+    assert task.head_param_names == last
     for key in (1, 2):
-        keyed_batch = batch._replace(key=keyed.key(key), mask=(torch.arange(6) < 4).double())
-        features = task.features(params, keyed_batch)
-        assert features.shape[-1] == task.cut.width
-        found = task.mean_loss(task.head({each: params[each] for each in last}, features), keyed_batch)
+        keyed_batch = batch._replace(key=prng.key(key), mask=(torch.arange(6) < 4).double())
+        features = task.compute_features(params, keyed_batch)
+        assert features.shape[-1] == task.cut.feature_dim
+        found = task.mean_loss(task.apply_head({each: params[each] for each in last}, features), keyed_batch)
         assert distance(found, task.loss(params, keyed_batch)) < 1e-14
-    calm = replace(task, training=task.evaluating)
-    assert distance(calm.head(params, calm.features(params, batch)), calm.outputs(params, batch.x)) < 1e-14
+    calm = replace(task, train_module=task.eval_module)
+    assert (
+        distance(calm.apply_head(params, calm.compute_features(params, batch)), calm.compute_outputs(params, batch.x))
+        < 1e-14
+    )
 
 
 @pytest.mark.parametrize("name", cut_models())
 def test_any_model_that_ends_in_a_linear_layer_can_be_trained(name: str) -> None:
     task, batch, _ = cut_models()[name]
-    method = afml.build(task, afml.Hyper(alpha=0.01, sigma=0.1))
-    state = State(task.params, torch.tensor(0), keyed.key(1), method.init(task.params))
+    method = afml.build(task, afml.HParams(alpha=0.01, sigma=0.1))
+    state = ServerState(task.params, torch.tensor(0), prng.key(1), method.init(task.params))
     sent, step = method.broadcast(state), method.client.phases[0].step
-    carry = step(sent, method.client.start(sent, ()), (batch, batch._replace(key=keyed.key(5))))
-    change = method.client.finish(sent, carry).change
-    after = method.server.finish(state, change)
+    carry = step(sent, method.client.init(sent, ()), (batch, batch._replace(key=prng.key(5))))
+    change = method.client.finalize(sent, carry).update
+    after = method.server.finalize(state, change)
     assert list(change) == list(sent.sample) == [*task.params, *afml.LATENT]
     assert all(float(value.abs().max()) > 0 for value in change.values())
     assert after.params.keys() == task.params.keys()
@@ -137,16 +140,16 @@ class Ending(nn.Module):
 def test_a_model_that_does_not_return_what_its_last_layer_gives_is_refused(what: str) -> None:
     task, data = classification(Ending(what)).to(dtype=torch.float64), toy_data()
     with pytest.raises(InputError) as caught:
-        fit(afml.build(task, afml.Hyper()), task, data, rounds=1, cohort=2)
+        fit(afml.build(task, afml.HParams()), task, data, rounds=1, cohort=2)
     wanted = "Task: to be cut at its last layer 'head', the model must return what this gives, as it is."
     assert str(caught.value) == wanted
 
 
 def test_a_model_that_does_not_end_in_a_linear_layer_is_refused() -> None:
     task = classification(nn.Sequential(nn.Linear(5, 4), nn.GroupNorm(1, 4)))
-    assert task.last == ("1.weight", "1.bias")
+    assert task.head_param_names == ("1.weight", "1.bias")
     with pytest.raises(InputError) as caught:
-        afml.build(task, afml.Hyper())
+        afml.build(task, afml.HParams())
     assert (
         str(caught.value)
         == "Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a GroupNorm."
@@ -157,4 +160,4 @@ def test_a_last_layer_that_is_used_elsewhere_too_is_refused() -> None:
     model = nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 7, bias=False))
     model[1].weight = model[0].weight
     with pytest.raises(InputError, match=r"for itself, but 0.weight and 1.weight are one\.$"):
-        _ = sequences(model).last
+        _ = sequences(model).head_param_names

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor import trees
-from fedtailor.types import Tree
+from fedtailor.core import trees
+from fedtailor.core.types import Tree
 
 
 class Nest(NamedTuple):
@@ -50,9 +50,9 @@ def test_leaves_come_in_the_order_of_the_tree() -> None:
 
 
 def test_names_are_readable_and_in_the_order_of_leaves() -> None:
-    assert trees.names(A) == ["pair.0.conv.weight", "pair.0.bias", "pair.1", "alone"]
-    assert trees.names(({"w": A.alone},)) == ["0.w"]
-    assert trees.names({}) == []
+    assert trees.leaf_names(A) == ["pair.0.conv.weight", "pair.0.bias", "pair.1", "alone"]
+    assert trees.leaf_names(({"w": A.alone},)) == ["0.w"]
+    assert trees.leaf_names({}) == []
 
 
 def test_apply_takes_one_tree_or_several() -> None:
@@ -73,9 +73,9 @@ def test_apply_refuses_trees_of_other_shapes() -> None:
 
 
 def test_rebuild_puts_other_leaves_in_the_same_places() -> None:
-    assert_equal(trees.rebuild(A, flat(B)), flat(B))
+    assert_equal(trees.unflatten(A, flat(B)), flat(B))
     with pytest.raises(ValueError, match="leaves"):
-        trees.rebuild(A, flat(B)[:-1])
+        trees.unflatten(A, flat(B)[:-1])
 
 
 @pytest.mark.parametrize("scale", [1.0, -0.3, torch.tensor(2.5, dtype=torch.float64)])
@@ -96,14 +96,14 @@ def test_sub() -> None:
 
 @pytest.mark.parametrize("factor", [-2.0, torch.tensor(0.1, dtype=torch.float64)])
 def test_scaled(factor: float | Tensor) -> None:
-    assert_equal(trees.scaled(A, factor), [a * factor for a in flat(A)])
+    assert_equal(trees.scale(A, factor), [a * factor for a in flat(A)])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_zeros_and_full_keep_shapes_and_dtypes(dtype: torch.dtype) -> None:
     tree = nest(1, dtype=dtype)
-    assert_equal(trees.zeros(tree), [torch.zeros(x.shape, dtype=dtype) for x in flat(tree)])
-    assert_equal(trees.full(tree, 0.25), [torch.full(x.shape, 0.25, dtype=dtype) for x in flat(tree)])
+    assert_equal(trees.zeros_like(tree), [torch.zeros(x.shape, dtype=dtype) for x in flat(tree)])
+    assert_equal(trees.full_like(tree, 0.25), [torch.full(x.shape, 0.25, dtype=dtype) for x in flat(tree)])
 
 
 def as_vector(tree: Nest) -> Tensor:
@@ -148,7 +148,7 @@ def test_an_empty_tree_has_length_zero() -> None:
         assert trees.dot(empty, empty).item() == 0.0
         assert trees.norm(empty).item() == 0.0
         assert trees.nbytes(empty) == 0
-        assert trees.all_finite(empty)
+        assert trees.is_finite(empty)
 
 
 def test_dot_refuses_trees_of_unequal_sizes() -> None:
@@ -175,15 +175,15 @@ def test_stack_and_concat_add_rows() -> None:
 
 
 def test_row_undoes_stack() -> None:
-    assert_equal(trees.row(trees.stack([A, B]), 1), flat(B))
-    assert_equal(trees.row(ROWS, -1), [x[4] for x in flat(ROWS)])
+    assert_equal(trees.take_row(trees.stack([A, B]), 1), flat(B))
+    assert_equal(trees.take_row(ROWS, -1), [x[4] for x in flat(ROWS)])
 
 
 @pytest.mark.parametrize(
     "index", [torch.tensor([4, 0, 0]), slice(1, 3), torch.tensor([True, False, True, False, True])]
 )
 def test_rows_stay_stacked(index: Tensor | slice) -> None:
-    assert_equal(trees.rows(ROWS, index), [x[index] for x in flat(ROWS)])
+    assert_equal(trees.take_rows(ROWS, index), [x[index] for x in flat(ROWS)])
 
 
 @pytest.mark.parametrize(("dtype", "atol"), [(torch.float64, 1e-14), (torch.float32, 1e-6)])
@@ -198,7 +198,7 @@ def test_weighted_sum_is_a_loop_over_rows(dtype: torch.dtype, atol: float) -> No
 
 def test_part_takes_names_out_of_dicts_and_joined_puts_them_back() -> None:
     names = frozenset({"bias", "unknown"})
-    own, rest = trees.part(A, names, True), trees.part(A, names, False)
+    own, rest = trees.select(A, names, True), trees.select(A, names, False)
     assert isinstance(own, Nest)
     assert isinstance(rest, Nest)
     assert list(own.pair[0]) == ["bias"]
@@ -207,28 +207,28 @@ def test_part_takes_names_out_of_dicts_and_joined_puts_them_back() -> None:
     assert list(rest.pair[0]) == ["conv.weight"]
     assert rest.pair[1] is A.pair[1]
     assert rest.alone is A.alone
-    whole = trees.joined(rest, own)
+    whole = trees.combine(rest, own)
     assert_equal(whole, flat(A))
-    assert_equal(trees.joined(rest, trees.part(B, names, True)), [flat(A)[0], flat(B)[1], *flat(A)[2:]])
+    assert_equal(trees.combine(rest, trees.select(B, names, True)), [flat(A)[0], flat(B)[1], *flat(A)[2:]])
 
 
 @pytest.mark.parametrize("names", [frozenset(), frozenset({"bias", "conv.weight"})])
 def test_parts_may_be_empty(names: frozenset[str]) -> None:
-    own, rest = trees.part(A.pair[0], names, True), trees.part(A.pair[0], names, False)
+    own, rest = trees.select(A.pair[0], names, True), trees.select(A.pair[0], names, False)
     assert (set(own), set(own) | set(rest)) == (set(names), {"bias", "conv.weight"})
-    assert trees.sub(trees.joined(rest, own), A.pair[0])["bias"].abs().max() == 0.0
-    assert trees.joined((), ()) == trees.part((), names, True) == ()
+    assert trees.sub(trees.combine(rest, own), A.pair[0])["bias"].abs().max() == 0.0
+    assert trees.combine((), ()) == trees.select((), names, True) == ()
     with pytest.raises(ValueError, match="zip"):
-        trees.joined((rest,), ())
+        trees.combine((rest,), ())
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_all_finite_sees_one_bad_number_in_any_leaf(bad: float) -> None:
-    assert trees.all_finite(A)
+    assert trees.is_finite(A)
     for place in range(4):
         parts = [x.clone() for x in flat(A)]
         parts[place].view(-1)[-1] = bad
-        assert not trees.all_finite(trees.rebuild(A, parts))
+        assert not trees.is_finite(trees.unflatten(A, parts))
 
 
 def test_to_moves_every_leaf() -> None:
@@ -242,19 +242,19 @@ def test_to_moves_every_leaf() -> None:
     [
         lambda a, b: trees.add(a, b, 2.0),
         trees.sub,
-        lambda a, _: trees.scaled(a, 2.0),
-        lambda a, _: trees.zeros(a),
-        lambda a, _: trees.full(a, 1.0),
+        lambda a, _: trees.scale(a, 2.0),
+        lambda a, _: trees.zeros_like(a),
+        lambda a, _: trees.full_like(a, 1.0),
         trees.dot,
         lambda a, _: trees.norm(a),
         lambda a, b: trees.stack([a, b]),
         lambda a, b: trees.concat([a, b]),
-        lambda a, _: trees.rows(a, slice(0, 2)),
+        lambda a, _: trees.take_rows(a, slice(0, 2)),
         lambda a, _: trees.weighted_sum(a, torch.ones(5)),
-        lambda a, b: trees.rebuild(a, trees.leaves(b)),
+        lambda a, b: trees.unflatten(a, trees.leaves(b)),
         lambda a, _: trees.to(a, torch.device("cpu")),
-        lambda a, _: trees.part(a, frozenset({"bias"}), True),
-        lambda a, b: trees.joined(trees.part(a, frozenset({"bias"}), False), b),
+        lambda a, _: trees.select(a, frozenset({"bias"}), True),
+        lambda a, b: trees.combine(trees.select(a, frozenset({"bias"}), False), b),
     ],
 )
 def test_nothing_changes_what_it_is_given(call: Callable[[Nest, Nest], Any]) -> None:

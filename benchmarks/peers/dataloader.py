@@ -30,11 +30,11 @@ class Loop:
 
     def _train(self, loader: DataLoader[tuple[torch.Tensor, ...]]) -> None:
         self._model.load_state_dict(self._theta)
-        optimiser = torch.optim.SGD(self._model.parameters(), self._work.lr)
+        optimizer = torch.optim.SGD(self._model.parameters(), self._work.lr)
         for x, y in loader:
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             nn.functional.cross_entropy(self._model(x), y).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            optimizer.step()
             self.steps += 1
 
     def settle(self) -> None:

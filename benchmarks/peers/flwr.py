@@ -40,11 +40,11 @@ def train(message: Message, context: Context) -> Message:
     client, order = int(work.cohorts[turn]), torch.from_numpy(work.orders[turn])
     model = NETS[work.net]()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimiser, steps = torch.optim.SGD(model.parameters(), work.lr), 0
+    optimizer, steps = torch.optim.SGD(model.parameters(), work.lr), 0
     for rows in torch.split(order, work.batch):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(x[client, rows]), y[client, rows]).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         steps += 1
     counted = MetricRecord({"num-examples": len(order), "steps": steps})
     return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": counted}), reply_to=message)

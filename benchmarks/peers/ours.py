@@ -1,4 +1,4 @@
-"""This project's vectorised engine, compiled: it draws cohorts and batches itself, which the others are given."""
+"""This project's vectorized engine, compiled: it draws cohorts and batches itself, which the others are given."""
 
 import os
 from typing import Any
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 import fedtailor
 from fedtailor import data as sources
-from fedtailor import engines
-from fedtailor.engines.base import Setting
-from fedtailor.run.fitting import prepare, task_for
-from fedtailor.run.loop import round_loop
+from fedtailor.engines import factory
+from fedtailor.engines.context import EngineContext
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.prepare import infer_task, prepare_context
 from peers.nets import loaded, wait
 from peers.protocol import Weights, Work, given, serve
 
@@ -23,20 +23,20 @@ def dataset(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> sources.Fed
     """Everybody's examples, all of them to train on."""
     people, examples = labels.shape
     x, whose = images.reshape(-1, *images.shape[2:]), np.arange(people).repeat(examples)
-    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "new_clients": 0.0}
+    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "unseen_clients": 0.0}
     return sources.from_arrays(x, labels.reshape(-1), whose, scale=1 / 255, **everything)
 
 
-def setting_of(work: Work, device: str = "cpu") -> Setting:
+def setting_of(work: Work, device: str = "cpu") -> EngineContext:
     """FedAvg on the work."""
     data = dataset(work.images, work.labels)
-    task = task_for(loaded(work.net, work.weights), data.units, SEED)
+    task = infer_task(loaded(work.net, work.weights), data.example_spec, SEED)
     if device == "cuda":
-        task = task.stacking()
+        task = task.with_stacked_ops()
     if os.environ.get("PRECISION") == "bf16":
-        task = task.computing(torch.bfloat16)
+        task = task.with_compute_dtype(torch.bfloat16)
     options: dict[str, Any] = {"batch": work.batch, "epochs": 1, "lr": work.lr}
-    return prepare("fedavg", task, data, rounds=1, seed=SEED, device=device, **options)
+    return prepare_context("fedavg", task, data, rounds=1, seed=SEED, device=device, **options)
 
 
 class Ours:
@@ -44,9 +44,9 @@ class Ours:
 
     def __init__(self, work: Work, device: str) -> None:
         setting, self._device = setting_of(work, device), device
-        engine, clients = engines.make(setting, compile=True), work.cohorts.shape[1]
-        self._state, self.steps = setting.first_state(), 0
-        self._rounds = round_loop(setting, engine, self._state, clients, [False].__contains__)
+        engine, clients = factory.make_engine(setting, compile=True), work.cohorts.shape[1]
+        self._state, self.steps = setting.init_server_state(), 0
+        self._rounds = run_rounds(setting, engine, self._state, clients, [False].__contains__)
 
     def round(self, number: int) -> None:
         """One round."""

@@ -1,32 +1,34 @@
-"""Personalised federated learning with server-side data.
+"""Personalized federated learning with server-side data.
 
 data = fedtailor.from_arrays(x, y, client, server=0.05)
 fitted = fedtailor.fit("fedsim", model, data, rounds=30)
-mine = fitted.personalise(my_x, my_y)
+mine = fitted.personalize(my_x, my_y)
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedtailor.api import FitResult, fit
+    from fedtailor.core.task import Task, classification, multilabel, regression, sequences
+    from fedtailor.core.types import Method
     from fedtailor.data import FederatedDataset, digits, from_arrays, synthetic
-    from fedtailor.engines import Engine
-    from fedtailor.errors import DivergedError, FedtailorError, InputError, WorkError
+    from fedtailor.engines.base import Engine
+    from fedtailor.errors import DivergedError, FedtailorError, InputError, RoutineError
     from fedtailor.models import with_group_norm
-    from fedtailor.run import Fitted, Personal, fit
-    from fedtailor.task import Task, classification, multilabel, regression, sequences
-    from fedtailor.types import Method
+    from fedtailor.personalization.personal_model import PersonalModel
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_EXPORTS = {
     "data": ("FederatedDataset", "digits", "from_arrays", "synthetic"),
-    "engines": ("Engine",),
-    "errors": ("DivergedError", "FedtailorError", "InputError", "WorkError"),
+    "engines.base": ("Engine",),
+    "errors": ("DivergedError", "FedtailorError", "InputError", "RoutineError"),
     "models": ("with_group_norm",),
-    "run": ("Fitted", "Personal", "fit"),
-    "task": ("Task", "classification", "multilabel", "regression", "sequences"),
-    "types": ("Method",),
+    "api": ("FitResult", "fit"),
+    "personalization.personal_model": ("PersonalModel",),
+    "core.task": ("Task", "classification", "multilabel", "regression", "sequences"),
+    "core.types": ("Method",),
 }
 
 __all__ = [
@@ -34,12 +36,12 @@ __all__ = [
     "Engine",
     "FederatedDataset",
     "FedtailorError",
-    "Fitted",
+    "FitResult",
     "InputError",
     "Method",
-    "Personal",
+    "PersonalModel",
+    "RoutineError",
     "Task",
-    "WorkError",
     "classification",
     "digits",
     "fit",
@@ -54,7 +56,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used, so that the command line starts without torch."""
-    for home, names in _HOMES.items():
+    for home, names in _EXPORTS.items():
         if name in names:
             return getattr(import_module(f"fedtailor.{home}"), name)
     raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")

@@ -23,7 +23,7 @@ class InputError(FedtailorError, ValueError):
     """Something that the caller handed over cannot be used."""
 
 
-class WorkError(FedtailorError, RuntimeError):
+class RoutineError(FedtailorError, RuntimeError):
     """A step of a method failed while an engine was running it."""
 
 
@@ -35,28 +35,28 @@ class LostRankError(FedtailorError, RuntimeError):
     """One of the processes that work on a run together is gone."""
 
 
-def require(condition: bool, sentence: str) -> None:
+def require(condition: bool, message: str) -> None:
     """Raises `InputError(sentence)` unless the condition holds."""
     if not condition:
-        raise InputError(sentence)
+        raise InputError(message)
 
 
-def import_extra(module: str, extra: str, user: str) -> Any:
+def import_extra(module: str, extra: str, feature: str) -> Any:
     """Import a module that comes with an optional extra, or say in a sentence how to get it."""
     try:
         return import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise InputError(f"{user} needs the package {package}: pip install 'fedtailor[{extra}]'.") from None
+        raise InputError(f"{feature} needs the package {package}: pip install 'fedtailor[{extra}]'.") from None
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggest_name(word: str, choices: Iterable[str]) -> str:
     """What to say to somebody who wrote a word that is not known."""
-    names = list(known)
+    names = list(choices)
     close = get_close_matches(word, names, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}."
 
 
-def is_number(value: Any, whole: bool = False) -> bool:
+def is_number(value: Any, integer: bool = False) -> bool:
     """Whether a value is a finite number, or a whole one, NumPy's included; truth values are not."""
-    return type(value) is not bool and isinstance(value, Integral if whole else Real) and math.isfinite(value)
+    return type(value) is not bool and isinstance(value, Integral if integer else Real) and math.isfinite(value)

@@ -23,21 +23,21 @@ GROUPS = ("local", "new")
 
 def trivial(dataset: FederatedDataset) -> dict[str, float]:
     """The accuracy, on a group's test examples, of always saying what is most frequent in training."""
-    left_out = (*dataset.padding, *dataset.uncounted)
+    left_out = (*dataset.padding, *dataset.unscored_tokens)
     train = _counted(dataset, "train", "train", left_out)
     most = int(np.bincount(train).argmax())
     return {group: float((_counted(dataset, group, "test", left_out) == most).mean()) for group in GROUPS}
 
 
 def _counted(dataset: FederatedDataset, group: str, split: str, left_out: tuple[int, ...]) -> np.ndarray:
-    rows = np.concatenate([dataset.clients.splits[split].of(int(who)) for who in dataset.groups[group]])
+    rows = np.concatenate([dataset.clients.splits[split].get_rows(int(who)) for who in dataset.groups[group]])
     labels = dataset.clients.y[rows].astype(np.int64).ravel()
     return np.asarray(labels[~np.isin(labels, left_out)])
 
 
 def figures(record: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a run: figures over the clients of a group, and costs."""
-    found: dict[str, Any] = {"name": record["name"], "seed": record["spec"]["seed"], "cost": record["cost"]}
+    found: dict[str, Any] = {"name": record["name"], "seed": record["config"]["seed"], "cost": record["cost"]}
     for group, scores in record["scores"].items():
         weights = np.array(scores["weights"], float)
         for when in ("before", "after"):
@@ -57,9 +57,9 @@ def collected(out: Path) -> dict[str, Any]:
     found = {}
     for name in (name for name in NAMES if (out / name).exists()):
         record = json.loads((out / name / "record.json").read_text())
-        spec = record["spec"]
+        spec = record["config"]
         about = {key: spec[key] for key in ("data", "data_options", "model", "rounds", "cohort")}
-        about |= {key: record[key] for key in ("hyper", "versions")}
+        about |= {key: record[key] for key in ("hparams", "versions")}
         made = trivial(data.load(spec["data"], **spec["data_options"]))
         found[name] = {"about": about, "trivial": made, **figures(record)}
     return found

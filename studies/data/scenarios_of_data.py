@@ -14,7 +14,7 @@ import numpy as np
 from fedtailor import data
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.errors import FedtailorError
-from fedtailor.run.spec import value_of
+from fedtailor.training.overrides import parse_value
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "data.md"
 BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
@@ -83,16 +83,16 @@ def made(scenario: Scenario) -> FederatedDataset:
 
 
 def options(words: list[str]) -> dict[str, Any]:
-    return {key: value_of(text) for key, _, text in (word.partition("=") for word in words)}
+    return {key: parse_value(text) for key, _, text in (word.partition("=") for word in words)}
 
 
 def line(scenario: Scenario) -> str:
     dataset = made(scenario)
-    about, parts = dataset.describe(), [dataset.clients.splits[name] for name in dataset.parts()]
+    about, parts = dataset.describe(), [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()]
     sizes = np.sum([split.sizes() for split in parts], axis=0)
     labels = "-"
     if dataset.clients.y.ndim == 1:
-        pairs = [np.stack([split.holders(), dataset.clients.y[split.index].astype(np.int64)]) for split in parts]
+        pairs = [np.stack([split.owners(), dataset.clients.y[split.index].astype(np.int64)]) for split in parts]
         labels = f"{np.unique(np.concatenate(pairs, axis=1), axis=1).shape[1] / dataset.clients.count:.1f}"
     spread = f"{sizes.min():,}-{sizes.max():,}; {sizes.mean():,.0f} ± {sizes.std():,.0f}"
     cells = scenario.of, f"`{scenario.words}`", f"{dataset.clients.count:,}; {about.examples:,}; {spread}", labels

@@ -10,11 +10,11 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from fedtailor import engines
-from fedtailor.analysis.gradients import gradient_gaps
-from fedtailor.run import build
-from fedtailor.run.loop import round_loop
-from fedtailor.run.spec import read_spec
+from fedtailor.engines import factory
+from fedtailor.inspection.statistics.gradients import compute_gradient_gaps
+from fedtailor.training import build
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.overrides import read_run_config
 
 HERE = Path(__file__).parent
 BEGIN, END = "<!-- made by studies/fsl/gaps.py -->", "<!-- end of the gaps -->"
@@ -23,7 +23,7 @@ LOOKS = (0, 50, 100, 200)
 SETTING = [
     *("method=fedavg", "data=emnist-balanced", "model=fsl-emnist", "cohort=5", "lr=0.05", "batch=50", "epochs=1"),
     *("server_lr=2.2361", "data.partition=few-labels", "data.clients=45", "data.size=750", "data.test_share=0.2"),
-    *("data.validation_clients=0", "data.new_clients=0", "data.server_from=classes", f"rounds={max(LOOKS)}"),
+    *("data.validation_clients=0", "data.unseen_clients=0", "data.server_from=classes", f"rounds={max(LOOKS)}"),
 ]
 
 Record = dict[str, Any]
@@ -31,17 +31,17 @@ Record = dict[str, Any]
 
 def along(words: list[str]) -> list[Record]:
     """G^2 and xi^2 at some rounds of one run."""
-    spec = read_spec(words)
-    data = build.dataset(spec)
-    setting = build.setting(spec, data)
-    engine, state = engines.make(setting, compile=False), setting.first_state()
-    rounds = round_loop(setting, engine, state, spec.cohort, [False].__contains__)
+    spec = read_run_config(words)
+    data = build.load_dataset(spec)
+    setting = build.build_context(spec, data)
+    engine, state = factory.make_engine(setting, compile=False), setting.init_server_state()
+    rounds = run_rounds(setting, engine, state, spec.cohort, [False].__contains__)
     found = []
     for number in range(max(LOOKS) + 1):
         if number:
             state = next(islice(rounds, 1)).state
         if number in LOOKS:
-            gaps = gradient_gaps(setting.task, state.params, data)
+            gaps = compute_gradient_gaps(setting.task, state.params, data)
             found.append({"round": number, "clients": gaps.clients, "server": gaps.server, "loss": gaps.loss})
     return found
 

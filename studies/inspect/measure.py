@@ -15,11 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from server_kinds import RUNS, SCENARIOS, SETTINGS
 
-from fedtailor.analysis.gradients import batch_of
-from fedtailor.run import build
-from fedtailor.run.inspecting import inspect
-from fedtailor.run.inspecting_trials import Bench, bench, score
-from fedtailor.run.spec import Spec, read_spec
+from fedtailor.inspection.inspect import inspect
+from fedtailor.inspection.statistics.gradients import make_batch
+from fedtailor.inspection.trials import Bench, build_bench, compute_score
+from fedtailor.training import build
+from fedtailor.training.config import RunConfig
+from fedtailor.training.overrides import read_run_config
 
 HERE = Path(__file__).parent
 ROUNDS, SCORED = 100, range(60, 101, 10)
@@ -28,33 +29,33 @@ ROUNDS, SCORED = 100, range(60, 101, 10)
 def long_run(place: Bench, gamma: float) -> float:
     """Accuracy on new clients' test examples, mean over five looks in the last part of a run from first weights."""
     data, like = place.data, next(iter(place.task.params.values()))
-    rows = np.concatenate([data.clients.splits["test"].of(int(one)) for one in data.groups["new"]])
-    judges = batch_of(data.clients, rows, data.units, like)
-    models = place.rounds("fsl", place.task.params, 0, ROUNDS, gamma=gamma, server_lr=1.0)
-    found = [score(place.task, model, judges) for number, model in enumerate(models, 1) if number in SCORED]
+    rows = np.concatenate([data.clients.splits["test"].get_rows(int(one)) for one in data.groups["new"]])
+    judges = make_batch(data.clients, rows, data.example_spec, like)
+    models = place.iter_rounds("fsl", place.task.params, 0, ROUNDS, gamma=gamma, server_lr=1.0)
+    found = [compute_score(place.task, model, judges) for number, model in enumerate(models, 1) if number in SCORED]
     return float(np.mean(found))
 
 
-def figures(spec: Spec) -> dict[str, Any]:
+def figures(spec: RunConfig) -> dict[str, Any]:
     """What is predicted first, then what is measured."""
     began = time.perf_counter()
-    found = inspect(spec, betas=(), parts=())
+    found = inspect(spec, betas=(), fractions=())
     seconds = time.perf_counter() - began
-    place = bench(spec, build.dataset(spec))
-    near, gamma = found.closeness, found.gamma.value
+    place = build_bench(spec, build.load_dataset(spec))
+    near, gamma = found.closeness, found.best_gamma.value
     learned = long_run(place, 1.0)
     advised = found.verdict == "helps" and gamma != 1
     return {
         "server": found.examples,
-        "predicted": found.predicted,
+        "predicted": found.predicted_gain,
         "verdict": found.verdict,
         "gamma": gamma,
-        "agreement": found.agreement,
-        "warm": found.warm,
-        "labels": near.labels,
-        "images": near.images,
-        "examples apart": near.examples,
-        "cosine": near.cosine,
+        "agreement": found.server_score,
+        "warm": found.warm_score,
+        "labels": near.label_distance,
+        "images": near.image_similarity,
+        "examples apart": near.example_distance,
+        "cosine": near.gradient_cosine,
         "seconds": round(seconds, 1),
         "fedavg": long_run(place, 0.0),
         "fsl": learned,
@@ -72,7 +73,7 @@ def main() -> None:
                 continue
             given = [*SETTINGS[setting].split(), *words.split(), f"seed={seed}", f"data.seed={seed}", "method=fedavg"]
             head = {"setting": setting, "seed": seed, "scenario": scenario}
-            records.append(head | figures(read_spec(given)))
+            records.append(head | figures(read_run_config(given)))
             path.write_text(json.dumps(records, indent=1) + "\n")
             print(records[-1], flush=True)
 

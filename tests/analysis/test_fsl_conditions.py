@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtailor.analysis import Conditions, GradientGaps, fsl_conditions
 from fedtailor.errors import InputError
+from fedtailor.inspection.statistics import Conditions, GradientGaps, check_fsl_conditions
 
 positive = st.floats(0.05, 20)
 
@@ -24,7 +24,7 @@ PAIR = gaps(np.array([3.0, 0.0]), np.array([2.0, 1.0]))
 
 def conditions(measured: GradientGaps = PAIR, /, **given: float) -> Conditions:
     rates = {"smoothness": 2.0, "gamma": 0.5, "lr": 0.01, "steps": 4.0, "server_lr": 2.0, "learn_lr": 0.02}
-    return fsl_conditions(measured, **({"learn_steps": 4.0} | rates | given))
+    return check_fsl_conditions(measured, **({"learn_steps": 4.0} | rates | given))
 
 
 def test_both_sides_by_hand() -> None:
@@ -43,9 +43,9 @@ def test_each_bound_of_the_step_matters_in_its_turn() -> None:
     assert conditions(gamma=0).small_steps.right == pytest.approx(8 / 9 / 8)
     assert conditions(gamma=0, server_lr=10).progress.right == pytest.approx(1 / 16)
     assert conditions(gamma=3).progress.right == pytest.approx(16 / (2 * 108) / 64)  # kappa = 4 gamma^3
-    assert not conditions(learn_steps=5).equal_steps.holds
-    assert not conditions(smoothness=200).small_steps.holds
-    assert conditions(smoothness=0.5).progress.holds
+    assert not conditions(learn_steps=5).equal_steps.is_met
+    assert not conditions(smoothness=200).small_steps.is_met
+    assert conditions(smoothness=0.5).progress.is_met
 
 
 vectors = st.lists(st.integers(-6, 6), min_size=3, max_size=3)
@@ -60,7 +60,7 @@ def test_the_two_forms_of_the_angle_condition_are_one(
     size = 1 + abs(found.angle.right) + abs(found.distance.left)
     assert by_angle == pytest.approx(by_distance, abs=1e-12 * size)
     if abs(by_angle) > 1e-9 * size:
-        assert found.angle.holds == found.distance.holds == (by_angle > 0)
+        assert found.angle.is_met == found.distance.is_met == (by_angle > 0)
 
 
 @given(st.integers(0, 10_000), st.floats(0.01, 3), st.floats(0.1, 2))
@@ -72,11 +72,11 @@ def test_a_step_that_meets_the_angle_condition_decreases_the_loss(seed: int, lea
     overall, bend = hessian @ w, float(np.linalg.eigvalsh(hessian)[-1])
     found = conditions(gaps(overall, own), smoothness=bend, gamma=gamma, learn_lr=learn_lr)
     after = w - gamma * learn_lr * own
-    if found.angle.holds:
+    if found.angle.is_met:
         assert after @ hessian @ after < w @ hessian @ w
     along = conditions(gaps(overall, overall), smoothness=bend, gamma=gamma, learn_lr=1.9 / gamma / bend)
-    assert along.angle.holds  # gradient descent at less than 2 / L
-    assert not conditions(gaps(overall, -overall), gamma=0).angle.holds
+    assert along.angle.is_met  # gradient descent at less than 2 / L
+    assert not conditions(gaps(overall, -overall), gamma=0).angle.is_met
 
 
 @given(positive, st.floats(0, 5), positive)
@@ -87,8 +87,8 @@ def test_a_step_that_meets_13_makes_theorem_1s_progress(smoothness: float, gamma
     h = gamma + 0.5 - pace * (1 + gamma) / 2 * (3 * gamma + 3 + 16 * kappa * pace)
     assert h >= (3 * gamma + 1) / 4 - 1e-12
     rates = {"smoothness": smoothness, "gamma": gamma, "server_lr": server_lr, "learn_steps": 1.0}
-    assert conditions(**rates, learn_lr=0.999 * bound).progress.holds
-    assert not conditions(**rates, learn_lr=1.001 * bound).progress.holds
+    assert conditions(**rates, learn_lr=0.999 * bound).progress.is_met
+    assert not conditions(**rates, learn_lr=1.001 * bound).progress.is_met
 
 
 @given(st.integers(1, 50), st.integers(1, 90), st.integers(1, 90), st.floats(1e-4, 1))
@@ -96,7 +96,7 @@ def test_the_papers_rates_make_the_steps_equal(cohort: int, steps: int, learn_st
     rate = math.sqrt(cohort)
     learn_lr = rate * lr * steps / learn_steps
     found = conditions(lr=lr, steps=steps, server_lr=rate, learn_lr=learn_lr, learn_steps=learn_steps)
-    assert found.equal_steps.holds
+    assert found.equal_steps.is_met
 
 
 def test_what_is_out_of_range_is_refused() -> None:

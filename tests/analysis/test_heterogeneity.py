@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedtailor.analysis import (
+from fedtailor.data import ClientExamples, FederatedDataset, single_client
+from fedtailor.data.store.row_ranges import make_range_split
+from fedtailor.errors import InputError
+from fedtailor.inspection.statistics import (
     Distances,
-    diversity_by_transport,
-    diversity_by_variation,
-    example_distances,
+    compute_example_distances,
+    compute_label_distances,
+    diversity_from_total_variation,
+    diversity_from_wasserstein,
     heterogeneity,
-    label_distances,
     sliced_wasserstein,
     total_variation,
     wasserstein,
 )
-from fedtailor.data import FederatedDataset, Holders, sole_holder
-from fedtailor.data.store.runs import runs
-from fedtailor.errors import InputError
 from scenarios import split
 
 Numbers = NDArray[np.float64]
@@ -49,10 +49,10 @@ def people(
     everybody, count = np.arange(len(sizes)), int(ends[-1])
     return FederatedDataset(
         name="people",
-        clients=Holders(x[:count], y[:count], {"train": train, "test": test}),
-        ids=everybody.astype(str),
+        clients=ClientExamples(x[:count], y[:count], {"train": train, "test": test}),
+        client_names=everybody.astype(str),
         groups={"train": everybody, "local": everybody, "validation": EMPTY, "new": EMPTY},
-        server=sole_holder(x[count : count + server], y[count : count + server]) if server else None,
+        server=single_client(x[count : count + server], y[count : count + server]) if server else None,
         classes=classes,
         scale=scale,
         tokens=tokens,
@@ -68,9 +68,9 @@ def drawn(sizes: tuple[int, ...] = SIZES, server: int = 6, seed: int = 0) -> Fed
     return people(x, draws.integers(0, 3, len(shift)), sizes, server)
 
 
-def points(data: FederatedDataset, holders: Holders, client: int, label: float) -> Numbers:
+def points(data: FederatedDataset, holders: ClientExamples, client: int, label: float) -> Numbers:
     """A holder's train examples, with one more axis for each label."""
-    rows = holders.splits["train"].of(client)
+    rows = holders.splits["train"].get_rows(client)
     corners = [[label / math.sqrt(2) * (kind == own) for kind in range(3)] for own in holders.y[rows]]
     return np.hstack([holders.x[rows] * data.scale, np.array(corners)])
 
@@ -99,7 +99,7 @@ def test_total_variation_is_a_metric_and_a_largest_difference(a: list[int], b: l
 def test_distances_between_labels_by_hand() -> None:
     # In train: a client with labels 0, 0; one with 0, 1, 1, 2; the server with 2, 2, 1, 0. In test: 2 and 2.
     y = np.array([0, 0, 2, 0, 1, 1, 2, 2, 2, 2, 1, 0], np.uint8)
-    found = label_distances(people(np.arange(12.0)[:, None], y, (3, 5), server=4))
+    found = compute_label_distances(people(np.arange(12.0)[:, None], y, (3, 5), server=4))
     assert found is not None
     # The mean is (5/8, 2/8, 1/8), the server's (1/4, 1/4, 1/2).
     np.testing.assert_allclose(found.clients, [3 / 8, 3 / 8])
@@ -111,21 +111,21 @@ def test_distances_between_labels_by_hand() -> None:
 
 def test_labels_of_some_clients_and_without_a_server() -> None:
     data = drawn()
-    some = label_distances(data, np.array([2, 0]))
-    own = [np.bincount(data.clients.y[data.clients.splits["train"].of(who)], minlength=3) for who in (2, 0)]
+    some = compute_label_distances(data, np.array([2, 0]))
+    own = [np.bincount(data.clients.y[data.clients.splits["train"].get_rows(who)], minlength=3) for who in (2, 0)]
     first, second = (counts / counts.sum() for counts in own)
     assert some is not None
     np.testing.assert_allclose(some.clients, np.full(2, np.abs(first - second).sum() / 4))
-    alone = label_distances(drawn(server=0))
+    alone = compute_label_distances(drawn(server=0))
     assert alone is not None
     assert (alone.server, alone.from_server) == (None, None)
 
 
 def test_there_are_no_labels_to_compare_where_targets_are_others() -> None:
     x, draws = np.zeros((8, 2)), np.random.default_rng(0)
-    assert label_distances(people(x, draws.normal(size=8), (4, 4), classes=None)) is None
-    assert label_distances(people(x, draws.integers(0, 2, (8, 3)), (4, 4))) is None
-    for measured in (label_distances, example_distances):
+    assert compute_label_distances(people(x, draws.normal(size=8), (4, 4), classes=None)) is None
+    assert compute_label_distances(people(x, draws.integers(0, 2, (8, 3)), (4, 4))) is None
+    for measured in (compute_label_distances, compute_example_distances):
         with pytest.raises(InputError, match="at least one client"):
             measured(drawn(), EMPTY)
 
@@ -133,7 +133,7 @@ def test_there_are_no_labels_to_compare_where_targets_are_others() -> None:
 @pytest.mark.parametrize(("sizes", "label"), [(SIZES, 0.7), ((5, 5, 5), 1.0)])
 def test_exact_distances_are_those_of_each_pair(sizes: tuple[int, ...], label: float) -> None:
     data = drawn(sizes)
-    found = example_distances(data, label=label)
+    found = compute_example_distances(data, label=label)
     assert found is not None
     assert found.from_server is not None
     assert found.projections == 0
@@ -141,17 +141,17 @@ def test_exact_distances_are_those_of_each_pair(sizes: tuple[int, ...], label: f
     each = [points(data, data.clients, client, label) for client in range(len(sizes))]
     server, pool = points(data, data.server, 0, label), np.concatenate(each)
     mean = np.concatenate([np.full(len(own), 1 / len(own)) for own in each])
-    np.testing.assert_allclose(found.clients, [wasserstein(own, pool, to=mean) for own in each], atol=1e-6)
+    np.testing.assert_allclose(found.clients, [wasserstein(own, pool, other_weights=mean) for own in each], atol=1e-6)
     np.testing.assert_allclose(found.from_server, [wasserstein(own, server) for own in each], atol=1e-6)
-    assert found.server == pytest.approx(wasserstein(server, pool, to=mean), abs=1e-6)
+    assert found.server == pytest.approx(wasserstein(server, pool, other_weights=mean), abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
 def test_sliced_distances_are_those_of_each_pair(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heterogeneity, "BLOCK_BYTES", 3 * 8 * 5 * size)
-    monkeypatch.setattr(heterogeneity, "PROJECTED_BYTES", 2 * 8 * 16 * size)
+    monkeypatch.setattr(heterogeneity, "PROJECTION_BYTES", 2 * 8 * 16 * size)
     data = drawn()
-    found = example_distances(data, label=0.7, projections=7, seed=3)
+    found = compute_example_distances(data, label=0.7, projections=7, seed=3)
     assert found is not None
     assert found.from_server is not None
     assert found.projections == 7
@@ -160,9 +160,9 @@ def test_sliced_distances_are_those_of_each_pair(size: int, monkeypatch: pytest.
     server, pool = points(data, data.server, 0, 0.7), np.concatenate(each)
     mean = np.concatenate([np.full(len(own), 1 / len(own)) for own in each])
     sliced = partial(sliced_wasserstein, projections=7, seed=3)
-    np.testing.assert_allclose(found.clients, [sliced(own, pool, to=mean) for own in each], atol=1e-12)
+    np.testing.assert_allclose(found.clients, [sliced(own, pool, other_weights=mean) for own in each], atol=1e-12)
     np.testing.assert_allclose(found.from_server, [sliced(own, server) for own in each], atol=1e-12)
-    assert found.server == pytest.approx(sliced(server, pool, to=mean), abs=1e-12)
+    assert found.server == pytest.approx(sliced(server, pool, other_weights=mean), abs=1e-12)
 
 
 def test_clients_that_are_moved_copies_of_each_other() -> None:
@@ -170,7 +170,7 @@ def test_clients_that_are_moved_copies_of_each_other() -> None:
     base = np.random.default_rng(1).normal(size=20)
     x, t = np.concatenate([base, base + 80, base + 200])[:, None], 40
     data = people(x, np.zeros(60, np.int64), (20, 20), server=19, classes=1, scale=1.0)
-    found = example_distances(data, label=0)
+    found = compute_example_distances(data, label=0)
     assert found is not None
     assert found.from_server is not None
     np.testing.assert_allclose(found.clients, [t, t], atol=1e-9)
@@ -182,7 +182,7 @@ def test_clients_with_equal_inputs_differ_by_their_labels() -> None:
     """All have the same x; then W1 is the total variation of labels times the distance between labels."""
     y = np.array([0, 0, 0, 1, 2, 0, 1, 1, 2, 2, 0, 0, 1])
     data = people(np.ones((13, 2)), y, (4, 6), server=3)
-    labels, found = label_distances(data), example_distances(data, label=2.5)
+    labels, found = compute_label_distances(data), compute_example_distances(data, label=2.5)
     assert labels is not None
     assert found is not None
     np.testing.assert_allclose(found.clients, 2.5 * labels.clients, atol=1e-6)
@@ -194,30 +194,30 @@ def test_real_targets_and_scaled_images_count_in_the_models_units() -> None:
     x = np.zeros((8, 1, 2, 2), np.uint8)
     x[4:, 0, 0, 0] = 30
     y = np.repeat([0.0, 4.0], 4)
-    found = example_distances(people(x, y, (4, 4), classes=None, scale=0.1))
+    found = compute_example_distances(people(x, y, (4, 4), classes=None, scale=0.1))
     assert found is not None
     np.testing.assert_allclose(found.clients, [2.5, 2.5], atol=1e-9)  # half of 5 = |(3, 4)|
-    without = example_distances(people(x, y, (4, 4), classes=None, scale=0.1), label=0)
+    without = compute_example_distances(people(x, y, (4, 4), classes=None, scale=0.1), label=0)
     assert without is not None
     np.testing.assert_allclose(without.clients, [1.5, 1.5], atol=1e-9)
 
 
 def test_large_sets_are_sliced_and_small_ones_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     data = drawn()
-    monkeypatch.setattr(heterogeneity, "EXACT", 16)  # as many as there are
-    exact = example_distances(data)
-    monkeypatch.setattr(heterogeneity, "EXACT", 15)
-    sliced = example_distances(data)
+    monkeypatch.setattr(heterogeneity, "MAX_EXACT_EXAMPLES", 16)  # as many as there are
+    exact = compute_example_distances(data)
+    monkeypatch.setattr(heterogeneity, "MAX_EXACT_EXAMPLES", 15)
+    sliced = compute_example_distances(data)
     assert exact is not None
     assert sliced is not None
-    assert (exact.projections, sliced.projections) == (0, heterogeneity.PROJECTIONS)
+    assert (exact.projections, sliced.projections) == (0, heterogeneity.NUM_PROJECTIONS)
     assert (sliced.clients < exact.clients).all()
 
 
 @pytest.mark.parametrize("projections", [None, 5])
 def test_who_comes_first_does_not_matter(projections: int | None) -> None:
     data, order = drawn(), np.array([3, 0, 2, 1])
-    one, other = (example_distances(data, who, projections=projections) for who in (None, order))
+    one, other = (compute_example_distances(data, who, projections=projections) for who in (None, order))
     assert one is not None
     assert other is not None
     np.testing.assert_allclose(one.clients[order], other.clients, atol=1e-6)
@@ -228,11 +228,11 @@ def test_memory_maps_and_runs_give_the_same(tmp_path: Path) -> None:
     data = drawn()
     np.save(tmp_path / "x.npy", data.clients.x)
     train = data.clients.splits["train"]
-    splits = {**data.clients.splits, "train": runs(train.index[train.offsets[:-1]], train.sizes())}
-    mapped = Holders(np.load(tmp_path / "x.npy", mmap_mode="r"), data.clients.y, splits)
-    same = FederatedDataset("same", mapped, data.ids, data.groups, data.server, 3)
+    splits = {**data.clients.splits, "train": make_range_split(train.index[train.offsets[:-1]], train.sizes())}
+    mapped = ClientExamples(np.load(tmp_path / "x.npy", mmap_mode="r"), data.clients.y, splits)
+    same = FederatedDataset("same", mapped, data.client_names, data.groups, data.server, 3)
     for options in ({}, {"projections": 4}):
-        one, other = example_distances(data, **options), example_distances(same, **options)  # type: ignore[arg-type]
+        one, other = compute_example_distances(data, **options), compute_example_distances(same, **options)  # type: ignore[arg-type]
         assert one is not None
         assert other is not None
         np.testing.assert_array_equal(one.clients, other.clients)
@@ -240,16 +240,19 @@ def test_memory_maps_and_runs_give_the_same(tmp_path: Path) -> None:
 
 def test_tokens_are_at_no_distance() -> None:
     draws = np.random.default_rng(2)
-    assert example_distances(people(draws.integers(0, 9, (9, 4)), draws.integers(0, 3, 9), (4, 5), tokens=True)) is None
+    assert (
+        compute_example_distances(people(draws.integers(0, 9, (9, 4)), draws.integers(0, 3, 9), (4, 5), tokens=True))
+        is None
+    )
     with pytest.raises(InputError, match="label"):
-        example_distances(drawn(), label=-1)
+        compute_example_distances(drawn(), label=-1)
 
 
 def test_bounds_on_the_diversity_of_gradients() -> None:
     found = Distances(np.array([0.5, 0.1]), None, None)
-    assert diversity_by_variation(found, 3) == pytest.approx(4 * 9 * 0.13)
-    assert diversity_by_transport(found, 3) == pytest.approx(9 * 0.13)
-    for bound in (diversity_by_variation, diversity_by_transport):
+    assert diversity_from_total_variation(found, 3) == pytest.approx(4 * 9 * 0.13)
+    assert diversity_from_wasserstein(found, 3) == pytest.approx(9 * 0.13)
+    for bound in (diversity_from_total_variation, diversity_from_wasserstein):
         with pytest.raises(InputError, match="negative"):
             bound(found, -1)
 
@@ -259,8 +262,8 @@ def test_bounds_on_the_diversity_of_gradients() -> None:
 def test_the_bound_by_transport_holds_for_losses_that_bend_by_one(seed: int) -> None:
     """For l(z; w) = |w - x|^2 / 2 the gradient is w - x, so L_Z = 1 and clients' gradients are means of x apart."""
     data = drawn(seed=seed)
-    found = example_distances(data, label=0)
+    found = compute_example_distances(data, label=0)
     assert found is not None
-    means = np.array([data.clients.x[data.clients.splits["train"].of(who)].mean(axis=0) for who in range(4)])
+    means = np.array([data.clients.x[data.clients.splits["train"].get_rows(who)].mean(axis=0) for who in range(4)])
     diversity = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
-    assert diversity <= diversity_by_transport(found, 1.0) + 1e-6
+    assert diversity <= diversity_from_wasserstein(found, 1.0) + 1e-6

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from fedtailor import digits
-from fedtailor.analysis import mean_image_ssim, similarity, ssim
 from fedtailor.data import FederatedDataset, from_arrays
 from fedtailor.errors import InputError
+from fedtailor.inspection.statistics import image_similarity, mean_image_ssim, ssim
 
 Image = NDArray[np.float64]
 
@@ -28,7 +28,7 @@ COLOURS = np.stack([ONE, OTHER, 255 - ONE]), np.stack([OTHER // 3, ONE, OTHER //
         (ONE / 255, np.clip(ONE / 255 + 0.1, 0, 1), 1, 0.9842326970272562),
         (*COLOURS, 255, -0.2824164916998406),
     ],
-    ids=["apart", "darker", "floating", "colour"],
+    ids=["apart", "darker", "floating", "color"],
 )
 def test_figures_are_those_of_scikit_image(one: Image, other: Image, data_range: float, expected: float) -> None:
     """structural_similarity(gaussian_weights=True, sigma=1.5, use_sample_covariance=False), version 0.26.0."""
@@ -111,8 +111,8 @@ def images(x: NDArray[np.generic], scale: float = 1.0, server: int = 9) -> Feder
 
 def mean_by_loop(data: FederatedDataset, client: int) -> Image:
     """The plain mean of a client's train images, one by one."""
-    rows = data.clients.splits["train"].of(client)
-    total = np.zeros(data.units.shape)
+    rows = data.clients.splits["train"].get_rows(client)
+    total = np.zeros(data.example_spec.shape)
     for row in rows:
         total = total + data.clients.x[row] * data.scale
     return np.asarray(total / len(rows))
@@ -120,7 +120,7 @@ def mean_by_loop(data: FederatedDataset, client: int) -> Image:
 
 @pytest.mark.parametrize(("shape", "side"), [((3, 12, 15), 11), ((1, 8, 9), 7), ((9, 10), 9)])
 def test_mean_images_are_compared(shape: tuple[int, ...], side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(similarity, "BLOCK_BYTES", 5 * np.prod(shape))  # five images a block
+    monkeypatch.setattr(image_similarity, "BLOCK_BYTES", 5 * np.prod(shape))  # five images a block
     draws = np.random.default_rng(3)
     data = images(draws.integers(0, 256, (60, *shape), np.uint8), 1 / 255)
     found = mean_image_ssim(data)

@@ -12,8 +12,9 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedtailor.analysis import directions, sliced_wasserstein, transport, wasserstein
 from fedtailor.errors import InputError
+from fedtailor.inspection.statistics import optimal_transport, sample_directions, sliced_wasserstein, wasserstein
+from fedtailor.inspection.statistics.optimal_transport import wasserstein_1d
 
 Numbers = NDArray[np.float64]
 
@@ -53,7 +54,7 @@ def test_to_a_single_point_it_is_the_mean_distance() -> None:
     point, weights = cloud(1, 2), shares(8, 3)
     away = np.linalg.norm(cloud(8) - point, axis=1)
     assert wasserstein(cloud(8), point) == pytest.approx(away.mean(), abs=1e-12)
-    assert wasserstein(point, cloud(8), to=weights) == pytest.approx(away @ weights, abs=1e-6)
+    assert wasserstein(point, cloud(8), other_weights=weights) == pytest.approx(away @ weights, abs=1e-6)
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 3), (3, 6), (4, 1)])
@@ -62,7 +63,7 @@ def test_unequal_sets_are_coupled_as_well_as_can_be(n: int, m: int, monkeypatch:
     each, its = one.repeat(size // n, axis=0), other.repeat(size // m, axis=0)
     expected = min(np.linalg.norm(each - its[list(order)], axis=1).mean() for order in permutations(range(size)))
     assert wasserstein(one, other) == pytest.approx(expected, abs=1e-12)
-    monkeypatch.setattr(transport, "MOST_COPIES", 0)  # a linear program whatever the sizes
+    monkeypatch.setattr(optimal_transport, "MAX_COPIES", 0)  # a linear program whatever the sizes
     assert wasserstein(one, other) == pytest.approx(expected, abs=1e-6)
 
 
@@ -77,7 +78,7 @@ def test_larger_sets_are_as_far_apart_as_scipy_says(n: int, m: int) -> None:
 def test_matching_copies_gives_what_the_program_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = cloud(13), cloud(31, 1)
     programmed = wasserstein(one, other)
-    monkeypatch.setattr(transport, "MOST_COPIES", 13 * 31)
+    monkeypatch.setattr(optimal_transport, "MAX_COPIES", 13 * 31)
     assert wasserstein(one, other) == pytest.approx(programmed, abs=1e-6)
 
 
@@ -113,7 +114,7 @@ def test_many_distributions_are_compared_with_a_reference_at_once(sets: list[Num
     reference, *others = (points[:, 0] for points in sets)
     weights = [shares(len(values), seed + number) for number, values in enumerate(others)]
     mass, sizes = shares(len(reference), seed + 9), np.array([len(values) for values in others])
-    found = transport.line_distances(np.concatenate(others), np.concatenate(weights), sizes, reference, mass)
+    found = wasserstein_1d(np.concatenate(others), np.concatenate(weights), sizes, reference, mass)
     pairs = zip(others, weights, strict=True)
     expected = [stats.wasserstein_distance(values, reference, own, mass) for values, own in pairs]
     np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -134,7 +135,7 @@ def test_both_are_metrics_and_slicing_never_finds_more(sets: list[Numbers]) -> N
 
 
 def test_slicing_a_move_finds_its_length_along_each_line() -> None:
-    lines = directions(3, 40, seed=5)
+    lines = sample_directions(3, 40, seed=5)
     found = sliced_wasserstein(cloud(30), cloud(30) + MOVE, projections=40, seed=5)
     assert found == pytest.approx(np.abs(lines @ MOVE).mean(), abs=1e-12)
     axis = np.array([0.0, 2.0, 0.0])
@@ -144,19 +145,19 @@ def test_slicing_a_move_finds_its_length_along_each_line() -> None:
 
 def test_slicing_is_a_mean_of_scipys_distances_on_lines() -> None:
     one, other, p, q = cloud(11), cloud(17, 1), shares(11, 2), shares(17, 3)
-    lines = directions(3, 25, seed=8)
+    lines = sample_directions(3, 25, seed=8)
     expected = np.mean([stats.wasserstein_distance(one @ line, other @ line, p, q) for line in lines])
     assert sliced_wasserstein(one, other, p, q, projections=25, seed=8) == pytest.approx(expected, abs=1e-12)
 
 
 def test_directions_are_uniform_on_the_sphere_and_the_seeds_own() -> None:
-    lines = directions(5, 20_000, seed=2)
+    lines = sample_directions(5, 20_000, seed=2)
     np.testing.assert_allclose(np.linalg.norm(lines, axis=1), 1)
     np.testing.assert_allclose(lines.mean(axis=0), 0, atol=0.015)  # five standard errors
     np.testing.assert_allclose(lines.T @ lines / len(lines), np.eye(5) / 5, atol=0.01)
-    np.testing.assert_array_equal(directions(5, 3, seed=2), directions(5, 3, seed=2))
-    assert not np.array_equal(directions(5, 3, seed=2), directions(5, 3, seed=3))
-    in_many = np.abs(directions(400, 5_000)[:, 0]).mean()
+    np.testing.assert_array_equal(sample_directions(5, 3, seed=2), sample_directions(5, 3, seed=2))
+    assert not np.array_equal(sample_directions(5, 3, seed=2), sample_directions(5, 3, seed=3))
+    in_many = np.abs(sample_directions(400, 5_000)[:, 0]).mean()
     assert in_many == pytest.approx(math.sqrt(2 / (math.pi * 400)), rel=0.05)
 
 

@@ -13,12 +13,12 @@ from test_readers_leaf import femnist_user, write_leaf
 from test_readers_tff import write_hdf5
 
 from divided import images_of, saved, writers
-from fedtailor.data.holders import Array
-from fedtailor.data.sets.texts import WORDS
+from fedtailor.data.examples import Array
+from fedtailor.data.sources.text import NUM_WORDS
 
 RNG = np.random.default_rng(9)
 Write = Callable[[Path], Path]
-WORD_COUNTS = "".join(f"{word} 9\n" for word in ("cat", "the", *(f"word{number}" for number in range(WORDS))))
+WORD_COUNTS = "".join(f"{word} 9\n" for word in ("cat", "the", *(f"word{number}" for number in range(NUM_WORDS))))
 
 
 def pixels(count: int, *shape: int) -> Array:

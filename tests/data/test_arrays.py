@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor.data import FederatedDataset, from_arrays
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.errors import InputError
 
 
@@ -23,7 +23,14 @@ def columns(sizes: list[int], classes: int = 3) -> tuple[Array, Array, Array]:
 def arrays_of(dataset: FederatedDataset) -> list[Array]:
     clients, server = dataset.clients, dataset.server
     splits = [part for split in clients.splits.values() for part in split]
-    return [clients.x, clients.y, dataset.ids, *splits, *dataset.groups.values(), *(server[:2] if server else ())]
+    return [
+        clients.x,
+        clients.y,
+        dataset.client_names,
+        *splits,
+        *dataset.groups.values(),
+        *(server[:2] if server else ()),
+    ]
 
 
 def make(**options: Any) -> FederatedDataset:
@@ -47,7 +54,7 @@ def test_nothing_is_lost_or_doubled(
     )
     spare = sum(sizes) - len(sizes)
     options: dict[str, Any] = {"server": server, "seed": seed, "test_share": test_share}
-    options |= {"validation_clients": people[0], "new_clients": people[1]}
+    options |= {"validation_clients": people[0], "unseen_clients": people[1]}
     if wanted > spare:
         with pytest.raises(InputError, match=f"at most {spare}, got {wanted}"):
             from_arrays(x, y, client, **options)
@@ -60,11 +67,11 @@ def test_nothing_is_lost_or_doubled(
     held = made.clients.x[np.concatenate([train.index, test.index]), 0].tolist()
     assert Counter(held + served) == Counter(range(len(x)))
 
-    for k, own in enumerate(made.ids.tolist()):
-        mine = np.concatenate([train.of(k), test.of(k)])
+    for k, own in enumerate(made.client_names.tolist()):
+        mine = np.concatenate([train.get_rows(k), test.get_rows(k)])
         assert (client[mine] == int(own)).all()
-        assert len(test.of(k)) == min(int(np.floor(test_share * len(mine) + 1e-9)), len(mine) - 1)
-        assert len(train.of(k)) >= 1
+        assert len(test.get_rows(k)) == min(int(np.floor(test_share * len(mine) + 1e-9)), len(mine) - 1)
+        assert len(train.get_rows(k)) >= 1
 
     count = len(sizes)
     groups = {group: set(who.tolist()) for group, who in made.groups.items()}
@@ -103,7 +110,7 @@ def test_server_examples_are_taken_evenly_over_examples_and_never_the_last_of_a_
 
 def test_splits_are_shuffled_within_every_client() -> None:
     x, y, client = columns([4])
-    firsts = {int(from_arrays(x, y, client, seed=seed).clients.splits["test"].of(0)[0]) for seed in range(60)}
+    firsts = {int(from_arrays(x, y, client, seed=seed).clients.splits["test"].get_rows(0)[0]) for seed in range(60)}
     assert firsts == {0, 1, 2, 3}
 
 
@@ -128,8 +135,8 @@ def test_tensors_lists_and_strings_give_what_arrays_give() -> None:
     for other in (tensors, named, objects):
         for kind in ("train", "test"):
             np.testing.assert_array_equal(other.clients.splits[kind].index, plain.clients.splits[kind].index)
-    assert plain.ids.tolist() == ["10", "20", "30"]
-    assert named.ids.tolist() == objects.ids.tolist() == ["user 10", "user 20", "user 30"]
+    assert plain.client_names.tolist() == ["10", "20", "30"]
+    assert named.client_names.tolist() == objects.client_names.tolist() == ["user 10", "user 20", "user 30"]
 
 
 def test_arrays_are_neither_copied_nor_changed() -> None:
@@ -186,9 +193,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"client": [None] * 16}, "client must be integers or strings, got object"),
     ({"client": CLIENT[:, None]}, r"client must be one value for each example, got shape \[16, 1\]"),
     ({"test_share": 1.0}, "test_share must be a share from 0 to less than 1, got 1.0"),
-    ({"new_clients": -0.1}, "new_clients must be a share"),
+    ({"unseen_clients": -0.1}, "unseen_clients must be a share"),
     ({"validation_clients": float("nan")}, "validation_clients must be a share"),
-    ({"validation_clients": 0.5, "new_clients": 0.5}, "must leave clients for training, got 0.5 and 0.5"),
+    ({"validation_clients": 0.5, "unseen_clients": 0.5}, "must leave clients for training, got 0.5 and 0.5"),
     ({"server": 14}, "at most 13, got 14"),
     ({"server": -1}, "server must be at least 0 examples, got -1"),
     ({"server": 1.5}, "server must be .* a share from 0 to less than 1, got 1.5"),

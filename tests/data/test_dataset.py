@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtailor.data import FederatedDataset, Holders, Split, check, checks, sole_holder
-from fedtailor.data.checks import row_hashes, shared_example
-from fedtailor.data.holders import Array
+from fedtailor.data import ClientExamples, FederatedDataset, Split, single_client, validate_dataset, validation
+from fedtailor.data.examples import Array
+from fedtailor.data.validation import find_shared_example, hash_rows
 from fedtailor.errors import InputError
 
 
@@ -35,10 +35,10 @@ def make(**changes: Any) -> FederatedDataset:
     splits = changes.pop("splits", {"train": TRAIN, "test": TEST})
     fields: dict[str, Any] = {
         "name": "toy",
-        "clients": Holders(**columns, splits=splits),
-        "ids": np.array(["ann", "bob", "cat", "dan"]),
+        "clients": ClientExamples(**columns, splits=splits),
+        "client_names": np.array(["ann", "bob", "cat", "dan"]),
         "groups": people(),
-        "server": sole_holder(np.array([[100.0, 0], [101, 0]]), np.array([0, 2])),
+        "server": single_client(np.array([[100.0, 0], [101, 0]]), np.array([0, 2])),
         "classes": 3,
     }
     return FederatedDataset(**(fields | changes))
@@ -54,9 +54,9 @@ X, Y = make().clients.x, make().clients.y
 
 
 def test_split_says_who_has_what() -> None:
-    assert [TEST.of(k).tolist() for k in range(4)] == [[2], [], [6], [9]]
+    assert [TEST.get_rows(k).tolist() for k in range(4)] == [[2], [], [6], [9]]
     assert TEST.sizes().tolist() == [1, 0, 1, 1]
-    assert TEST.holders().tolist() == [0, 2, 3]
+    assert TEST.owners().tolist() == [0, 2, 3]
     assert make().clients.count == 4
 
 
@@ -110,27 +110,30 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"groups": people(train=[0, 0])}, "group 'train' must list different clients"),
     ({"groups": people(train=[])}, "group 'train' must have at least one client"),
     ({"groups": {"train": np.array([0])}}, "groups must be train, local, validation, new, got train"),
-    ({"ids": np.array(["ann", "bob", "cat", "bob"])}, "ids must be 4 different strings"),
-    ({"ids": np.arange(4)}, "ids must be 4 different strings"),
+    ({"client_names": np.array(["ann", "bob", "cat", "bob"])}, "ids must be 4 different strings"),
+    ({"client_names": np.arange(4)}, "ids must be 4 different strings"),
     ({"tokens": True}, "tokens must be integers, got x of float64"),
     ({"scale": 0.5}, "scale must be 1 unless x is integer and not tokens, got 0.5"),
     ({"scale": -1.0}, "scale must be positive and finite, got -1.0"),
     (
-        {"server": sole_holder(np.ones((2, 3)), np.zeros(2, int))},
+        {"server": single_client(np.ones((2, 3)), np.zeros(2, int))},
         r"server's x must have shape \[2\] .* got shape \[3\]",
     ),
-    ({"server": sole_holder(np.ones((2, 2), np.float32), np.zeros(2, int))}, "server's x .* of float64 .* of float32"),
     (
-        {"server": sole_holder(np.ones((2, 2)), np.zeros((2, 1), int))},
+        {"server": single_client(np.ones((2, 2), np.float32), np.zeros(2, int))},
+        "server's x .* of float64 .* of float32",
+    ),
+    (
+        {"server": single_client(np.ones((2, 2)), np.zeros((2, 1), int))},
         r"server's y must have shape \[\] .* shape \[1\]",
     ),
-    ({"server": sole_holder(np.ones((2, 2)), np.zeros(3, int))}, "the server's x and y must pair up"),
-    ({"server": sole_holder(np.ones((2, 2)), np.array([0, 3]))}, "example 1 of the server has 3"),
-    ({"server": sole_holder(np.array([[np.nan, 1]]), np.array([0]))}, "example 0 of the server has a NaN"),
-    ({"server": sole_holder(X[:0], Y[:0])}, "the server's x and y must hold examples"),
+    ({"server": single_client(np.ones((2, 2)), np.zeros(3, int))}, "the server's x and y must pair up"),
+    ({"server": single_client(np.ones((2, 2)), np.array([0, 3]))}, "example 1 of the server has 3"),
+    ({"server": single_client(np.array([[np.nan, 1]]), np.array([0]))}, "example 0 of the server has a NaN"),
+    ({"server": single_client(X[:0], Y[:0])}, "the server's x and y must hold examples"),
     ({"server": make().clients}, "must have one holder, got 4"),
-    ({"server": sole_holder(X[[2]] + [[0, 0]], Y[[0]])}, "its example 0 equals example 2 of client 'ann'"),
-    ({"server": sole_holder(np.stack([X[9] + 0.5, X[9]]), Y[:2])}, "its example 1 equals example 9 of client 'dan'"),
+    ({"server": single_client(X[[2]] + [[0, 0]], Y[[0]])}, "its example 0 equals example 2 of client 'ann'"),
+    ({"server": single_client(np.stack([X[9] + 0.5, X[9]]), Y[:2])}, "its example 1 equals example 9 of client 'dan'"),
 ]
 
 
@@ -145,7 +148,7 @@ def test_long_doubles_are_refused_because_their_padding_says_nothing() -> None:
 def test_a_broken_promise_is_refused_in_one_sentence(
     changes: dict[str, Any], sentence: str, block_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(validation, "BLOCK_BYTES", block_bytes)
     with pytest.raises(InputError, match=sentence) as caught:
         make(**changes)
     message = str(caught.value)
@@ -161,7 +164,7 @@ def test_nobodys_examples_are_not_looked_at() -> None:
 
 
 def test_a_declared_reason_lets_server_data_overlap() -> None:
-    made = make(server=sole_holder(X[:2], Y[:2]), overlap="the clients share two examples")
+    made = make(server=single_client(X[:2], Y[:2]), overlap="the clients share two examples")
     assert made.describe().overlap == "the clients share two examples"
     assert "the clients share two examples" in str(made.describe())
 
@@ -176,16 +179,16 @@ def test_a_query_set_may_come_from_train_but_not_from_others() -> None:
 
 def test_negative_zero_is_zero() -> None:
     with pytest.raises(InputError, match="its example 0 equals example 0 of client 'ann'"):
-        make(server=sole_holder(np.array([[-0.0, 0.0]]), np.array([0])))
+        make(server=single_client(np.array([[-0.0, 0.0]]), np.array([0])))
 
 
 def test_hashes_tell_apart_what_multiplication_alone_would_not() -> None:
     signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 10)).reshape(10, -1).T
-    assert len(np.unique(row_hashes(signs))) == 1024
+    assert len(np.unique(hash_rows(signs))) == 1024
     bits = np.unpackbits(np.arange(4096, dtype=">u2").view(np.uint8).reshape(-1, 2), axis=1) * np.uint8(128)
-    assert len(np.unique(row_hashes(bits))) == 4096
+    assert len(np.unique(hash_rows(bits))) == 4096
     swapped = np.array([[1, 2, 3], [3, 2, 1], [2, 1, 3]])
-    assert len(np.unique(row_hashes(swapped))) == 3
+    assert len(np.unique(hash_rows(swapped))) == 3
 
 
 small = hnp.arrays(
@@ -204,15 +207,15 @@ def test_shared_example_is_found_exactly_when_there_is_one(many: Array, data: st
     expected = {(i, j) for i, a in enumerate(few) for j, b in enumerate(many) if held[j] and a.tolist() == b.tolist()}
     for block_bytes in (1, 16, 1 << 22):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(checks, "BLOCK_BYTES", block_bytes)
-            found = shared_example(few, many, held)
+            patch.setattr(validation, "BLOCK_BYTES", block_bytes)
+            found = find_shared_example(few, many, held)
         assert found in expected if expected else found is None
 
 
 def test_equal_hashes_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "row_hashes", lambda rows: np.zeros(len(rows), np.uint64))
-    assert shared_example(X[:3] + 50, X, np.ones(10, bool)) is None
-    assert shared_example(np.concatenate([X[:3] + 50, X[7:8]]), X, np.ones(10, bool)) == (3, 7)
+    monkeypatch.setattr(validation, "hash_rows", lambda rows: np.zeros(len(rows), np.uint64))
+    assert find_shared_example(X[:3] + 50, X, np.ones(10, bool)) is None
+    assert find_shared_example(np.concatenate([X[:3] + 50, X[7:8]]), X, np.ones(10, bool)) == (3, 7)
 
 
 def test_columns_may_be_memory_maps_and_are_read_in_blocks(tmp_path: Path) -> None:
@@ -223,7 +226,7 @@ def test_columns_may_be_memory_maps_and_are_read_in_blocks(tmp_path: Path) -> No
     splits = {"train": train, "test": Split(np.arange(0), np.zeros(5, np.int64))}
     tracemalloc.start()
     with pytest.raises(InputError, match=f"equals example {n - 1} of client 'dan'"):
-        make(x=x, y=np.zeros(n, int), splits=splits, server=sole_holder(x[-1:], np.array([0])))
+        make(x=x, y=np.zeros(n, int), splits=splits, server=single_client(x[-1:], np.array([0])))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < x.nbytes / 3
@@ -231,17 +234,17 @@ def test_columns_may_be_memory_maps_and_are_read_in_blocks(tmp_path: Path) -> No
 
 def test_pooled_adds_one_holder_of_all_that_is_trained_on() -> None:
     made = make()
-    pool = made.pooled()
+    pool = made.with_pooled_client()
     assert pool.clients.count == 5
-    assert pool.ids.tolist() == ["ann", "bob", "cat", "dan", "pooled"]
-    assert pool.clients.splits["train"].of(4).tolist() == [0, 1, 4, 3]
-    assert pool.clients.splits["test"].of(4).tolist() == []
+    assert pool.client_names.tolist() == ["ann", "bob", "cat", "dan", "pooled"]
+    assert pool.clients.splits["train"].get_rows(4).tolist() == [0, 1, 4, 3]
+    assert pool.clients.splits["test"].get_rows(4).tolist() == []
     assert {group: who.tolist() for group, who in pool.groups.items()} == {
         "train": [4], "local": [0, 1], "validation": [2], "new": [3],
     }  # fmt: skip
     for kind in ("train", "test"):
         for k in range(4):
-            assert pool.clients.splits[kind].of(k).tolist() == made.clients.splits[kind].of(k).tolist()
+            assert pool.clients.splits[kind].get_rows(k).tolist() == made.clients.splits[kind].get_rows(k).tolist()
     assert pool.clients.x is made.clients.x
     assert pool.server is made.server
     assert made.clients.count == 4
@@ -264,8 +267,10 @@ def test_describe_gives_the_figures() -> None:
 
 def test_a_dataset_pickles_and_is_checked_when_replaced() -> None:
     made = make()
-    again = pickle.loads(pickle.dumps(made.pooled()))
-    np.testing.assert_array_equal(again.clients.splits["train"].index, made.pooled().clients.splits["train"].index)
+    again = pickle.loads(pickle.dumps(made.with_pooled_client()))
+    np.testing.assert_array_equal(
+        again.clients.splits["train"].index, made.with_pooled_client().clients.splits["train"].index
+    )
     assert replace(made, server=None).describe().server == 0
     with pytest.raises(InputError, match="labels must be from 0 to 1"):
         replace(made, classes=2)
@@ -273,8 +278,8 @@ def test_a_dataset_pickles_and_is_checked_when_replaced() -> None:
 
 def test_promises_that_were_checked_before_are_not_checked_again_but_changes_are() -> None:
     broken = make(y=changed(Y, 4, 3), trust=True)
-    for check_it in (check, replace):
+    for check_it in (validate_dataset, replace):
         with pytest.raises(InputError, match="labels must be from 0 to 2, but example 4 of client 'bob' has 3"):
             check_it(broken)
     with pytest.raises(InputError, match=r"example 0 .* by client 'ann' and client 'pooled'\."):
-        replace(make().pooled())
+        replace(make().with_pooled_client())

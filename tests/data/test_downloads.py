@@ -14,8 +14,8 @@ import pytest
 import set_files as write
 
 from divided import images_of, saved
-from fedtailor.data import add, installed
-from fedtailor.data.sets import KNOWN, Known, Remote, stored
+from fedtailor.data import add, list_installed
+from fedtailor.data.sources import CATALOG, CatalogEntry, Remote, open_dataset
 from fedtailor.errors import InputError
 
 pytest_plugins = ["places"]
@@ -62,9 +62,9 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publi
         thread.join()
 
 
-def publish(monkeypatch: pytest.MonkeyPatch, name: str, *remotes: Remote, like: str = "") -> Known:
-    known = KNOWN[like or name]._replace(remotes=remotes)
-    monkeypatch.setitem(KNOWN, name, known)
+def publish(monkeypatch: pytest.MonkeyPatch, name: str, *remotes: Remote, like: str = "") -> CatalogEntry:
+    known = CATALOG[like or name]._replace(remotes=remotes)
+    monkeypatch.setitem(CATALOG, name, known)
     return known
 
 
@@ -78,14 +78,14 @@ def test_what_is_published_is_downloaded_once(
     shutil.copy(write.cifar10(binary=False)(tmp_path), published.folder / "cifar.tar.gz")
     publish(monkeypatch, "cifar10", published.remote("cifar.tar.gz"))
     first = add("cifar10")
-    assert first.rows == 12
+    assert first.num_rows == 12
     assert sorted(path.name for path in place.iterdir()) == ["downloads", "stores"]
     assert files_in(place / "downloads") == ["cifar10/cifar.tar.gz"]
-    assert add("cifar10").identity == first.identity
+    assert add("cifar10").content_hash == first.content_hash
     assert published.asked == ["/cifar.tar.gz"]
     assert [file.name for file in first.made_from.files] == ["cifar.tar.gz"]
     (place / "downloads" / "cifar10" / "cifar.tar.gz").write_bytes(b"damaged")
-    assert add("cifar10").identity == first.identity
+    assert add("cifar10").content_hash == first.content_hash
     assert len(published.asked) == 2
 
 
@@ -93,7 +93,7 @@ def test_several_files_are_read_together(published: Published, place: Path, monk
     write.idx(("train", "t10k"))(published.folder)
     names = sorted(path.name for path in published.folder.iterdir())
     publish(monkeypatch, "mnist", *(published.remote(name) for name in names))
-    assert add("mnist").rows == 40
+    assert add("mnist").num_rows == 40
     assert published.asked == [f"/{name}" for name in names]
     assert files_in(place / "downloads") == [f"mnist/{name}" for name in names]
 
@@ -123,7 +123,7 @@ def test_sets_that_share_a_file_share_its_download(
     for variant in ("letters", "balanced"):
         add(f"emnist-{variant}")
     assert published.asked == ["/gzip.zip"]
-    assert installed() == ["emnist-balanced", "emnist-letters"]
+    assert list_installed() == ["emnist-balanced", "emnist-letters"]
 
 
 def refused(name: str, sentence: str) -> None:
@@ -131,7 +131,9 @@ def refused(name: str, sentence: str) -> None:
         add(name)
     said = str(caught.value)
     assert said.startswith(f"{name}: ")
-    assert said.endswith(f"; get {KNOWN[name].wanted} yourself and say `fedtailor data add {name} --from PATH`.")
+    assert said.endswith(
+        f"; get {CATALOG[name].expected_files} yourself and say `fedtailor data add {name} --from PATH`."
+    )
     assert "\n" not in said
 
 
@@ -143,7 +145,7 @@ def test_another_file_than_the_one_that_was_published_is_refused(
     refused("mnist", r"^mnist: http://127.0.0.1:\d+/mnist.npz could not be had: .*hash")
     assert files_in(place) == []
     publish(monkeypatch, "mnist", published.remote("mnist.npz"))
-    assert add("mnist").rows == 40
+    assert add("mnist").num_rows == 40
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # what pooch does with a refusal
@@ -167,11 +169,11 @@ def test_what_was_added_before_stays_if_the_download_fails(
     add("mnist", saved(tmp_path / "mnist.npz", images_of("mnist")))
     publish(monkeypatch, "mnist", Remote("http://127.0.0.1:9/mnist.npz", f"md5:{'0' * 32}"))
     refused("mnist", "could not be had")
-    assert stored("mnist").rows == 40
+    assert open_dataset("mnist").num_rows == 40
 
 
 @pytest.mark.usefixtures("place")
 def test_what_is_published_nowhere_is_told() -> None:
-    assert [name for name, known in KNOWN.items() if not known.remotes] == ["shakespeare-leaf", "stackexchange"]
+    assert [name for name, known in CATALOG.items() if not known.remotes] == ["shakespeare-leaf", "stackexchange"]
     for name in ("shakespeare-leaf", "stackexchange"):
         refused(name, "there is no place to download it from; get ")

@@ -23,17 +23,17 @@ from divided import (
     writers,
 )
 from fedtailor.data import add, dataset, load
-from fedtailor.data.dividing import knowing_people
-from fedtailor.data.options import RULES
-from fedtailor.data.sets import stored
-from fedtailor.data.store import Scenario, Stored
+from fedtailor.data.partition.options import PARTITION_OPTIONS
+from fedtailor.data.partition.splits import select_clients_covering_labels
+from fedtailor.data.sources import open_dataset
+from fedtailor.data.store import StoredDataset, StoredScenario
 from fedtailor.errors import InputError
-from fedtailor.place import folder
+from fedtailor.storage.paths import data_dir
 
 pytest_plugins = ["places"]
 
-REAL = folder()  # before it is changed below
-federated = import_module("fedtailor.data.federated")  # the function of that name hides it
+REAL = data_dir()  # before it is changed below
+federated = import_module("fedtailor.data.partition.build")
 
 SMALL: dict[str, dict[str, Any]] = {
     "two-labels": {"clients": 30, "least": 4},
@@ -65,19 +65,19 @@ def small() -> Iterator[Path]:
         yield path
 
 
-def made_only(_data: Stored, _options: dict[str, Any], make: Callable[[], Scenario]) -> Scenario:
+def made_only(_data: StoredDataset, _options: dict[str, Any], make: Callable[[], StoredScenario]) -> StoredScenario:
     """A scenario that is kept nowhere."""
     return make()
 
 
 def test_every_partition_is_tried_here() -> None:
-    assert SMALL.keys() == RULES.keys() == {partition for _, partition in CASES}
+    assert SMALL.keys() == PARTITION_OPTIONS.keys() == {partition for _, partition in CASES}
 
 
 @pytest.mark.parametrize(("name", "partition"), CASES)
 def test_every_image_is_held_once_with_its_label(name: str, partition: str) -> None:
     options = SMALL[partition] | {"partition": partition, "server": 60, "server_from": "examples"}
-    made, data, truth = load(name, **options), stored(name), labels_of(name)
+    made, data, truth = load(name, **options), open_dataset(name), labels_of(name)
     index, _ = held(made)
     x, y = served(made)
     images = contents(made.clients.x[index]) + contents(x)
@@ -88,9 +88,9 @@ def test_every_image_is_held_once_with_its_label(name: str, partition: str) -> N
     assert (made.name, made.classes, made.scale, made.overlap) == (name, about["classes"], 1 / 255, "")
     assert made.clients.x.shape[1:] == data.columns["x"].shape[1:]
     assert made.clients.count == SMALL[partition]["clients"]
-    assert made.identity == data.identity
+    assert made.content_hash == data.content_hash
     if partition in WHOLE:
-        assert len(images) == data.rows
+        assert len(images) == data.num_rows
 
 
 @pytest.mark.parametrize(("name", "partition"), CASES)
@@ -100,7 +100,7 @@ def test_a_seed_decides_everything(name: str, partition: str, monkeypatch: pytes
 
     first = again(0)
     assert again(1) != first
-    monkeypatch.setattr(federated, "scenario", made_only)
+    monkeypatch.setattr(federated, "load_or_build_scenario", made_only)
     assert again(0) == first
 
 
@@ -113,11 +113,15 @@ def test_what_was_kept_is_the_same_and_is_not_checked_again(
 
     options = SMALL[partition] | {"partition": partition, "test_share": 0.3}
     first = load(name, **options)
-    monkeypatch.setattr(dataset, "check", checked)
+    monkeypatch.setattr(dataset, "validate_dataset", checked)
     second = load(name, **options)
     assert fingerprint(second) == fingerprint(first)
-    assert (second.units, second.support, second.identity) == (first.units, first.support, first.identity)
-    assert second.adapts_on() == first.adapts_on() == "train"
+    assert (second.example_spec, second.support, second.content_hash) == (
+        first.example_spec,
+        first.support,
+        first.content_hash,
+    )
+    assert second.get_adapt_split() == first.get_adapt_split() == "train"
     with pytest.raises(AssertionError, match="checked"):
         load(name, **options | {"test_share": 0.31})
 
@@ -156,16 +160,18 @@ def test_new_people_of_half_and_half_are_of_both_kinds() -> None:
 def test_few_people_are_chosen_so_that_they_know_much_and_late_ones_first() -> None:
     eye = np.eye(6, dtype=bool)
     knows = eye | np.roll(eye, 1, axis=1)  # client k: labels k and k + 1, 5: 5 and 0
-    assert knowing_people(knows, 3).tolist() == [1, 3, 5]
-    assert knowing_people(knows, 6).tolist() == list(range(6))
-    assert knowing_people(np.ones((5, 3), bool), 2).tolist() == [3, 4]
-    assert knowing_people(np.array([[1, 1], [1, 0], [1, 0]], bool), 1).tolist() == [2]  # only one client knows label 1
+    assert select_clients_covering_labels(knows, 3).tolist() == [1, 3, 5]
+    assert select_clients_covering_labels(knows, 6).tolist() == list(range(6))
+    assert select_clients_covering_labels(np.ones((5, 3), bool), 2).tolist() == [3, 4]
+    assert select_clients_covering_labels(np.array([[1, 1], [1, 0], [1, 0]], bool), 1).tolist() == [
+        2
+    ]  # only one client knows label 1
 
 
 def test_no_and_few_new_people_can_be_asked_for() -> None:
-    none = load("mnist", clients=30, new_clients=0, validation_clients=0)
+    none = load("mnist", clients=30, unseen_clients=0, validation_clients=0)
     assert [len(none.groups[group]) for group in ("train", "validation", "new")] == [30, 0, 0]
-    few = load("mnist", clients=30, new_clients=0.1)
+    few = load("mnist", clients=30, unseen_clients=0.1)
     assert table(few)[few.groups["new"]].any(axis=0).sum() == 6  # three people, two labels each, none in common
 
 
@@ -181,16 +187,16 @@ def test_adapting_and_support_are_handed_on() -> None:
 
 
 def test_the_sets_own_test_part_is_for_test_with_any_partition() -> None:
-    made, testing = load("mnist", partition="iid", clients=20, split="own"), stored("mnist").columns["testing"]
+    made, testing = load("mnist", partition="iid", clients=20, split="own"), open_dataset("mnist").columns["testing"]
     assert not testing[made.clients.splits["train"].index].any()
     assert testing[made.clients.splits["test"].index].all()
-    few = load("mnist", partition="iid", clients=500, split="own", new_clients=0)
+    few = load("mnist", partition="iid", clients=500, split="own", unseen_clients=0)
     alone = [number for number in range(500) if testing[held(few)[0][held(few)[1] == number]].all()]
     assert few.groups["new"].tolist() == alone  # nobody trains on test examples
     assert len(alone) > 0
     last = load("mnist", partition="iid", clients=20, split="last").clients.splits
     for person in range(20):
-        assert last["train"].of(person).max() < last["test"].of(person).min()
+        assert last["train"].get_rows(person).max() < last["test"].get_rows(person).min()
 
 
 def test_others_follow_another_partition() -> None:
@@ -207,7 +213,7 @@ def test_zeta_relabels_some_clients_and_never_the_server() -> None:
     assert len(np.unique(whose[true != made.clients.y[index]])) == 15
     x, y = served(made)
     assert [truth[image] for image in contents(x)] == y.tolist()
-    assert made.identity == ""  # labels are not those of the store
+    assert made.content_hash == ""  # labels are not those of the store
 
 
 def test_augmented_people_see_images_in_one_way_of_their_own() -> None:
@@ -226,7 +232,7 @@ def test_augmented_people_see_images_in_one_way_of_their_own() -> None:
         }
         assert len(ways) == 1
         found |= ways
-        if (plain.clients.y[own] == stored("mnist").columns["y"][own]).all():
+        if (plain.clients.y[own] == open_dataset("mnist").columns["y"][own]).all():
             assert ways == {(0, 1)}
     assert len({turns for turns, _ in found}) > 2
     assert {mirrored for _, mirrored in found} == {1, -1}
@@ -235,13 +241,13 @@ def test_augmented_people_see_images_in_one_way_of_their_own() -> None:
 
 def test_people_have_their_own_names() -> None:
     made = load("femnist", server=0, clients=None)
-    assert made.ids.tolist() == [f"f{number:04d}" for number in range(40)]
+    assert made.client_names.tolist() == [f"f{number:04d}" for number in range(40)]
     assert len(group(made, "new")) == 8
 
 
 def test_the_papers_settings_are_one_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDTAILOR_DATA", str(REAL))
-    monkeypatch.setattr(federated, "scenario", made_only)
+    monkeypatch.setattr(federated, "load_or_build_scenario", made_only)
     real("mnist")
     real("cifar10")
     one = load("mnist", partition="two-labels", test_share=0.25, adapt=0.2)

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor import digits
-from fedtailor.data import FederatedDataset, Holders, Split, from_arrays, picture, sole_holder
-from fedtailor.data.picture import figures, label_table, main_label_order
-from fedtailor.data.store.runs import runs
+from fedtailor.data import ClientExamples, FederatedDataset, Split, from_arrays, label_table, single_client
+from fedtailor.data.label_table import compute_label_table, compute_stats, sort_by_main_label
+from fedtailor.data.store.row_ranges import make_range_split
 
 KINDS = 4
 
@@ -40,32 +40,32 @@ def datasets(draw: st.DrawFn) -> FederatedDataset:
     groups = {kind: np.flatnonzero(np.array(of[: len(sizes)]) == kind) for kind in ("local", "validation", "new")}
     return FederatedDataset(
         name="made",
-        clients=Holders(np.zeros((count, 1)), y, splits),
-        ids=np.array([f"c{number}" for number in range(len(sizes))]),
+        clients=ClientExamples(np.zeros((count, 1)), y, splits),
+        client_names=np.array([f"c{number}" for number in range(len(sizes))]),
         groups=groups | {"train": np.flatnonzero(np.isin(of[: len(sizes)], ["train", "local"]))},
-        server=sole_holder(np.ones((5, 1)), y[:3].repeat(2)[:5]) if draw(st.booleans()) else None,
+        server=single_client(np.ones((5, 1)), y[:3].repeat(2)[:5]) if draw(st.booleans()) else None,
         classes=KINDS,
         trust=True,
     )
 
 
 def held(data: FederatedDataset, client: int) -> set[int]:
-    return {int(row) for name in ("train", "test", "adapt") for row in data.clients.splits[name].of(client)}
+    return {int(row) for name in ("train", "test", "adapt") for row in data.clients.splits[name].get_rows(client)}
 
 
 @settings(deadline=None)
 @given(datasets(), st.integers(1, 7))
 def test_a_table_is_what_a_loop_counts(data: FederatedDataset, block: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(picture, "BLOCK", block)
-        table = label_table(data)
-    assert sorted(table.who.tolist()) == list(range(len(data.ids)))
-    assert table.sizes.tolist() == [len(held(data, client)) for client in range(len(data.ids))]
+        patch.setattr(label_table, "BLOCK_ROWS", block)
+        table = compute_label_table(data)
+    assert sorted(table.client_ids.tolist()) == list(range(len(data.client_names)))
+    assert table.sizes.tolist() == [len(held(data, client)) for client in range(len(data.client_names))]
     assert table.counts is not None
-    for place, client in enumerate(table.who.tolist()):
+    for place, client in enumerate(table.client_ids.tolist()):
         counted = Counter(int(data.clients.y[row]) for row in held(data, client))
         assert table.counts[place].tolist() == [counted[kind] for kind in range(KINDS)]
-        assert table.ids[place] == data.ids[client]
+        assert table.client_names[place] == data.client_names[client]
         memberships = [name for name in ("local", "train", "validation", "new") if client in data.groups[name]]
         assert table.groups[client] == [*memberships, "no group"][0]
     if data.server is None:
@@ -78,20 +78,22 @@ def test_a_table_is_what_a_loop_counts(data: FederatedDataset, block: int) -> No
 @settings(deadline=None)
 @given(datasets())
 def test_figures_are_what_a_loop_makes_of_them(data: FederatedDataset) -> None:
-    table = label_table(data)
-    found = figures(table)
-    labels = [[int(data.clients.y[row]) for row in sorted(held(data, client))] for client in range(len(data.ids))]
+    table = compute_label_table(data)
+    found = compute_stats(table)
+    labels = [
+        [int(data.clients.y[row]) for row in sorted(held(data, client))] for client in range(len(data.client_names))
+    ]
     sizes = [len(each) for each in labels]
     assert found[:5] == pytest.approx((min(sizes), median(sizes), mean(sizes), pstdev(sizes), max(sizes)))
-    assert found.labels == pytest.approx(mean(len(set(each)) for each in labels))
+    assert found.labels_per_client == pytest.approx(mean(len(set(each)) for each in labels))
     together = list(chain(*labels))
-    assert found.apart == pytest.approx(float(mean(variation(each, together) for each in labels)))
+    assert found.client_distance == pytest.approx(float(mean(variation(each, together) for each in labels)))
     if data.server is None:
-        assert found.server_apart is found.from_server is None
+        assert found.server_distance is found.client_server_distance is None
     else:
         server = data.server.y.tolist()
-        assert found.server_apart == pytest.approx(float(variation(server, together)))
-        assert found.from_server == pytest.approx(float(mean(variation(each, server) for each in labels)))
+        assert found.server_distance == pytest.approx(float(variation(server, together)))
+        assert found.client_server_distance == pytest.approx(float(mean(variation(each, server) for each in labels)))
 
 
 def variation(one: list[int], other: list[int]) -> Fraction:
@@ -103,10 +105,10 @@ def variation(one: list[int], other: list[int]) -> Fraction:
 @pytest.mark.parametrize("adapt", ["train", "test", 0.5])
 def test_examples_to_adapt_on_count_once(adapt: str | float) -> None:
     data = digits(clients=12, adapt=adapt)
-    table = label_table(data)
+    table = compute_label_table(data)
     assert table.counts is not None
     assert table.counts.sum() == table.sizes.sum() == data.describe().examples
-    assert np.array_equal(table.counts.sum(axis=1), table.sizes[table.who])
+    assert np.array_equal(table.counts.sum(axis=1), table.sizes[table.client_ids])
 
 
 class Watched(np.memmap):
@@ -129,7 +131,10 @@ def test_a_column_on_disk_is_read_in_blocks_and_only_where_clients_are_looked_at
     y = Watched(tmp_path / "y", np.uint8, "r")
     y.asked = []
     starts = np.cumsum(sizes) - sizes
-    splits = {"train": runs(starts, sizes - sizes // 2), "test": runs(starts + sizes - sizes // 2, sizes // 2)}
+    splits = {
+        "train": make_range_split(starts, sizes - sizes // 2),
+        "test": make_range_split(starts + sizes - sizes // 2, sizes // 2),
+    }
     people = {
         "train": np.arange(4990),
         "local": np.arange(4990),
@@ -137,47 +142,47 @@ def test_a_column_on_disk_is_read_in_blocks_and_only_where_clients_are_looked_at
         "new": 4990 + np.arange(10),
     }
     ids = np.arange(5000).astype(str)
-    data = FederatedDataset("large", Holders(y, y, splits), ids, people, None, KINDS, trust=True)
-    monkeypatch.setattr(picture, "BLOCK", 100)
-    table = label_table(data, most=300)
+    data = FederatedDataset("large", ClientExamples(y, y, splits), ids, people, None, KINDS, trust=True)
+    monkeypatch.setattr(label_table, "BLOCK_ROWS", 100)
+    table = compute_label_table(data, max_clients=300)
     assert max(y.asked) <= 100
-    assert sum(y.asked) == sizes[table.who].sum()
+    assert sum(y.asked) == sizes[table.client_ids].sum()
     assert np.array_equal(table.sizes, sizes)
     assert table.counts is not None
-    rows = [np.bincount(labels[starts[who] : starts[who] + sizes[who]], minlength=KINDS) for who in table.who]
+    rows = [np.bincount(labels[starts[who] : starts[who] + sizes[who]], minlength=KINDS) for who in table.client_ids]
     assert np.array_equal(table.counts, rows)
-    assert len(np.unique(table.who)) == 300
-    assert np.diff(table.who).max() <= 17
-    assert (table.who[0], table.who[-1]) == (0, 4999)
+    assert len(np.unique(table.client_ids)) == 300
+    assert np.diff(table.client_ids).max() <= 17
+    assert (table.client_ids[0], table.client_ids[-1]) == (0, 4999)
 
 
 def targets(y: Any, **options: Any) -> FederatedDataset:
-    return from_arrays(np.arange(12)[:, None], y, np.repeat([0, 1, 2], 4), new_clients=0, **options)
+    return from_arrays(np.arange(12)[:, None], y, np.repeat([0, 1, 2], 4), unseen_clients=0, **options)
 
 
 def test_sequences_and_numbers_have_sizes_but_no_labels() -> None:
-    tokens = label_table(targets(np.zeros((12, 5), np.int64), classes=3, tokens=True, server=2))
-    assert tokens.why == "A target is tokens of shape [5], not one label, so there are no labels to count."
-    numbers = label_table(targets(np.linspace(0, 1, 12)))
-    assert numbers.why == "Targets are numbers, not labels, so there are no labels to count."
+    tokens = compute_label_table(targets(np.zeros((12, 5), np.int64), classes=3, tokens=True, server=2))
+    assert tokens.reason == "A target is tokens of shape [5], not one label, so there are no labels to count."
+    numbers = compute_label_table(targets(np.linspace(0, 1, 12)))
+    assert numbers.reason == "Targets are numbers, not labels, so there are no labels to count."
     for table in (tokens, numbers):
         assert table.counts is table.server is None
-        assert figures(table)[5:] == (None, None, None, None)
+        assert compute_stats(table)[5:] == (None, None, None, None)
     assert tokens.sizes.sum() == 10
     assert tokens.server_size == 2
-    assert figures(numbers)[:5] == (4, 4, 4, 0, 4)
+    assert compute_stats(numbers)[:5] == (4, 4, 4, 0, 4)
 
 
 @settings(deadline=None)
 @given(datasets())
 def test_clients_are_ordered_by_group_and_then_by_main_label(data: FederatedDataset) -> None:
-    table = label_table(data)
+    table = compute_label_table(data)
     assert table.counts is not None
-    order = main_label_order(table)
-    assert sorted(order.tolist()) == list(range(len(data.ids)))
+    order = sort_by_main_label(table)
+    assert sorted(order.tolist()) == list(range(len(data.client_names)))
     ranks = ["local", "train", "validation", "new", "no group"]
     keys = [
-        (ranks.index(table.groups[table.who[place]]), row.index(max(row)), -max(row))
+        (ranks.index(table.groups[table.client_ids[place]]), row.index(max(row)), -max(row))
         for place in order.tolist()
         for row in [table.counts[place].tolist()]
     ]

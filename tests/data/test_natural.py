@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from divided import add_people, data_folder, fingerprint, group, person, rows_of, served
 from fedtailor.data import FederatedDataset, load
-from fedtailor.data.store import Runs
+from fedtailor.data.store import RowRanges
 from fedtailor.errors import InputError
 
 pytest_plugins = ["places"]
@@ -27,11 +27,11 @@ def starts_of(testing: Sequence[Sequence[bool]]) -> list[int]:
 
 
 def as_runs(dataset: FederatedDataset) -> bool:
-    return all(isinstance(split.index, Runs) for split in dataset.clients.splits.values())
+    return all(isinstance(split.index, RowRanges) for split in dataset.clients.splits.values())
 
 
 def everything(dataset: FederatedDataset) -> dict[str, set[int]]:
-    parts = [rows_of(dataset, part) for part in dataset.parts()]
+    parts = [rows_of(dataset, part) for part in dataset.get_disjoint_splits()]
     return {name: set().union(*(part[name] for part in parts)) for name in parts[0]}
 
 
@@ -39,7 +39,7 @@ def everything(dataset: FederatedDataset) -> dict[str, set[int]]:
 def test_everybody_comes_with_their_own_name_and_all_that_is_theirs() -> None:
     add_people(ORDERED)
     made, starts = load("people", server=0), starts_of(ORDERED)
-    assert made.ids.tolist() == [person(number) for number in range(6)]
+    assert made.client_names.tolist() == [person(number) for number in range(6)]
     assert everything(made) == {person(k): set(range(starts[k], starts[k + 1])) for k in range(6)}
     np.testing.assert_array_equal(made.clients.x[:, 0], np.arange(starts[-1]))
 
@@ -50,8 +50,8 @@ def test_least_most_and_how_many(split: str) -> None:
     add_people(ORDERED)
     sizes = {person(k): len(own) for k, own in enumerate(ORDERED)}
     for least in (1, 3, 4, 7, 10):
-        made = load("people", server=0, least=least, split=split, new_clients=0, validation_clients=0)
-        assert set(made.ids.tolist()) == {name for name, size in sizes.items() if size >= least}
+        made = load("people", server=0, least=least, split=split, unseen_clients=0, validation_clients=0)
+        assert set(made.client_names.tolist()) == {name for name, size in sizes.items() if size >= least}
     kept = everything(load("people", server=0, most=3, split=split))
     starts, tests = starts_of(ORDERED), {person(k): sum(own) for k, own in enumerate(ORDERED)}
     for number, (name, rows) in enumerate(kept.items()):
@@ -63,7 +63,7 @@ def test_least_most_and_how_many(split: str) -> None:
         assert rows == first
     two = [load("people", server=0, clients=2, split=split, seed=seed) for seed in range(12)]
     assert all(made.clients.count == 2 for made in two)
-    assert len({tuple(made.ids.tolist()) for made in two}) > 4
+    assert len({tuple(made.client_names.tolist()) for made in two}) > 4
 
 
 @pytest.mark.usefixtures("place")
@@ -108,10 +108,10 @@ def test_adapting_is_the_very_split_also_when_it_is_read_back(split: str, adapt:
 
 @pytest.mark.usefixtures("place")
 def test_a_set_without_a_test_part_of_its_own_is_told() -> None:
-    from fedtailor.data import add_own
-    from fedtailor.data.blocks import Block
+    from fedtailor.data import add_custom
+    from fedtailor.data.reader_blocks import Block
 
-    add_own("plain", [Block(who, {"x": np.zeros((3, 1)), "y": np.zeros(3)}) for who in "ab"])
+    add_custom("plain", [Block(who, {"x": np.zeros((3, 1)), "y": np.zeros(3)}) for who in "ab"])
     for options in ({}, {"zeta": 0.5}, {"server_from": "clients", "server_each": 1}):
         with pytest.raises(
             InputError, match=r"^plain: split=own needs a test part, but this set has none; take random"
@@ -132,7 +132,7 @@ OPTIONS: dict[str, Any] = {
     "most": st.sampled_from([None, 1, 2, 5]),
     "test_share": st.sampled_from([0.0, 0.25, 0.6]),
     "adapt": st.sampled_from(["train", "test", 0.3]),
-    "new_clients": st.sampled_from([0.0, 0.2, 0.5]),
+    "unseen_clients": st.sampled_from([0.0, 0.2, 0.5]),
     "seed": st.integers(0, 5),
 }
 
@@ -146,7 +146,7 @@ def test_runs_and_rows_are_two_ways_to_the_same_division(
         add_people([sorted(own) for own in people] if ordered else people)
         runs, rows = (load("people", server=0, zeta=zeta, **options) for zeta in (1, BY_ROW))
     assert as_runs(runs) or not (ordered or options["split"] == "last")
-    assert runs.ids.tolist() == rows.ids.tolist()
+    assert runs.client_names.tolist() == rows.client_names.tolist()
     for name in runs.groups:
         assert runs.groups[name].tolist() == rows.groups[name].tolist()
     assert everything(runs) == everything(rows)
@@ -156,7 +156,7 @@ def test_runs_and_rows_are_two_ways_to_the_same_division(
             assert rows_of(runs, name) == rows_of(rows, name)
     only_test = {person(number) for number, own in enumerate(people) if all(own)}
     for made in (runs, rows):
-        people_of_train = [rows_of(made, "train")[name] for name in made.ids.tolist() if name not in only_test]
+        people_of_train = [rows_of(made, "train")[name] for name in made.client_names.tolist() if name not in only_test]
         if options["split"] == "own":
             flat = np.concatenate([sorted(own) if ordered else own for own in people])
             assert not flat[np.concatenate(people_of_train)].any()
@@ -193,7 +193,7 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
     ]
     assert len(own) == server
     assert made.clients.count == len(people) - kept
-    assert own.isdisjoint(made.ids.tolist())
+    assert own.isdisjoint(made.client_names.tolist())
     assert own <= only_test or only_test <= own  # whoever can train is taken only when nobody else is left
     assert only_test.isdisjoint(group(made, "train"))
 
@@ -206,7 +206,7 @@ def test_what_is_reserved_for_the_server_leaves_the_clients_alone(split: str) ->
         load("people", server=server, server_from="people", reserved=0.05, split=split) for server in (0, 0.02, 0.05)
     ]
     for other in made[1:]:
-        assert other.ids.tolist() == made[0].ids.tolist()
+        assert other.client_names.tolist() == made[0].client_names.tolist()
         assert all(other.groups[name].tolist() == who.tolist() for name, who in made[0].groups.items())
         assert all(rows_of(other, name) == rows_of(made[0], name) for name in ("train", "test"))
     assert made[0].server is None

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedtailor.data import from_arrays, from_npz
-from fedtailor.data.npz import read_npz
+from fedtailor.data.builtin.npz import read_npz
 from fedtailor.errors import InputError
 
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divided import add_people, data_folder, fingerprint, images_of, saved
-from fedtailor.data import OWN, SOURCES, add, filled, load, options_of
-from fedtailor.data.options import EVERY, GENERAL, RULES, SERVER_OPTIONS
-from fedtailor.data.partitions import PARTITIONS
-from fedtailor.data.server.damage import DAMAGES
-from fedtailor.data.server.drawing import SERVERS
-from fedtailor.data.sets import KNOWN
+from fedtailor.data import BUILT_IN_SOURCES, SOURCES, add, fill_defaults, get_options, load
+from fedtailor.data.partition import PARTITIONERS
+from fedtailor.data.partition.options import ALL_OPTIONS, GENERAL_OPTIONS, PARTITION_OPTIONS, SERVER_OPTIONS
+from fedtailor.data.server_data.damage import DAMAGES
+from fedtailor.data.server_data.holdout import SERVER_SOURCES
+from fedtailor.data.sources import CATALOG
 from fedtailor.errors import InputError
 
 
@@ -29,12 +29,12 @@ def small() -> Iterator[Path]:
 
 
 CHOICES: dict[str, Any] = {
-    "partition": st.sampled_from(sorted(RULES)),
+    "partition": st.sampled_from(sorted(PARTITION_OPTIONS)),
     "clients": st.sampled_from([None, 7]),
     "others": st.sampled_from(["", "iid", "dirichlet"]),
     "zeta": st.sampled_from([1, 1.0, 0.5]),
     "server": st.sampled_from([0, 0.0, 0.05, 30]),
-    "server_from": st.sampled_from(SERVERS),
+    "server_from": st.sampled_from(SERVER_SOURCES),
     "server_damage": st.sampled_from(["none", *DAMAGES]),
     "overlap": st.booleans(),
     "split": st.sampled_from(["random", "last", "own"]),
@@ -43,58 +43,60 @@ CHOICES: dict[str, Any] = {
 
 
 @settings(max_examples=300, deadline=None)
-@given(name=st.sampled_from(sorted(KNOWN)), given_=st.fixed_dictionaries({}, optional=CHOICES))
+@given(name=st.sampled_from(sorted(CATALOG)), given_=st.fixed_dictionaries({}, optional=CHOICES))
 def test_options_that_are_filled_in_may_be_given_again(name: str, given_: dict[str, Any]) -> None:
     """A run's record spells every option out, and is read back."""
-    if given_.get("others") and filled(name, {**given_, "others": ""})["partition"] in ("natural", "pachinko"):
+    if given_.get("others") and fill_defaults(name, {**given_, "others": ""})["partition"] in ("natural", "pachinko"):
         with pytest.raises(InputError, match="others cannot go beside"):
-            filled(name, given_)
+            fill_defaults(name, given_)
         return
-    once = filled(name, given_)
-    assert filled(name, once) == once
+    once = fill_defaults(name, given_)
+    assert fill_defaults(name, once) == once
     assert once.items() >= given_.items()
-    assert once.keys() >= GENERAL.keys()
+    assert once.keys() >= GENERAL_OPTIONS.keys()
     useful = {"others_share", "augment", "server_amount"}
-    useful |= {*RULES[once["partition"]], *(RULES[once["others"]] if once["others"] else ())}
+    useful |= {*PARTITION_OPTIONS[once["partition"]], *(PARTITION_OPTIONS[once["others"]] if once["others"] else ())}
     useful |= SERVER_OPTIONS[once["server_from"]].keys()
-    assert once.keys() - GENERAL.keys() <= useful
+    assert once.keys() - GENERAL_OPTIONS.keys() <= useful
     assert ("augment" in once) == (once["zeta"] != 1)
     assert ("server_amount" in once) == (once["server_damage"] != "none")
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_defaults_of_every_source_are_options_that_it_takes(name: str) -> None:
-    assert filled(name, options_of(name)) == options_of(name)
-    if name in KNOWN:
-        assert KNOWN[name].defaults.keys() <= EVERY
-        for option, value in KNOWN[name].defaults.items():
-            partition = next(rule for rule, own in RULES.items() if option in GENERAL or option in own)
-            given_ = {} if option in GENERAL else {"partition": partition}
-            assert filled(name, given_)[option] == value
+    assert fill_defaults(name, get_options(name)) == get_options(name)
+    if name in CATALOG:
+        assert CATALOG[name].defaults.keys() <= ALL_OPTIONS
+        for option, value in CATALOG[name].defaults.items():
+            partition = next(
+                rule for rule, own in PARTITION_OPTIONS.items() if option in GENERAL_OPTIONS or option in own
+            )
+            given_ = {} if option in GENERAL_OPTIONS else {"partition": partition}
+            assert fill_defaults(name, given_)[option] == value
 
 
 def test_a_set_keeps_its_own_defaults_only_where_they_belong() -> None:
-    assert options_of("mnist")["partition"] == "two-labels"
-    assert options_of("mnist")["ratio"] == 50
-    assert options_of("cifar10")["ratio"] == 2.5
-    assert filled("cifar10", {"partition": "half-and-half"})["images"] == 68
-    assert filled("mnist", {"partition": "half-and-half"})["images"] == 196
-    assert "ratio" not in filled("cifar10", {"partition": "iid"})
-    assert options_of("cifar100")["clients"] == 500
-    assert filled("cifar100", {"partition": "natural"})["clients"] is None
-    assert options_of("femnist") | {"least": 2, "clients": None, "server_from": "people"} == options_of("femnist")
-    assert OWN.keys() <= set(SOURCES)
+    assert get_options("mnist")["partition"] == "two-labels"
+    assert get_options("mnist")["ratio"] == 50
+    assert get_options("cifar10")["ratio"] == 2.5
+    assert fill_defaults("cifar10", {"partition": "half-and-half"})["images"] == 68
+    assert fill_defaults("mnist", {"partition": "half-and-half"})["images"] == 196
+    assert "ratio" not in fill_defaults("cifar10", {"partition": "iid"})
+    assert get_options("cifar100")["clients"] == 500
+    assert fill_defaults("cifar100", {"partition": "natural"})["clients"] is None
+    assert get_options("femnist") | {"least": 2, "clients": None, "server_from": "people"} == get_options("femnist")
+    assert BUILT_IN_SOURCES.keys() <= set(SOURCES)
 
 
 def test_numpy_numbers_are_numbers() -> None:
     given_ = {"partition": "iid", "clients": np.int64(12), "seed": np.int32(3), "server": np.float64(0.1)}
     plain = {"partition": "iid", "clients": 12, "seed": 3, "server": 0.1}
     assert fingerprint(load("mnist", **given_)) == fingerprint(load("mnist", **plain))
-    assert [type(filled("mnist", given_)[key]) for key in plain] == [type(value) for value in plain.values()]
+    assert [type(fill_defaults("mnist", given_)[key]) for key in plain] == [type(value) for value in plain.values()]
 
 
 def test_options_at_their_defaults_may_be_spelt_out() -> None:
-    spelt = filled("mnist", {"partition": "iid", "clients": 20})
+    spelt = fill_defaults("mnist", {"partition": "iid", "clients": 20})
     assert fingerprint(load("mnist", **spelt)) == fingerprint(load("mnist", partition="iid", clients=20))
 
 
@@ -160,6 +162,6 @@ def test_what_cannot_be_of_people_is_refused(options: dict[str, Any], sentence: 
 
 
 def test_every_partition_has_its_options_from_its_own_function() -> None:
-    assert {"alpha", "least"} == RULES["dirichlet"].keys()
-    assert RULES.keys() - PARTITIONS.keys() == {"natural", "pachinko"}
-    assert {"natural", "pachinko"}.isdisjoint(PARTITIONS)
+    assert {"alpha", "least"} == PARTITION_OPTIONS["dirichlet"].keys()
+    assert PARTITION_OPTIONS.keys() - PARTITIONERS.keys() == {"natural", "pachinko"}
+    assert {"natural", "pachinko"}.isdisjoint(PARTITIONERS)

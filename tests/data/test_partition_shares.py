@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedtailor.data import partitions
-from fedtailor.data.partitions import NOBODY, Whose
-from fedtailor.data.partitions.dirichlet import _capped, _levelled
+from fedtailor.data import partition
+from fedtailor.data.partition import UNASSIGNED, Owners
+from fedtailor.data.partition.dirichlet import _draw_capped, _fill_smallest
 from fedtailor.errors import InputError
 from partitioning import EVENLY, by_coarse, draws, some_labels, table
 
@@ -24,9 +24,9 @@ from partitioning import EVENLY, by_coarse, draws, some_labels, table
     count=st.integers(60, 1500),
     seed=st.integers(0, 99),
 )
-@pytest.mark.parametrize("rule", [partitions.dirichlet, partitions.quantity])
+@pytest.mark.parametrize("rule", [partition.dirichlet, partition.quantity])
 def test_nobody_has_fewer_than_least_and_all_is_held(
-    rule: Callable[..., Whose], alpha: float, least: int, clients: int, count: int, seed: int
+    rule: Callable[..., Owners], alpha: float, least: int, clients: int, count: int, seed: int
 ) -> None:
     y = some_labels(count, 7, seed)
     if clients * least > count:
@@ -50,21 +50,21 @@ def second_moment(shares: NDArray[np.float64], alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
 def test_dirichlet_shares_of_each_label_have_the_right_moments(alpha: float) -> None:
     y = np.repeat(np.arange(400), 200)
-    counts = table(y, partitions.dirichlet(y, 5, draws(), alpha=alpha, least=1), 5)
+    counts = table(y, partition.dirichlet(y, 5, draws(), alpha=alpha, least=1), 5)
     second_moment(counts.T / 200, alpha)
     assert np.allclose(counts.sum(axis=1) / len(y), 0.2, atol=4 * 0.5 / np.sqrt(400))
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
 def test_quantity_shares_have_the_right_moments_and_labels_are_mixed(alpha: float) -> None:
-    sizes = [np.bincount(partitions.quantity(EVENLY, 5, draws(seed), alpha=alpha, least=1)) for seed in range(300)]
+    sizes = [np.bincount(partition.quantity(EVENLY, 5, draws(seed), alpha=alpha, least=1)) for seed in range(300)]
     second_moment(np.array(sizes) / 6000, alpha)
-    counts = table(EVENLY, partitions.quantity(EVENLY, 4, draws(), alpha=5.0), 4)
+    counts = table(EVENLY, partition.quantity(EVENLY, 4, draws(), alpha=5.0), 4)
     assert_mixed(counts)
 
 
 def test_iid_clients_are_equally_large_and_labels_are_mixed() -> None:
-    counts = table(EVENLY, partitions.iid(EVENLY, 7, draws()), 7)
+    counts = table(EVENLY, partition.iid(EVENLY, 7, draws()), 7)
     assert set(counts.sum(axis=1).tolist()) == {857, 858}
     assert_mixed(counts)
 
@@ -84,7 +84,7 @@ def assert_mixed(counts: NDArray[np.int64]) -> None:
 def test_levelling_takes_one_by_one_from_whoever_has_most(sizes: list[int], least: int, seed: int) -> None:
     assume(len(sizes) * least <= sum(sizes))
     whose = draws(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
-    levelled = _levelled(whose, len(sizes), least, draws(seed))
+    levelled = _fill_smallest(whose, len(sizes), least, draws(seed))
     wanted = list(sizes)
     while min(wanted) < least:
         wanted[int(np.argmax(wanted))] -= 1
@@ -99,13 +99,13 @@ def test_levelling_takes_one_by_one_from_whoever_has_most(sizes: list[int], leas
 @pytest.mark.parametrize(("clients", "size"), [(1, 1), (60, 100), (6, 1000), (1000, 6), (13, 40)])
 def test_pachinko_clients_have_their_size_even_when_everything_is_taken(clients: int, size: int) -> None:
     whose = by_coarse(EVENLY, clients, draws(), size=size)
-    assert (np.bincount(whose[whose != NOBODY], minlength=clients) == size).all()
+    assert (np.bincount(whose[whose != UNASSIGNED], minlength=clients) == size).all()
 
 
 def test_pachinko_shares_have_the_right_moments() -> None:
     """Of n draws by shares p, E[count (count - 1)] = n (n - 1) E[p^2]; here with four coarse labels of three."""
     fine = np.repeat(np.arange(12), 8000)
-    whose = partitions.pachinko(fine // 3, fine, 300, draws(), size=60, alpha=0.5, beta=2.0)
+    whose = partition.pachinko(fine // 3, fine, 300, draws(), size=60, alpha=0.5, beta=2.0)
     counts = table(fine, whose, 300)
     tops = counts.reshape(300, 4, 3).sum(axis=2)
     unbiased = (tops * (tops - 1)).mean(axis=1) / (60 * 59)
@@ -134,7 +134,7 @@ def sequential(shares: list[float], room: list[int], count: int) -> Counter[tupl
 def test_drawing_at_once_is_drawing_one_after_the_other() -> None:
     shares, room, tries, source = [0.6, 0.3, 0.1], [2, 1, 3], 6000, draws()
     wanted = sequential(shares, room, 4)
-    seen = Counter(tuple(_capped(4, np.array(shares), np.array(room), source).tolist()) for _ in range(tries))
+    seen = Counter(tuple(_draw_capped(4, np.array(shares), np.array(room), source).tolist()) for _ in range(tries))
     assert set(seen) <= set(wanted)
     for taken, units in wanted.items():
         chance = units / 10**9
@@ -142,4 +142,4 @@ def test_drawing_at_once_is_drawing_one_after_the_other() -> None:
 
 
 def test_drawing_goes_on_where_shares_are_nil_but_room_is_left() -> None:
-    assert _capped(5, np.array([1.0, 0.0, 0.0]), np.array([2, 1, 2]), draws()).tolist() == [2, 1, 2]
+    assert _draw_capped(5, np.array([1.0, 0.0, 0.0]), np.array([2, 1, 2]), draws()).tolist() == [2, 1, 2]

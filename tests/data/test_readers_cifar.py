@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.data.readers import cifar, pickled
 from fedtailor.errors import InputError
 from reading import DAMAGE, archived, damaged, good_or_refused, joined
@@ -81,7 +81,7 @@ def test_cifar10_in_all_its_wrappings(tmp_path: Path, dump: Callable[[dict[str, 
     images, labels = write_cifar10(tmp_path / "batches", dump)
     files = sorted((tmp_path / "batches").iterdir(), reverse=True)  # not the canonical order
     binaries = [file for file in files if file.suffix]
-    singles = [tmp_path / "batches" / name for name in cifar.TEN]
+    singles = [tmp_path / "batches" / name for name in cifar.CIFAR10_FILES]
     ways: list[Any] = [
         tmp_path,  # one folder above
         archived(tmp_path / "cifar-10-python.tar.gz", set(files) - set(binaries), "cifar-10-batches-py"),
@@ -204,7 +204,7 @@ def test_damaged_pickles(dump: Callable[[dict[str, Any]], bytes], at: float, fli
 def test_damaged_archives(at: float, flip: int | None) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name in cifar.HUNDRED:
+        for name in cifar.CIFAR100_FILES:
             member = tarfile.TarInfo(f"cifar-100-binary/{name}.bin")
             member.size = 3074
             archive.addfile(member, io.BytesIO(bytes(3074)))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.data.readers import idx, stl10
 from fedtailor.errors import InputError
 from reading import DAMAGE, archived, damaged, joined

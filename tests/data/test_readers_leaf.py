@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.data.readers import leaf, text
 from fedtailor.errors import InputError
 from reading import DAMAGE, by_client, damaged
@@ -69,8 +69,8 @@ def test_leaf_shakespeare(tmp_path: Path) -> None:
     windows = {"x": [line[at : at + 80] for at in range(3)], "y": [line[at + 80] for at in range(3)]}
     write_leaf(tmp_path, "train", "a.json", {"HAMLET_HAMLET": windows})
     columns = by_client(leaf.shakespeare(tmp_path))["HAMLET_HAMLET"]
-    np.testing.assert_array_equal(columns["x"][1], text.character_ids(line[1:81]))
-    np.testing.assert_array_equal(columns["y"], text.character_ids(line[80:83]))
+    np.testing.assert_array_equal(columns["x"][1], text.get_character_ids(line[1:81]))
+    np.testing.assert_array_equal(columns["y"], text.get_character_ids(line[80:83]))
     assert columns["x"].shape == (3, 80)
 
 

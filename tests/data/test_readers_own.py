@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor.data.holders import Array
-from fedtailor.data.readers.folders import array_folders, image_folders
-from fedtailor.data.readers.parquet import parquet
-from fedtailor.data.readers.rows import rows
+from fedtailor.data.examples import Array
+from fedtailor.data.readers.folders import read_array_folders, read_image_folders
+from fedtailor.data.readers.parquet import read_parquet
+from fedtailor.data.readers.rows import read_rows
 from fedtailor.errors import InputError
 from reading import by_client
 
@@ -35,7 +35,7 @@ def test_parquet_brings_scattered_clients_together(tmp_path: Path, held: int, gr
     path = write_parquet(
         tmp_path / "p", {"who": SCATTERED, "in": values, "out": [0, 1, 2, 3, 4, 5], "w": [9] * 6}, group
     )
-    found = by_client(parquet(path, x="in", y="out", client="who", others=("w",), held=held))
+    found = by_client(read_parquet(path, x="in", y="out", client="who", extra_columns=("w",), max_rows=held))
     assert list(found) == ["b", "a", "c"]  # by their first rows
     assert found["b"]["x"].tolist() == [[0, 0.5], [2, 2.5], [5, 5.5]]
     assert (found["a"]["y"].tolist(), found["b"]["y"].tolist()) == ([1, 4], [0, 2, 5])
@@ -58,20 +58,20 @@ def groups_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_parquet_reads_a_sorted_file_once(tmp_path: Path, groups_read: list[int]) -> None:
     path = write_parquet(tmp_path / "p", {"client": [0, 0, 1, 1, 2, 2], "x": range(6), "y": [0] * 6})
-    assert list(by_client(parquet(path, held=2))) == ["0", "1", "2"]
+    assert list(by_client(read_parquet(path, max_rows=2))) == ["0", "1", "2"]
     assert groups_read == [0, 1, 2]
 
 
 def test_parquet_reads_a_scattered_file_again_rather_than_hold_it(tmp_path: Path, groups_read: list[int]) -> None:
     path = write_parquet(tmp_path / "p", {"client": SCATTERED, "x": range(6), "y": [0] * 6})
-    by_client(parquet(path, held=3))  # b has 3 rows; a and c have 3 together
+    by_client(read_parquet(path, max_rows=3))  # b has 3 rows; a and c have 3 together
     assert groups_read == [0, 1, 2, 0, 1, 2]
 
 
 def test_parquet_keeps_the_order_of_rows(tmp_path: Path) -> None:
     who = RNG.integers(0, 3, 300)
     path = write_parquet(tmp_path / "p", {"client": who, "x": range(300), "y": [0] * 300}, 50)
-    for client, columns in by_client(parquet(path)).items():
+    for client, columns in by_client(read_parquet(path)).items():
         assert columns["x"].tolist() == np.flatnonzero(who == int(client)).tolist()
 
 
@@ -79,8 +79,8 @@ def test_parquet_columns_side_by_side_and_nested_lists(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (2, 1, 2, 3), np.uint8)
     columns = {"client": ["a", "a"], "p": [1.0, 2.0], "q": [3.0, 4.0], "y": [0, 1], "image": images.tolist()}
     path = write_parquet(tmp_path / "p", columns)
-    assert by_client(parquet(path, x=("p", "q")))["a"]["x"].tolist() == [[1, 3], [2, 4]]
-    np.testing.assert_array_equal(by_client(parquet(path, x="image"))["a"]["x"], images)
+    assert by_client(read_parquet(path, x=("p", "q")))["a"]["x"].tolist() == [[1, 3], [2, 4]]
+    np.testing.assert_array_equal(by_client(read_parquet(path, x="image"))["a"]["x"], images)
 
 
 BAD_COLUMNS: list[tuple[dict[str, Any], str]] = [
@@ -100,7 +100,7 @@ BAD_COLUMNS: list[tuple[dict[str, Any], str]] = [
 def test_bad_parquet_files_are_refused_by_name(tmp_path: Path, columns: dict[str, Any], sentence: str) -> None:
     path = write_parquet(tmp_path / "p.parquet", columns)
     with pytest.raises(InputError, match=sentence) as caught:
-        by_client(parquet(path))
+        by_client(read_parquet(path))
     assert "p.parquet" in str(caught.value)
 
 
@@ -108,12 +108,12 @@ def test_parquet_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     pytest.importorskip("pyarrow")
     (tmp_path / "p").write_bytes(b"PAR1 or not")
     with pytest.raises(InputError, match="p' cannot be read as a Parquet file"):
-        by_client(parquet(tmp_path / "p"))
+        by_client(read_parquet(tmp_path / "p"))
     with pytest.raises(InputError, match="There is no file"):
-        by_client(parquet(tmp_path / "none"))
+        by_client(read_parquet(tmp_path / "none"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(InputError, match=r"needs the package pyarrow: pip install 'fedtailor\[parquet\]'"):
-        by_client(parquet(tmp_path / "p"))
+        by_client(read_parquet(tmp_path / "p"))
 
 
 @settings(max_examples=60, deadline=None)
@@ -125,7 +125,7 @@ def test_damaged_parquet_files(at: float, flip: int | None) -> None:
         place = int(at * len(raw))
         path.write_bytes(raw[:place] if flip is None else raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :])
         try:
-            found = by_client(parquet(path))
+            found = by_client(read_parquet(path))
         except InputError:
             return
         assert all(len(columns["x"]) == len(columns["y"]) for columns in found.values())
@@ -142,29 +142,29 @@ def test_image_folders(tmp_path: Path) -> None:
     for place, image in zip(("bob/dog/1.png", "ann/cat/2.PNG", "ann/cow/1.png"), images, strict=True):
         write_image(tmp_path / place, image)
     (tmp_path / "ann" / "cat" / "notes.txt").write_text("not an image")
-    found = by_client(image_folders(tmp_path))
+    found = by_client(read_image_folders(tmp_path))
     assert list(found) == ["ann", "bob"]
     np.testing.assert_array_equal(found["ann"]["x"], images[1:].transpose(0, 3, 1, 2))
     assert (found["ann"]["y"].tolist(), found["bob"]["y"].tolist()) == ([0, 1], [2])  # cat, cow, dog
-    assert by_client(image_folders(tmp_path, channels=1))["bob"]["x"].shape == (1, 1, 4, 5)
+    assert by_client(read_image_folders(tmp_path, channels=1))["bob"]["x"].shape == (1, 1, 4, 5)
 
 
 def test_bad_image_folders(tmp_path: Path) -> None:
     write_image(tmp_path / "ann" / "cat" / "1.png", np.zeros((4, 5), np.uint8))
     write_image(tmp_path / "ann" / "cat" / "2.png", np.zeros((5, 5), np.uint8))
     with pytest.raises(InputError, match=r"2.png' must be 4 x 5 pixels as the others, got \(5, 5\)"):
-        by_client(image_folders(tmp_path))
+        by_client(read_image_folders(tmp_path))
     (tmp_path / "ann" / "cat" / "2.png").write_bytes(b"\x89PNG but no more")
     with pytest.raises(InputError, match=r"2.png' cannot be read as an image"):
-        by_client(image_folders(tmp_path))
+        by_client(read_image_folders(tmp_path))
     (tmp_path / "bob" / "dog").mkdir(parents=True)
     (tmp_path / "ann" / "cat" / "2.png").unlink()
     with pytest.raises(InputError, match=r"bob' must have images as CLASS/FILE.png"):
-        by_client(image_folders(tmp_path))
+        by_client(read_image_folders(tmp_path))
     with pytest.raises(InputError, match="There is no folder"):
-        by_client(image_folders(tmp_path / "none"))
+        by_client(read_image_folders(tmp_path / "none"))
     with pytest.raises(InputError, match="channels must be 1"):
-        by_client(image_folders(tmp_path, channels=2))
+        by_client(read_image_folders(tmp_path, channels=2))
 
 
 def test_array_folders(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_array_folders(tmp_path: Path) -> None:
         (tmp_path / client).mkdir()
         np.save(tmp_path / client / "x.npy", np.arange(2.0 * count).reshape(count, 2))
         np.save(tmp_path / client / "labels.npy", np.arange(count) % 3)
-    blocks = list(array_folders(tmp_path, y="labels.npy"))
+    blocks = list(read_array_folders(tmp_path, y="labels.npy"))
     assert [(block.client, len(block.columns["x"])) for block in blocks] == [("ann", 4096), ("ann", 904), ("bob", 2)]
     assert blocks[2].columns["x"].tolist() == [[0, 1], [2, 3]]
     assert not isinstance(blocks[0].columns["x"], np.memmap)
@@ -183,19 +183,19 @@ def test_bad_array_folders(tmp_path: Path) -> None:
     (tmp_path / "ann").mkdir()
     np.save(tmp_path / "ann" / "x.npy", np.array([1.0, np.nan]))
     with pytest.raises(InputError, match=r"There is no file '.*y.npy'"):
-        by_client(array_folders(tmp_path))
+        by_client(read_array_folders(tmp_path))
     np.save(tmp_path / "ann" / "y.npy", np.array([1]))
     with pytest.raises(InputError, match=r"ann' must have x.npy and y.npy equally long, got \[2, 1\]"):
-        by_client(array_folders(tmp_path))
+        by_client(read_array_folders(tmp_path))
     np.save(tmp_path / "ann" / "y.npy", np.array([1, 2]))
     with pytest.raises(InputError, match="ann' must have finite numbers, but x has a NaN"):
-        by_client(array_folders(tmp_path))
+        by_client(read_array_folders(tmp_path))
     np.save(tmp_path / "ann" / "y.npy", np.array([{}, 2], object))
     with pytest.raises(InputError, match=r"y.npy' cannot be read as a .npy file of numbers"):
-        by_client(array_folders(tmp_path))
+        by_client(read_array_folders(tmp_path))
     np.save(tmp_path / "ann" / "y.npy", np.array(["a", "b"]))
     with pytest.raises(InputError, match=r"y.npy' must be an array of numbers"):
-        by_client(array_folders(tmp_path))
+        by_client(read_array_folders(tmp_path))
 
 
 TABLE = [{"who": who, "in": [row, -row], "out": row % 2, "w": 0.5} for row, who in enumerate(SCATTERED)]
@@ -220,7 +220,7 @@ class Columned:
 def test_rows_by_number() -> None:
     columned = Columned(TABLE)
     for dataset in (TABLE, columned):
-        found = by_client(rows(dataset, x="in", y="out", client="who", others=("w",)))
+        found = by_client(read_rows(dataset, x="in", y="out", client="who", extra_columns=("w",)))
         assert list(found) == ["b", "a", "c"]
         assert found["b"]["x"].tolist() == [[0, 0], [2, -2], [5, -5]]
         assert (found["a"]["y"].tolist(), found["c"]["w"].tolist()) == ([1, 0], [0.5])
@@ -229,22 +229,22 @@ def test_rows_by_number() -> None:
 
 def test_rows_that_can_only_be_gone_through() -> None:
     together = sorted(TABLE, key=lambda row: str(row["who"]))
-    found = by_client(rows(iter(together), x="in", y="out", client="who"))
+    found = by_client(read_rows(iter(together), x="in", y="out", client="who"))
     assert found["b"]["x"].tolist() == [[0, 0], [2, -2], [5, -5]]
     with pytest.raises(InputError, match="The rows of client 'b' must come together, but it comes back"):
-        by_client(rows(iter(TABLE), x="in", y="out", client="who"))
-    blocks = list(rows(iter(TABLE), x="in", y="out", client=None))
+        by_client(read_rows(iter(TABLE), x="in", y="out", client="who"))
+    blocks = list(read_rows(iter(TABLE), x="in", y="out", client=None))
     assert [block.client for block in blocks] == [""]
     assert len(blocks[0].columns["x"]) == 6
 
 
 def test_rows_of_images_become_channel_first() -> None:
     pillow = pytest.importorskip("PIL.Image")
-    colour = RNG.integers(0, 256, (4, 5, 3), np.uint8)
-    for pixels, shape in ((colour, (1, 3, 4, 5)), (colour[..., 0], (1, 1, 4, 5))):
-        found = by_client(rows([{"client": 3, "x": pillow.fromarray(pixels), "y": 0}]))["3"]["x"]
+    color = RNG.integers(0, 256, (4, 5, 3), np.uint8)
+    for pixels, shape in ((color, (1, 3, 4, 5)), (color[..., 0], (1, 1, 4, 5))):
+        found = by_client(read_rows([{"client": 3, "x": pillow.fromarray(pixels), "y": 0}]))["3"]["x"]
         assert found.shape == shape
-        np.testing.assert_array_equal(found[0, 0], colour[..., 0])
+        np.testing.assert_array_equal(found[0, 0], color[..., 0])
 
 
 def many(count: int) -> Iterator[dict[str, Any]]:
@@ -252,7 +252,7 @@ def many(count: int) -> Iterator[dict[str, Any]]:
 
 
 def test_many_rows_come_in_blocks() -> None:
-    assert [len(block.columns["x"]) for block in rows(many(5000))] == [4096, 904]
+    assert [len(block.columns["x"]) for block in read_rows(many(5000))] == [4096, 904]
 
 
 BAD_ROWS: list[tuple[Any, str]] = [
@@ -274,4 +274,4 @@ BAD_ROWS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("dataset", "sentence"), BAD_ROWS)
 def test_bad_rows(dataset: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        by_client(rows(dataset))
+        by_client(read_rows(dataset))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from divided import images_of, saved
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.data.readers import prepared, text
 from fedtailor.errors import InputError
 from reading import by_client, joined
@@ -18,8 +18,8 @@ from reading import by_client, joined
 RNG = np.random.default_rng(6)
 SHARED = os.environ.get("FEDTAILOR_SHARED", "")
 real = pytest.mark.skipif(not SHARED, reason="FEDTAILOR_SHARED names no folder with the prepared files")
-KNOWN = text.vocabulary(["the", "cat", "sat"])
-ENCODE = partial(text.encode_words, known=KNOWN, length=3)
+KNOWN = text.make_vocabulary(["the", "cat", "sat"])
+ENCODE = partial(text.encode_words, vocabulary=KNOWN, length=3)
 
 
 def write_femnist(path: Path, **changes: Any) -> Array:
@@ -69,7 +69,7 @@ def change(arrays: dict[str, Array], key: str, made: Callable[[Array], Any]) -> 
 @pytest.mark.parametrize(("name", "shape"), [("mnist", (28, 28)), ("cifar10", (32, 32, 3))])
 def test_prepared_images_get_their_channels_first(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
     arrays = images_of(name, 30, 10)
-    blocks = list(prepared.images(saved(tmp_path / "some.npz", arrays), shape, 10))
+    blocks = list(prepared.read_images(saved(tmp_path / "some.npz", arrays), shape, 10))
     assert all(block.columns["x"].flags.c_contiguous for block in blocks)
     found, images = joined(blocks), np.concatenate([arrays["x_train"], arrays["x_test"]])
     assert found["x"].shape == (40, 3 if name == "cifar10" else 1, *shape[:2])
@@ -102,25 +102,25 @@ BAD_IMAGES: list[tuple[str, Callable[[Array], Any], str]] = [
 def test_bad_prepared_images(tmp_path: Path, key: str, made: Callable[[Array], Any], sentence: str) -> None:
     path = saved(tmp_path / "some.npz", change(images_of("mnist"), key, made))
     with pytest.raises(InputError, match=sentence) as caught:
-        joined(prepared.images(path, (28, 28), 10))
+        joined(prepared.read_images(path, (28, 28), 10))
     assert f"'{path}'" in str(caught.value)
 
 
 def test_missing_and_damaged_prepared_images(tmp_path: Path) -> None:
     path, arrays = tmp_path / "some.npz", images_of("mnist")
     with pytest.raises(InputError, match="There is no file"):
-        joined(prepared.images(path, (28, 28), 10))
+        joined(prepared.read_images(path, (28, 28), 10))
     empty = arrays | {"x_test": arrays["x_test"][:0], "y_test": arrays["y_test"][:0]}
     with pytest.raises(InputError, match="x_test and y_test must be images"):
-        joined(prepared.images(saved(path, empty), (28, 28), 10))
+        joined(prepared.read_images(saved(path, empty), (28, 28), 10))
     arrays.pop("y_test")
     with pytest.raises(InputError, match="must hold arrays x_train, y_train, x_test, y_test, but has only x_train, y"):
-        joined(prepared.images(saved(path, arrays), (28, 28), 10))
+        joined(prepared.read_images(saved(path, arrays), (28, 28), 10))
     whole = saved(path, images_of("mnist")).read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"no archive at all", whole[:2000] + b"?" + whole[2001:]):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"some.npz' cannot be read as an \.npz file of plain arrays"):
-            joined(prepared.images(path, (28, 28), 10))
+            joined(prepared.read_images(path, (28, 28), 10))
 
 
 def bytes_of(raw: str, encoding: str = "utf-8") -> Array:
@@ -135,9 +135,9 @@ def test_prepared_roles(tmp_path: Path) -> None:
         "play_names": np.array(["KING LEAR", "ALL'S WELL"]),
     }
     np.savez(path, **arrays, **names)
-    found = by_client(prepared.shakespeare_roles(path, partial(text.encode_next, length=2)))
+    found = by_client(prepared.shakespeare_roles(path, partial(text.encode_next_character, length=2)))
     assert list(found) == ["KING_LEAR_FOOL", "ALL_S_WELL_FOOL"]
-    np.testing.assert_array_equal(found["KING_LEAR_FOOL"]["y"], text.character_ids("Ay.\nNo.\n"))
+    np.testing.assert_array_equal(found["KING_LEAR_FOOL"]["y"], text.get_character_ids("Ay.\nNo.\n"))
     np.savez(path, **(arrays | {"role_offsets": np.array([0, 8, 13])}), **names)
     with pytest.raises(InputError, match=r"roles.npz' must have role_offsets that rise from 0"):
         by_client(prepared.shakespeare_roles(path))
@@ -160,11 +160,11 @@ def test_prepared_stackexchange(tmp_path: Path) -> None:
         user_site=np.array(["cats", "dogs"]),
         user_id=np.array([7, 7]),
     )
-    found = by_client(prepared.stackexchange(path, ENCODE, most=None))
+    found = by_client(prepared.stackexchange(path, ENCODE, max_sentences=None))
     assert list(found) == ["cats/7", "dogs/7"]
     assert found["dogs/7"]["x"].tolist() == [[5, 1, 2], [5, 4, 4], [5, 1, 2]]
     assert found["dogs/7"]["y"].tolist() == [[1, 2, 4], [4, 4, 4], [1, 2, 6]]
-    assert len(by_client(prepared.stackexchange(path, ENCODE, most=2))["dogs/7"]["x"]) == 2
+    assert len(by_client(prepared.stackexchange(path, ENCODE, max_sentences=2))["dogs/7"]["x"]) == 2
 
 
 @real
@@ -175,10 +175,10 @@ def test_the_prepared_files() -> None:
     assert sum(len(columns["x"]) for columns in writers.values()) == 46_258 - 300  # one doubled image of each writer
     roles = by_client(prepared.shakespeare_roles(folder / "shakespeare_roles.npz"))
     assert len(roles) == 1_155
-    assert not any((columns["x"] == text.OTHER).any() for columns in roles.values())
+    assert not any((columns["x"] == text.UNK).any() for columns in roles.values())
     known = text.read_vocabulary(folder / "stackexchange_vocab.txt.gz", 9_996)
     users = by_client(
-        prepared.stackexchange(folder / "stackexchange_users.npz", partial(text.encode_words, known=known))
+        prepared.stackexchange(folder / "stackexchange_users.npz", partial(text.encode_words, vocabulary=known))
     )
     assert len(users) == 2_106
     assert max(len(columns["x"]) for columns in users.values()) == 1_000

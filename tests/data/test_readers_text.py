@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.data.readers import text
 from fedtailor.errors import InputError
 
-KNOWN = text.vocabulary(["the", "cat", "sat"])  # 1, 2, 3; other 4, begin 5, end 6
+KNOWN = text.make_vocabulary(["the", "cat", "sat"])  # 1, 2, 3; other 4, begin 5, end 6
 
 
 def letters(ids: Array) -> str:
@@ -24,11 +24,11 @@ def letters(ids: Array) -> str:
 
 
 def test_there_are_90_ids_of_characters() -> None:
-    assert text.CHARACTER_IDS == 90
-    assert (text.PAD, text.OTHER, text.BEGIN, text.END) == (0, 87, 88, 89)
-    assert text.character_ids("dh\r").tolist() == [1, 2, 86]
-    assert sorted(text.character_ids(text.CHARACTERS).tolist()) == list(range(1, 87))
-    assert text.character_ids("a~\u00e9\u20ac\U0001f600\ud800a").tolist()[1:-1] == [87] * 5  # one id per character
+    assert text.NUM_CHARACTER_IDS == 90
+    assert (text.PAD, text.UNK, text.BOS, text.EOS) == (0, 87, 88, 89)
+    assert text.get_character_ids("dh\r").tolist() == [1, 2, 86]
+    assert sorted(text.get_character_ids(text.CHARACTERS).tolist()) == list(range(1, 87))
+    assert text.get_character_ids("a~\u00e9\u20ac\U0001f600\ud800a").tolist()[1:-1] == [87] * 5  # one id per character
 
 
 def test_characters_are_cut_into_pieces_with_the_next_as_target() -> None:
@@ -48,11 +48,11 @@ def test_no_character_is_lost(snippets: list[str], length: int) -> None:
 
 
 def test_leaf_slides_a_window_over_every_line() -> None:
-    found = text.encode_next(["Go   on\nA", "B"], length=4)
+    found = text.encode_next_character(["Go   on\nA", "B"], length=4)
     pairs = [(letters(x), letters(y[None])) for x, y in zip(found["x"], found["y"], strict=True)]
     first = [("    ", "G"), ("   G", "o"), ("  Go", " "), (" Go ", "o"), ("Go o", "n"), ("o on", "\n")]
     assert pairs == [*first, ("    ", "A"), ("   A", "\n"), ("    ", "B"), ("   B", "\n")]
-    assert text.encode_next([], length=4)["x"].shape == (0, 4)
+    assert text.encode_next_character([], length=4)["x"].shape == (0, 4)
 
 
 def test_words_have_the_next_as_target() -> None:
@@ -63,7 +63,7 @@ def test_words_have_the_next_as_target() -> None:
 
 
 def test_the_ids_of_words_fit_their_type() -> None:
-    large = text.vocabulary(str(number) for number in range(9996))
+    large = text.make_vocabulary(str(number) for number in range(9996))
     assert large.size == 10_000
     found = text.encode_words(["9995 unheard"], large, length=4)
     assert found["x"].dtype == np.int16
@@ -72,9 +72,9 @@ def test_the_ids_of_words_fit_their_type() -> None:
 
 
 def test_the_most_frequent_words() -> None:
-    known = text.most_frequent(["b d c", "c b", "a c"], 3)
-    assert known.ids == {"c": 1, "b": 2, "a": 3}  # a and d are as frequent; a comes first
-    assert text.most_frequent(iter(["b"]), 3).ids == {"b": 1}
+    known = text.build_vocabulary(["b d c", "c b", "a c"], 3)
+    assert known.word_ids == {"c": 1, "b": 2, "a": 3}  # a and d are as frequent; a comes first
+    assert text.build_vocabulary(iter(["b"]), 3).word_ids == {"b": 1}
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
@@ -100,21 +100,21 @@ def test_bad_vocabularies(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="count must be a whole number of at least 1, got 0"):
         text.read_vocabulary(path, 0)
     with pytest.raises(InputError, match="at least one word"):
-        text.most_frequent([], 3)
+        text.build_vocabulary([], 3)
 
 
 def test_sentences() -> None:
     raw = "It's 3.5 &lt; 4, isn't it? See https://a.b/c?d for co-op caf\u00e9.\nNew line"
-    assert text.sentences(raw) == [
+    assert text.split_sentences(raw) == [
         "it's 3 . 5 < 4 , isn't it ?",
         "see <URL> for co-op caf .",
         "new line",
     ]
-    assert text.sentences(" \n ") == []
+    assert text.split_sentences(" \n ") == []
 
 
 @pytest.mark.parametrize("length", [0, -1, True, 2.0, "2"])
 def test_bad_lengths(length: Any) -> None:
-    for encode in (text.encode_characters, text.encode_next, partial(text.encode_words, known=KNOWN)):
+    for encode in (text.encode_characters, text.encode_next_character, partial(text.encode_words, vocabulary=KNOWN)):
         with pytest.raises(InputError, match="length must be a whole number of at least 1"):
             encode(["a"], length=length)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
 from fedtailor.data.readers import text, tff
 from fedtailor.errors import InputError
 from reading import by_client
@@ -90,23 +90,23 @@ def test_shakespeare_from_hdf5(tmp_path: Path) -> None:
 
 
 POSTS = {"train": ["the cat sat", "a cat", "the"], "test": ["sat"], "heldout": ["cat cat"]}
-KNOWN = text.vocabulary(["the", "cat", "sat"])
-ENCODE = partial(text.encode_words, known=KNOWN, length=3)
+KNOWN = text.make_vocabulary(["the", "cat", "sat"])
+ENCODE = partial(text.encode_words, vocabulary=KNOWN, length=3)
 
 
 def test_stackoverflow_from_hdf5(tmp_path: Path) -> None:
     for part, posts in POSTS.items():
         name = "held_out" if part == "heldout" else part
         write_hdf5(tmp_path / f"stackoverflow_{name}.h5", {"00000009": {"tokens": posts}})
-    found = by_client(tff.stackoverflow(tmp_path, ENCODE, most=2))["00000009"]
+    found = by_client(tff.stackoverflow(tmp_path, ENCODE, max_sentences=2))["00000009"]
     assert found["x"].tolist() == [[5, 1, 2], [5, 4, 2], [5, 3, 6]]
     assert found["y"].tolist() == [[1, 2, 3], [4, 2, 6], [3, 6, 0]]
     assert found["testing"].tolist() == [False, False, True]
-    assert len(by_client(tff.stackoverflow(tmp_path, ENCODE, most=None))["00000009"]["x"]) == 4
+    assert len(by_client(tff.stackoverflow(tmp_path, ENCODE, max_sentences=None))["00000009"]["x"]) == 4
     held_out = by_client(tff.stackoverflow(tmp_path, ENCODE, held_out=True))["00000009"]
     assert (held_out["x"].tolist(), held_out["testing"].tolist()) == ([[5, 2, 2]], [False])
     with pytest.raises(InputError, match="most must be None or a whole number of at least 1, got 0"):
-        tff.stackoverflow(tmp_path, ENCODE, most=0)
+        tff.stackoverflow(tmp_path, ENCODE, max_sentences=0)
 
 
 def test_bad_hdf5_files(tmp_path: Path) -> None:

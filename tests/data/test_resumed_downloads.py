@@ -8,8 +8,8 @@ from threading import Thread
 
 import pytest
 
-from fedtailor.data.sets.downloading import PIECE, download
-from fedtailor.data.sets.known import Remote
+from fedtailor.data.sources.catalog import Remote
+from fedtailor.data.sources.download import CHUNK_BYTES, download
 
 CONTENT = bytes(range(256)) * 9000
 CUT = 1_000_000
@@ -57,7 +57,7 @@ def test_what_is_there_is_not_downloaded_again(server: tuple[Remote, list[str]],
     with pytest.raises(Exception, match="broke"):
         download(remote, tmp_path)
     there = (tmp_path / ".set.bin.part").read_bytes()
-    assert CUT - PIECE <= len(there) <= CUT
+    assert CUT - CHUNK_BYTES <= len(there) <= CUT
     assert CONTENT.startswith(there)
     found = download(remote, tmp_path, lambda *state: told.append(state))
     assert found == tmp_path / "set.bin"

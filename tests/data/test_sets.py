@@ -10,13 +10,13 @@ import set_files as write
 from set_files import Write
 
 from divided import add_people, images_of, real, saved, served
-from fedtailor.data import OWN, SOURCES, add, add_own, from_npz, installed, load, source_of
-from fedtailor.data.blocks import Block
-from fedtailor.data.sets import KNOWN, attributes_of, stored
-from fedtailor.data.sets.known import BUILT_IN
-from fedtailor.data.sets.texts import WORDS
+from fedtailor.data import BUILT_IN_SOURCES, SOURCES, add, add_custom, from_npz, get_source, list_installed, load
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.sources import CATALOG, get_attributes, open_dataset
+from fedtailor.data.sources.catalog import BUILT_IN
+from fedtailor.data.sources.text import NUM_WORDS
 from fedtailor.errors import InputError
-from fedtailor.place import folder
+from fedtailor.storage.paths import data_dir
 
 pytest_plugins = ["places"]
 
@@ -69,10 +69,10 @@ CASES = [
     Case("shakespeare", write.shakespeare_npz, (80,), 90, people=8, rows=None, options=FEW),
     Case("shakespeare-leaf", write.leaf_shakespeare, (80,), 90, people=8, rows=32, options=FEW),
     Case("shakespeare-leaf", write.shakespeare_h5, (80,), 90, people=8, rows=None, options=FEW),
-    Case("stackoverflow", write.stackoverflow(listed=True), (20,), WORDS + 4, people=8, rows=48, options=FEW),
-    Case("stackoverflow", write.stackoverflow(listed=False), (20,), WORDS + 4, people=8, rows=48, options=FEW),
-    Case("stackexchange", write.stackexchange(listed=True), (20,), WORDS + 4, people=8, rows=48, options=FEW),
-    Case("stackexchange", write.stackexchange(listed=False), (20,), WORDS + 4, people=8, rows=48, options=FEW),
+    Case("stackoverflow", write.stackoverflow(listed=True), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
+    Case("stackoverflow", write.stackoverflow(listed=False), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
+    Case("stackexchange", write.stackexchange(listed=True), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
+    Case("stackexchange", write.stackexchange(listed=False), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
 ]
 
 
@@ -81,9 +81,9 @@ def named(case: Case) -> str:
 
 
 def test_every_known_set_is_tried_here() -> None:
-    assert {case.name for case in CASES} == KNOWN.keys()
-    assert (*OWN, *KNOWN) == SOURCES
-    assert tuple(OWN) == BUILT_IN
+    assert {case.name for case in CASES} == CATALOG.keys()
+    assert (*BUILT_IN_SOURCES, *CATALOG) == SOURCES
+    assert tuple(BUILT_IN_SOURCES) == BUILT_IN
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
@@ -92,30 +92,30 @@ def test_a_set_is_added_from_its_files_and_loaded(case: Case, place: Path, tmp_p
     before = sorted(tmp_path.rglob("*"))
     told: list[tuple[int, int]] = []
     data = add(case.name, path, lambda *done: told.append(done))
-    assert installed() == [case.name]
+    assert list_installed() == [case.name]
     assert [found.name for found in place.iterdir()] == ["stores"]
     assert sorted(tmp_path.rglob("*")) == before
-    assert (data.clients, data.columns["x"].shape[1:]) == (case.people, case.shape)
-    assert case.rows in (None, data.rows)
-    assert told[-1][0] == data.rows
+    assert (data.num_clients, data.columns["x"].shape[1:]) == (case.people, case.shape)
+    assert case.rows in (None, data.num_rows)
+    assert told[-1][0] == data.num_rows
     made = load(case.name, **case.options)
-    assert (made.classes, made.units.shape) == (case.classes, case.shape)
+    assert (made.classes, made.example_spec.shape) == (case.classes, case.shape)
     assert made.clients.count == (5 if case.people == 1 else 7)
     assert len(served(made)[0]) > 0
-    known = KNOWN[case.name]
+    known = CATALOG[case.name]
     assert (made.tokens, made.padding) == (
         known.attributes.get("tokens", False),
         tuple(known.attributes.get("padding", ())),
     )
-    assert stored(case.name).attributes == {**known.attributes, "about": known.about}
-    assert attributes_of(case.name) == known.attributes
+    assert open_dataset(case.name).attributes == {**known.attributes, "about": known.about}
+    assert get_attributes(case.name) == known.attributes
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_words_are_those_of_the_list_or_the_most_frequent(listed: bool, place: Path, tmp_path: Path) -> None:
     x = add("stackexchange", write.stackexchange(listed)(tmp_path)).columns["x"]
-    the, cat, other, begin = (2, 1, WORDS + 1, WORDS + 2) if listed else (1, 0, WORDS + 1, WORDS + 2)
-    assert x.max() <= WORDS + 3
+    the, cat, other, begin = (2, 1, NUM_WORDS + 1, NUM_WORDS + 2) if listed else (1, 0, NUM_WORDS + 1, NUM_WORDS + 2)
+    assert x.max() <= NUM_WORDS + 3
     assert (x[:, 0] == begin).all()
     assert (x[:, 1] == the).all()
     assert (x == other).any() == listed
@@ -126,8 +126,8 @@ def test_added_again_it_takes_the_place_of_the_first(place: Path, tmp_path: Path
     first = add("mnist", saved(tmp_path / "a.npz", images_of("mnist", 30, 10)))
     load("mnist", partition="iid", clients=3)
     second = add("mnist", saved(tmp_path / "b.npz", images_of("mnist", 20, 10, seed=1)))
-    assert (second.rows, stored("mnist").rows) == (30, 30)
-    assert first.identity != second.identity
+    assert (second.num_rows, open_dataset("mnist").num_rows) == (30, 30)
+    assert first.content_hash != second.content_hash
     assert load("mnist", partition="iid", clients=3, server=0).describe().examples == 30
     assert [file.name for file in second.made_from.files] == ["b.npz"]
 
@@ -160,18 +160,18 @@ def test_another_file_is_refused_and_nothing_is_left(
     (tmp_path / file).write_bytes(content)
     refused(name, tmp_path / file, f"^{name}: .*{sentence}")
     assert [found for found in place.rglob("*") if found.is_file()] == []
-    assert installed() == []
+    assert list_installed() == []
 
 
 def refused(name: str, path: Path, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         add(name, path)
     said = str(caught.value)
-    assert said.endswith(f"; what is wanted is {KNOWN[name].wanted}.")
+    assert said.endswith(f"; what is wanted is {CATALOG[name].expected_files}.")
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize("name", CATALOG)
 def test_an_empty_folder_and_no_file_are_refused(name: str, place: Path, tmp_path: Path) -> None:
     refused(name, tmp_path, f"^{name}: ")
     refused(name, tmp_path / "nowhere", f"^{name}: there is no file or folder '.*nowhere'")
@@ -183,8 +183,8 @@ def test_what_is_there_stays_if_another_is_refused(place: Path, tmp_path: Path) 
     bad = images_of("mnist", seed=1)
     bad["y_test"][-1] = 10
     refused("mnist", saved(tmp_path / "b.npz", bad), "^mnist: .*b.npz' must have labels from 0 to 9, got 0 to 10")
-    assert stored("mnist").rows == 40
-    stored("mnist").verify()
+    assert open_dataset("mnist").num_rows == 40
+    open_dataset("mnist").verify()
 
 
 def test_a_disk_that_is_full_is_not_the_files_fault(
@@ -201,7 +201,7 @@ def test_a_disk_that_is_full_is_not_the_files_fault(
     ) as said:
         add("mnist", path)
     assert "what is wanted" not in str(said.value)
-    assert installed() == []
+    assert list_installed() == []
 
 
 def test_other_names_are_refused(place: Path) -> None:
@@ -216,27 +216,27 @@ def test_other_names_are_refused(place: Path) -> None:
 
 def test_your_own_set_has_a_name_too(place: Path) -> None:
     add_people([[False] * 9] * 5, name="mine", about="mine alone")
-    assert installed() == ["mine"]
-    assert attributes_of("mine")["about"] == "mine alone"
+    assert list_installed() == ["mine"]
+    assert get_attributes("mine")["about"] == "mine alone"
     assert load("mine", server=0).clients.count == 5
     with pytest.raises(InputError, match=r"^There is no data set 'minne'; did you mean mine\?"):
         load("minne")
-    assert source_of("some.npz").func is from_npz  # type: ignore[attr-defined]
+    assert get_source("some.npz").func is from_npz  # type: ignore[attr-defined]
     numbers = [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})]
     for classes, found in ((None, None), ("auto", 4), (5, 5)):  # None: whole numbers, but to be predicted as such
-        add_own("numbers", numbers, classes=classes)  # type: ignore[arg-type]
+        add_custom("numbers", numbers, classes=classes)  # type: ignore[arg-type]
         made = load("numbers", partition="dirichlet", clients=3, least=2)
         assert (made.classes, made.clients.count) == (found, 3)
 
 
 def test_labels_beyond_the_classes_are_told(place: Path) -> None:
-    add_own("few", [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})], classes=3)
+    add_custom("few", [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})], classes=3)
     with pytest.raises(InputError, match=r"^few: labels must be from 0 to 2, but example .* has 3"):
         load("few", partition="iid", clients=3)
 
 
 def test_labels_have_names_and_checksums_are_well_formed() -> None:
-    for name, known in KNOWN.items():
+    for name, known in CATALOG.items():
         labels = known.attributes.get("labels")
         assert labels is None or len(set(labels)) == len(labels) == known.attributes["classes"], name
         assert len(known.attributes.get("coarse", labels or [])) == len(labels or []), name
@@ -251,9 +251,9 @@ def test_labels_have_names_and_checksums_are_well_formed() -> None:
 def test_the_folder_is_named_or_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "here"))
-    assert folder() == tmp_path / "here"
+    assert data_dir() == tmp_path / "here"
     monkeypatch.delenv("FEDTAILOR_DATA")
-    assert folder() == tmp_path / ".cache" / "fedtailor-data"
+    assert data_dir() == tmp_path / ".cache" / "fedtailor-data"
 
 
 def test_nobody_can_write_into_a_set(place: Path, tmp_path: Path) -> None:

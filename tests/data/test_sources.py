@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import linprog
 
 from fedtailor.data import FederatedDataset, digits, load, load_digits, synthetic
-from fedtailor.data.holders import Array
+from fedtailor.data.examples import Array
 from fedtailor.errors import InputError
 
 MADE = ("digits", "synthetic")
@@ -18,7 +18,9 @@ MADE = ("digits", "synthetic")
 
 
 def held_by(dataset: FederatedDataset, client: int) -> Array:
-    return np.concatenate([split.of(client) for split in (dataset.clients.splits[name] for name in dataset.parts())])
+    return np.concatenate(
+        [split.get_rows(client) for split in (dataset.clients.splits[name] for name in dataset.get_disjoint_splits())]
+    )
 
 
 def everyone(dataset: FederatedDataset) -> list[Array]:
@@ -28,7 +30,7 @@ def everyone(dataset: FederatedDataset) -> list[Array]:
 def fingerprint(dataset: FederatedDataset) -> str:
     server = () if dataset.server is None else dataset.server[:2]
     splits = [part for split in dataset.clients.splits.values() for part in split]
-    parts = [*dataset.clients[:2], *splits, dataset.ids, *dataset.groups.values(), *server]
+    parts = [*dataset.clients[:2], *splits, dataset.client_names, *dataset.groups.values(), *server]
     return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
 
 
@@ -113,7 +115,7 @@ DIGITS_BAD: list[tuple[dict[str, Any], str]] = [
     ({"server": 1797}, "clients must be at most 0 .* from the 0 that the server leaves"),
     ({"server": 5000}, "clients must be at most 0"),
     ({"server": 1.2}, "server must be"),
-    ({"new_clients": 1.0}, "new_clients must be a share"),
+    ({"unseen_clients": 1.0}, "unseen_clients must be a share"),
 ]
 
 
@@ -174,11 +176,11 @@ def test_synthetic_inputs_have_the_papers_covariance(crowd: FederatedDataset) ->
 
 
 def test_synthetic_beta_is_a_standard_deviation(crowd: FederatedDataset) -> None:
-    """The mean over features of a client's centre is N(0, beta^2 + 1/features), up to the examples' own noise."""
-    centres = np.array([crowd.clients.x[own].mean(axis=0) for own in everyone(crowd)])
-    variance = centres.mean(axis=1).var()
+    """The mean over features of a client's center is N(0, beta^2 + 1/features), up to the examples' own noise."""
+    centers = np.array([crowd.clients.x[own].mean(axis=0) for own in everyone(crowd)])
+    variance = centers.mean(axis=1).var()
     assert abs(variance / (3.0**2 + 1 / 20) - 1) < 5 * np.sqrt(2 / 400)
-    within = centres.var(axis=1, ddof=1).mean()
+    within = centers.var(axis=1, ddof=1).mean()
     assert abs(within - 1) < 0.15
 
 
@@ -222,12 +224,12 @@ def test_more_synthetic_clients_leave_the_first_as_they_were() -> None:
 
 
 def test_synthetic_server_speaks_for_several_people() -> None:
-    """Ten examples of each extra client lie around one centre; neighbours have centres far apart."""
+    """Ten examples of each extra client lie around one center; neighbors have centres far apart."""
     made = synthetic(0.0, 5.0)
     assert made.server is not None
-    centres = made.server.x.reshape(10, 10, 60).mean(axis=1)
+    centers = made.server.x.reshape(10, 10, 60).mean(axis=1)
     spread = made.server.x.reshape(10, 10, 60).std(axis=1).mean()
-    assert min(np.sqrt(((a - b) ** 2).mean()) for a, b in pairwise(centres)) > 2 * spread
+    assert min(np.sqrt(((a - b) ** 2).mean()) for a, b in pairwise(centers)) > 2 * spread
 
 
 SYNTHETIC_BAD: list[tuple[dict[str, Any], str]] = [

@@ -12,18 +12,20 @@ from torch import Tensor
 import ranks
 from agreement import distance
 from contract import ROWS, Row, named
-from fedtailor import FedtailorError, classification, engines, fit, trees
-from fedtailor.engines import Distributed, Memory, Setting
-from fedtailor.engines.ranks import Ranks, joined
-from fedtailor.engines.shards import Shards
+from fedtailor import FedtailorError, classification, fit
+from fedtailor.core import trees
+from fedtailor.core.types import Tree
+from fedtailor.engines import factory
+from fedtailor.engines.distributed.client_shards import ClientStateShards
+from fedtailor.engines.distributed.process_group import Ranks, get_ranks
+from fedtailor.engines.factory import ClientStateStore, DistributedEngine, EngineContext
 from fedtailor.errors import InputError
-from fedtailor.run.loop import round_loop
-from fedtailor.types import Tree
+from fedtailor.training.loop import run_rounds
 from scenarios import Net, toy_data, toy_setting
 
 SIZES = (1, 2, 3, 5, 9, 12, 8, 4, 7)
 QUICK: list[Row] = [
-    ("fedavg", {"steps": 3, "weigh": "examples"}),
+    ("fedavg", {"steps": 3, "weight_by": "examples"}),
     ("fedsim", {"at": "server", "product": "exact"}),
     ("scaffold", {"epochs": 2}),
     ("fedmeta-per", {"inner": "maml", "offer": 2}),
@@ -33,45 +35,45 @@ QUICK: list[Row] = [
 ]
 
 
-def setting_of(row: Row) -> Setting:
+def setting_of(row: Row) -> EngineContext:
     """A method on nine unequal clients; two are new, one validates."""
-    hyper: dict[str, Any] = {"batch": 4, "tune_steps": 2} | row[1]
+    hyper: dict[str, Any] = {"batch": 4, "finetune_steps": 2} | row[1]
     return toy_setting(row[0], data=toy_data(sizes=SIZES, test=3), **hyper)
 
 
-def outcome(setting: Setting, name: str, cohort: int) -> tuple[Any, ...]:
+def outcome(setting: EngineContext, name: str, cohort: int) -> tuple[Any, ...]:
     """What three rounds leave behind on rank 0: state, every client's memory, every score and the costs.
 
     Scores are looked at between rounds, and a round with people never seen comes last.
     """
-    engine, state = engines.make(setting, name), setting.first_state()
+    engine, state = factory.make_engine(setting, name), setting.init_server_state()
     everybody, costs = np.arange(setting.data.clients.count), []
-    loop = round_loop(setting, engine, state, min(cohort, len(setting.data.groups["train"])))
+    loop = run_rounds(setting, engine, state, min(cohort, len(setting.data.groups["train"])))
     for number in range(2):
         state = (done := next(loop)).state
         scores = tuple(engine.score(state, everybody if number else everybody[::-2].copy()))
         costs.append(torch.tensor(done.cost[:3]))
-    if setting.method.client.phases and setting.method.view != "pooled":
+    if setting.method.client.phases and setting.method.data_view != "pooled":
         strangers = np.concatenate([setting.data.groups["validation"], setting.data.groups["new"]])
-        state = engine.serve(state, engine.train(state, strangers, 2).gathered, 2)
-    memory = engines.memory_of_all(engine).gather(everybody, setting.method.new_memory(state))
+        state = engine.update_server(state, engine.train(state, strangers, 2).cohort_update, 2)
+    memory = factory.collect_client_states(engine).gather(everybody, setting.method.init_client_state(state))
     nobody = engine.score(state, everybody[:0])
     assert nobody == ({}, {})
     return tuple(state), memory, scores, costs
 
 
-def outcomes(settings: list[Setting], cohort: int) -> list[tuple[Any, ...]]:
+def outcomes(settings: list[EngineContext], cohort: int) -> list[tuple[Any, ...]]:
     """The job of all ranks: one setting after the other, until rank 0 announces the next."""
     found = []
     for setting in settings:
-        if joined().rank:
-            engine = engines.make(setting, "distributed")
-            assert isinstance(engine, Distributed)
-            assert engine.follow() == "next"
+        if get_ranks().rank:
+            engine = factory.make_engine(setting, "distributed")
+            assert isinstance(engine, DistributedEngine)
+            assert engine.follow_commands() == "next"
             continue
         found.append(outcome(setting, "distributed", cohort))
-        joined().announce("next")
-        joined().done()
+        get_ranks().announce("next")
+        get_ranks().finish_command()
     return found
 
 
@@ -82,8 +84,8 @@ def outcomes_of_rows(rows: list[Row], cohort: int) -> list[tuple[Any, ...]]:
 def assert_agree(rows: list[Row], world: int, cohort: int, place: Path) -> None:
     found = ranks.answer(place, world, outcomes_of_rows, rows, cohort)
     for row, here in zip(rows, found, strict=True):
-        reference = outcome(setting_of(row), "vectorised", cohort)
-        assert trees.all_finite(reference[0])
+        reference = outcome(setting_of(row), "vectorized", cohort)
+        assert trees.is_finite(reference[0])
         assert distance(reference, here) < 1e-10, row
 
 
@@ -108,15 +110,15 @@ def median(changes: Tree, weights: Tensor) -> Tree:
     return trees.apply(lambda leaf: leaf.median(0).values * weights[0] + leaf[-1] / weights.sum(), changes)
 
 
-def combining() -> Setting:
+def combining() -> EngineContext:
     plain = setting_of(("fedsim", {"at": "server", "steps": 2}))
-    return toy_setting(plain.method._replace(combine=median, weigh_by="train"), plain.task, plain.data)
+    return toy_setting(plain.method._replace(aggregate=median, weight_by="train"), plain.task, plain.data)
 
 
 def test_a_rule_gets_every_change_in_the_order_of_one_process(tmp_path: Path) -> None:
     for cohort in (2, 5):
         (here,) = ranks.answer(tmp_path / "found", 3, combining_outcomes, cohort)
-        assert distance(outcome(combining(), "vectorised", cohort), here) < 1e-12
+        assert distance(outcome(combining(), "vectorized", cohort), here) < 1e-12
 
 
 def combining_outcomes(cohort: int) -> list[tuple[Any, ...]]:
@@ -130,7 +132,7 @@ class Branching(Net):
         return super().forward(x if bool(x.sum() > 0) else -x)
 
 
-def branching() -> Setting:
+def branching() -> EngineContext:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return toy_setting("scaffold", classification(Branching()).to(dtype=torch.float64), toy_data(SIZES), batch=4)
@@ -138,23 +140,23 @@ def branching() -> Setting:
 
 def branching_outcomes(notes: Path) -> list[tuple[Any, ...]]:
     setting = branching()
-    if not joined().rank:
-        notes.write_text("\n".join(engines.make(setting, "distributed").notes))
+    if not get_ranks().rank:
+        notes.write_text("\n".join(factory.make_engine(setting, "distributed").notes))
     return outcomes([setting], 4)
 
 
 @pytest.mark.slow
-def test_ranks_run_one_by_one_what_cannot_be_vectorised(tmp_path: Path) -> None:
+def test_ranks_run_one_by_one_what_cannot_be_vectorized(tmp_path: Path) -> None:
     (here,) = ranks.answer(tmp_path / "found", 2, branching_outcomes, tmp_path / "notes")
-    assert distance(outcome(branching(), "one_by_one", 4), here) < 1e-12
+    assert distance(outcome(branching(), "sequential", 4), here) < 1e-12
     assert (tmp_path / "notes").read_text().startswith("scaffold runs one client at a time, since vmap cannot run it")
 
 
 def failing_outcomes() -> list[str]:
     """Rank 1 fails twice; then all goes well."""
     setting = setting_of(QUICK[0])
-    engine = engines.distributed(setting)
-    if joined().rank:
+    engine = factory.make_distributed_engine(setting)
+    if get_ranks().rank:
         well, problems = engine.inner.train, iter([ValueError("odd\nvery odd"), InputError("Wrong.")])
 
         def train(*args: Any) -> Any:
@@ -162,68 +164,73 @@ def failing_outcomes() -> list[str]:
                 raise problem
             return well(*args)
 
-        if joined().rank == 1:
+        if get_ranks().rank == 1:
             setattr(engine.inner, "train", train)  # noqa: B010
-        assert engine.follow() == "next"
+        assert engine.follow_commands() == "next"
         return []
-    said, state, people = [], setting.first_state(), setting.data.groups["train"]
+    said, state, people = [], setting.init_server_state(), setting.data.groups["train"]
     for _ in range(2):
         with pytest.raises(FedtailorError) as caught:
             engine.train(state, people, 0)
         said.append(f"{type(caught.value).__name__}: {caught.value}")
-    said.append(f"{float(engine.train(state, people, 0).gathered.cohort)}")
-    joined().announce("next")
-    joined().done()
+    said.append(f"{float(engine.train(state, people, 0).cohort_update.cohort_size)}")
+    get_ranks().announce("next")
+    get_ranks().finish_command()
     return said
 
 
 def test_what_fails_on_one_rank_is_raised_on_rank_0_and_nobody_hangs(tmp_path: Path) -> None:
     found = ranks.answer(tmp_path / "found", 3, failing_outcomes)
-    assert found == ["WorkError: Rank 1 failed: ValueError: odd", "InputError: Wrong.", "6.0"]
+    assert found == ["RoutineError: Rank 1 failed: ValueError: odd", "InputError: Wrong.", "6.0"]
 
 
 FRESH = {"weight": torch.zeros(1 << 20), "count": torch.zeros((), dtype=torch.int64)}
 
 
-def shards(world: int) -> tuple[Shards, Memory]:
-    memory = Memory(6)
-    return Shards(memory, Ranks(0, world)), memory
+def shards(world: int) -> tuple[ClientStateShards, ClientStateStore]:
+    memory = ClientStateStore(6)
+    return ClientStateShards(memory, Ranks(0, world)), memory
 
 
 def plain(moves: Any) -> list[tuple[int, int, list[int]]]:
-    return [(move.source, move.to, move.who.tolist()) for move in moves]
+    return [(move.src, move.dst, move.client_ids.tolist()) for move in moves]
 
 
 def test_memories_are_sent_only_when_another_rank_gets_the_client() -> None:
     here, memory = shards(3)
     first, second = (np.array([0, 3]), np.array([1]), np.array([2])), (np.array([2, 0]), np.array([3]), np.array([5]))
-    assert here.to_parts(first, FRESH) == []  # nobody remembers anything yet
-    here.trained(first, FRESH)
-    assert here.to_parts(first, FRESH) == []
-    assert plain(here.to_rank_0(FRESH)) == [(1, 0, [1]), (2, 0, [2])]
-    assert plain(here.to_parts(second, FRESH)) == [(2, 0, [2]), (0, 1, [3])]
-    assert here.to_parts(second, FRESH) == []
-    here.trained(second, FRESH)
+    assert here.plan_moves_to_parts(first, FRESH) == []  # nobody remembers anything yet
+    here.record_training(first, FRESH)
+    assert here.plan_moves_to_parts(first, FRESH) == []
+    assert plain(here.plan_moves_to_rank_0(FRESH)) == [(1, 0, [1]), (2, 0, [2])]
+    assert plain(here.plan_moves_to_parts(second, FRESH)) == [(2, 0, [2]), (0, 1, [3])]
+    assert here.plan_moves_to_parts(second, FRESH) == []
+    here.record_training(second, FRESH)
     memory.changed.zero_()
-    assert here.to_rank_0(FRESH) == []  # rank 0 has a copy of what has not changed since
-    assert plain(here.to_all(np.array([0, 3]), FRESH)) == [(1, 0, [3]), (0, 1, [0]), (0, 2, [0]), (1, 2, [3])]
-    assert memory.known.tolist() == [True, True, True, True, False, True]
+    assert here.plan_moves_to_rank_0(FRESH) == []  # rank 0 has a copy of what has not changed since
+    assert plain(here.plan_moves_to_all(np.array([0, 3]), FRESH)) == [
+        (1, 0, [3]),
+        (0, 1, [0]),
+        (0, 2, [0]),
+        (1, 2, [3]),
+    ]
+    assert memory.initialized.tolist() == [True, True, True, True, False, True]
 
 
 def test_large_memories_are_sent_in_pieces_and_empty_ones_not_at_all() -> None:
     here, memory = shards(2)
-    here.trained((np.array([0]), np.array([1, 2, 3, 4, 5])), FRESH)
+    here.record_training((np.array([0]), np.array([1, 2, 3, 4, 5])), FRESH)
     large = {"weight": torch.zeros(6 << 20)}
-    assert plain(here.to_rank_0(large)) == [(1, 0, [1, 2]), (1, 0, [3, 4]), (1, 0, [5])]
-    assert here.to_rank_0({}) == []
-    here.trained((np.array([0]), np.array([1])), {})
+    assert plain(here.plan_moves_to_rank_0(large)) == [(1, 0, [1, 2]), (1, 0, [3, 4]), (1, 0, [5])]
+    assert here.plan_moves_to_rank_0({}) == []
+    here.record_training((np.array([0]), np.array([1])), {})
     assert memory.changed.tolist() == [False, False, True, True, True, True]
 
 
 def test_alone_it_is_the_engine_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toy_data(SIZES)
     runs = [
-        fit("fedper", Net, data, rounds=2, cohort=3, engine=name, offer=2) for name in ("vectorised", "distributed")
+        fit("fedper", Net, data, rounds=2, cohort=3, engine=name, offer=2) for name in ("vectorized", "distributed")
     ]
     assert distance(*(tuple(run.state) for run in runs)) == 0.0
     alone, together = (run.scores["new"].after["accuracy"] for run in runs)
@@ -236,12 +243,12 @@ def test_alone_it_is_the_engine_of_one_process(monkeypatch: pytest.MonkeyPatch) 
 
 def test_devices_that_ranks_cannot_share_are_refused() -> None:
     setting = setting_of(QUICK[0])
-    inner = engines.make(setting)
+    inner = factory.make_engine(setting)
     for device, sentence in (("mps", "need device=cpu or device=cuda, got 'mps'"), ("cuda:5", "got 'cuda:5'")):
         object.__setattr__(setting, "device", torch.device(device))
         with pytest.raises(InputError, match=sentence):
-            Distributed(setting, inner, Ranks(0, 2))
+            DistributedEngine(setting, inner, Ranks(0, 2))
     object.__setattr__(setting, "device", torch.device("cuda"))
     if torch.cuda.device_count() == 0:
         with pytest.raises(InputError, match=r"^Engine: rank 1 has no GPU of its own, as PyTorch sees 0 here; "):
-            Distributed(setting, inner, Ranks(1, 2))
+            DistributedEngine(setting, inner, Ranks(1, 2))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedtailor import trees
-from fedtailor.engines import Memory
+from fedtailor.core import trees
+from fedtailor.engines.factory import ClientStateStore
 from fedtailor.errors import InputError
 
 CLIENTS = 12
@@ -52,44 +52,47 @@ def bits(tree: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-def scatter(memory: Memory, who: list[int], stacked: Any) -> None:
+def scatter(memory: ClientStateStore, who: list[int], stacked: Any) -> None:
     memory.scatter(np.array(who, np.int64), stacked)
 
 
-def gathered(memory: Memory, who: list[int]) -> list[list[tuple[Any, ...]]]:
+def gathered(memory: ClientStateStore, who: list[int]) -> list[list[tuple[Any, ...]]]:
     stacked = memory.gather(np.array(who, np.int64), fresh())
     assert torch.utils._pytree.tree_structure(stacked) == torch.utils._pytree.tree_structure(fresh())
-    return [bits(trees.row(stacked, at)) for at in range(len(who))]
+    return [bits(trees.take_row(stacked, at)) for at in range(len(who))]
 
 
 @pytest.fixture(params=["RAM", "file"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Memory:
-    return Memory(CLIENTS, None if request.param == "RAM" else tmp_path / "new" / "folder")
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStateStore:
+    return ClientStateStore(CLIENTS, None if request.param == "RAM" else tmp_path / "new" / "folder")
 
 
-def test_whoever_is_unknown_is_given_what_is_fresh(memory: Memory) -> None:
+def test_whoever_is_unknown_is_given_what_is_fresh(memory: ClientStateStore) -> None:
     assert gathered(memory, [3, 0, 11]) == [bits(fresh())] * 3
     scatter(memory, [5], memories([5]))
     assert gathered(memory, [3, 0, 11]) == [bits(fresh())] * 3
-    assert gathered(memory, [4, 5, 6])[1] == bits(trees.row(memories([5]), 0))
-    assert memory.known.tolist() == [client == 5 for client in range(CLIENTS)]
+    assert gathered(memory, [4, 5, 6])[1] == bits(trees.take_row(memories([5]), 0))
+    assert memory.initialized.tolist() == [client == 5 for client in range(CLIENTS)]
 
 
-def test_what_is_scattered_is_gathered_in_any_order(memory: Memory) -> None:
+def test_what_is_scattered_is_gathered_in_any_order(memory: ClientStateStore) -> None:
     who, stacked = [7, 2, 9], memories([7, 2, 9])
     scatter(memory, who, stacked)
     assert gathered(memory, [9, 4, 7, 2]) == [
-        bits(trees.row(stacked, 2)), bits(fresh()), bits(trees.row(stacked, 0)), bits(trees.row(stacked, 1)),
-    ]  # fmt: skip
+        bits(trees.take_row(stacked, 2)),
+        bits(fresh()),
+        bits(trees.take_row(stacked, 0)),
+        bits(trees.take_row(stacked, 1)),
+    ]
 
 
-def test_fresh_memories_are_those_of_the_moment(memory: Memory) -> None:
+def test_fresh_memories_are_those_of_the_moment(memory: ClientStateStore) -> None:
     scatter(memory, [0], memories([0]))
     later = trees.apply(torch.ones_like, fresh())
-    assert bits(trees.row(memory.gather(np.array([3]), later), 0)) == bits(later)
+    assert bits(trees.take_row(memory.gather(np.array([3]), later), 0)) == bits(later)
 
 
-def test_neither_what_is_given_nor_what_is_gathered_is_tied_to_the_rows(memory: Memory) -> None:
+def test_neither_what_is_given_nor_what_is_gathered_is_tied_to_the_rows(memory: ClientStateStore) -> None:
     given = memories([1, 2])
     kept = bits(given)
     scatter(memory, [1, 2], given)
@@ -107,32 +110,32 @@ moves = st.lists(
 @settings(max_examples=15, deadline=None)
 @given(moves=moves)
 def test_files_and_ram_hold_what_a_dict_would(moves: list[tuple[list[int], int]], tmp_path_factory: Any) -> None:
-    both = Memory(CLIENTS), Memory(CLIENTS, tmp_path_factory.mktemp("memory"))
+    both = ClientStateStore(CLIENTS), ClientStateStore(CLIENTS, tmp_path_factory.mktemp("client_state"))
     expected = {client: bits(fresh()) for client in range(CLIENTS)}
     for who, seed in moves:
         stacked = memories(who, seed)
         for memory in both:
             scatter(memory, who, stacked)
-        expected |= {client: bits(trees.row(stacked, at)) for at, client in enumerate(who)}
+        expected |= {client: bits(trees.take_row(stacked, at)) for at, client in enumerate(who)}
         for memory in both:
             assert gathered(memory, list(range(CLIENTS))) == list(expected.values())
 
 
 @pytest.mark.parametrize("tree", [(), {}, ((), {})])
-def test_clients_who_remember_nothing_are_known_all_the_same(tree: Any, memory: Memory) -> None:
+def test_clients_who_remember_nothing_are_known_all_the_same(tree: Any, memory: ClientStateStore) -> None:
     who = np.array([2, 4])
     assert memory.gather(who, tree) == tree
     memory.scatter(who, tree)
     assert memory.gather(np.array([4, 5]), tree) == tree
-    assert memory.known.nonzero().flatten().tolist() == [2, 4]
+    assert memory.initialized.nonzero().flatten().tolist() == [2, 4]
 
 
-def test_a_bare_tensor_is_a_memory_too(memory: Memory) -> None:
+def test_a_bare_tensor_is_a_memory_too(memory: ClientStateStore) -> None:
     memory.scatter(np.array([3]), torch.tensor([[1.0, 2.0]]))
     assert memory.gather(np.array([3, 4]), torch.zeros(2)).tolist() == [[1.0, 2.0], [0.0, 0.0]]
 
 
-def test_a_cohort_of_nobody(memory: Memory) -> None:
+def test_a_cohort_of_nobody(memory: ClientStateStore) -> None:
     for _ in range(2):
         assert all(len(leaf) == 0 for leaf in trees.leaves(memory.gather(np.array([], np.int64), fresh())))
         scatter(memory, [1], memories([1]))
@@ -150,9 +153,9 @@ AWKWARD = [
 @pytest.mark.parametrize("names", AWKWARD, ids=range(len(AWKWARD)))
 def test_any_names_will_do_and_stay_inside_the_folder(names: Any, tmp_path: Path) -> None:
     tree = torch.utils._pytree.tree_map(lambda value: torch.tensor([value]), names)
-    memory, folder = Memory(3, tmp_path / "memory"), tmp_path / "memory"
+    memory, folder = ClientStateStore(3, tmp_path / "client_state"), tmp_path / "client_state"
     memory.scatter(np.array([1]), trees.apply(lambda leaf: leaf[None], tree))
-    got = memory.gather(np.array([1]), trees.zeros(tree))
+    got = memory.gather(np.array([1]), trees.zeros_like(tree))
     assert [float(leaf) for leaf in trees.leaves(got)] == [float(leaf) for leaf in trees.leaves(tree)]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len({path.name.lower() for path in files}) == len(trees.leaves(tree))
@@ -160,15 +163,15 @@ def test_any_names_will_do_and_stay_inside_the_folder(names: Any, tmp_path: Path
 
 
 def test_another_runs_folder_is_refused_at_once_and_left_alone(tmp_path: Path) -> None:
-    first, late = Memory(CLIENTS, tmp_path), Memory(CLIENTS, str(tmp_path))
+    first, late = ClientStateStore(CLIENTS, tmp_path), ClientStateStore(CLIENTS, str(tmp_path))
     scatter(first, [1], memories([1]))
     kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(InputError, match=r"^Memory: folder '.*' holds another run's memory; choose an empty one\.$"):
-        Memory(3, tmp_path)
+        ClientStateStore(3, tmp_path)
     with pytest.raises(InputError, match="holds another run's memory"):
         late.scatter(np.array([0]), {"other": torch.ones(1, 2)})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
-    assert gathered(first, [1]) == [bits(trees.row(memories([1]), 0))]
+    assert gathered(first, [1]) == [bits(trees.take_row(memories([1]), 0))]
 
 
 def resident() -> int:
@@ -180,7 +183,7 @@ def resident() -> int:
 def test_a_million_clients_take_the_room_of_those_who_took_part(tmp_path: Path) -> None:
     clients, head = 1_000_000, {"weight": torch.zeros(100, 4), "bias": torch.zeros(4)}
     who = np.random.default_rng(0).permutation(clients)[:100]
-    before, memory = resident(), Memory(clients, tmp_path)
+    before, memory = resident(), ClientStateStore(clients, tmp_path)
     own = {"weight": torch.from_numpy(who).float().reshape(-1, 1, 1).expand(-1, 100, 4), "bias": torch.ones(100, 4)}
     memory.scatter(who, own)
     got = memory.gather(np.append(who, (who[0] + 1) % clients), head)

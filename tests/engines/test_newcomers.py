@@ -11,47 +11,54 @@ from torch import Tensor, nn
 
 import fedtailor as ft
 from agreement import distance
-from fedtailor import engines, methods, trees
-from fedtailor.engines import Setting
-from fedtailor.run import build
-from fedtailor.run.personal import tailored
-from fedtailor.run.record import Folder
-from fedtailor.run.session import start
-from fedtailor.run.spec import read_spec
-from fedtailor.run.tailor import export, personalise
-from fedtailor.types import Params, State
+from fedtailor import methods
+from fedtailor.core import trees
+from fedtailor.core.types import Params, ServerState
+from fedtailor.engines import factory
+from fedtailor.engines.factory import EngineContext
+from fedtailor.personalization.personal_model import personalize_model
+from fedtailor.personalization.service import export_client, personalize
+from fedtailor.prng.streams import Stream
+from fedtailor.training import build
+from fedtailor.training.overrides import read_run_config
+from fedtailor.training.run_dir import RunDir
+from fedtailor.training.runner import start_run
 from oracles import descended, module_of
 from scenarios import toy_data, toy_setting, toy_task, train
 
 DATA = toy_data(sizes=(9, 6, 17, 4, 6, 12, 8, 11, 7), test=4, seed=3)
 """Six clients that train, one that validates and two new ones."""
-TUNING: dict[str, Any] = {"lr": 0.3, "epochs": 4, "tune_lr": 0.2, "tune_epochs": 2}
+TUNING: dict[str, Any] = {"lr": 0.3, "epochs": 4, "finetune_lr": 0.2, "finetune_epochs": 2}
 
 
-def on_toy(offer: int, **hyper: Any) -> Setting:
+def on_toy(offer: int, **hyper: Any) -> EngineContext:
     return toy_setting("fedper", data=DATA, offer=offer, **TUNING | hyper)
 
 
-def loss_on(setting: Setting, params: Params, client: int, split: str) -> Tensor:
-    rows = setting.data.clients.splits[split].of(client)
+def loss_on(setting: EngineContext, params: Params, client: int, split: str) -> Tensor:
+    rows = setting.data.clients.splits[split].get_rows(client)
     x, y = (torch.as_tensor(column[rows]) for column in setting.data.clients[:2])
     return nn.functional.cross_entropy(module_of(params)(x), y).detach()
 
 
-def adapted(setting: Setting, state: State, client: int, giver: int) -> tuple[Params, Params]:
+def adapted(setting: EngineContext, state: ServerState, client: int, giver: int) -> tuple[Params, Params]:
     """The model with somebody's head, before and after the client's fine-tuning with torch.optim."""
-    head = trees.row(setting.memory.gather(np.array([giver]), setting.method.new_memory(state)), 0)[0]
+    head = trees.take_row(setting.client_states.gather(np.array([giver]), setting.method.init_client_state(state)), 0)[
+        0
+    ]
     before = {**setting.method.broadcast(state), **head}
-    return before, descended(setting, "personalise", client, setting.method.personalise.phases[0].plan, 0.2, before)
+    return before, descended(
+        setting, Stream.PERSONALIZE, client, setting.method.personalize.phases[0].plan, 0.2, before
+    )
 
 
-@pytest.mark.parametrize("engine", engines.NAMES)
+@pytest.mark.parametrize("engine", factory.NAMES)
 def test_a_newcomer_takes_the_head_with_which_it_adapts_best(engine: str) -> None:
     setting = on_toy(offer=9)
-    state, run = train(setting, 3, 4, name=engine, **({"chunk": 3} if engine == "vectorised" else {}))
-    known = np.flatnonzero(setting.memory.known.numpy())
-    strangers = np.flatnonzero(~setting.memory.known.numpy())
-    assert setting.offered().tolist() == known.tolist()
+    state, run = train(setting, 3, 4, name=engine, **({"chunk": 3} if engine == "vectorized" else {}))
+    known = np.flatnonzero(setting.client_states.initialized.numpy())
+    strangers = np.flatnonzero(~setting.client_states.initialized.numpy())
+    assert setting.select_offered_clients().tolist() == known.tolist()
     scores, taken = run.score(state, strangers), []
     for place, client in enumerate(map(int, strangers)):
         tried = [adapted(setting, state, client, giver) for giver in known.tolist()]
@@ -65,18 +72,18 @@ def test_a_newcomer_takes_the_head_with_which_it_adapts_best(engine: str) -> Non
 
 def test_whoever_remembers_something_keeps_it() -> None:
     state, engine = train(setting := on_toy(offer=9), 3, 4)
-    known = np.flatnonzero(setting.memory.known.numpy())
+    known = np.flatnonzero(setting.client_states.initialized.numpy())
     for place, client in enumerate(map(int, known)):
         own = adapted(setting, state, client, client)
         for figures, params in zip(engine.score(state, known), own, strict=True):
             total, weight = figures["loss"][place]
             assert abs(float(total / weight - loss_on(setting, params, client, "test"))) < 1e-10
-    before = setting.memory.known.clone()
+    before = setting.client_states.initialized.clone()
     engine.score(state, np.arange(9))
-    assert torch.equal(setting.memory.known, before)  # trying somebody's head is not keeping it
+    assert torch.equal(setting.client_states.initialized, before)  # trying somebody's head is not keeping it
 
 
-@pytest.mark.parametrize("engine", engines.NAMES)
+@pytest.mark.parametrize("engine", factory.NAMES)
 def test_without_offers_a_newcomer_begins_with_the_first_head(engine: str) -> None:
     setting = on_toy(offer=0)
     state, run = train(setting, 2, 3, name=engine)
@@ -89,11 +96,11 @@ def test_without_offers_a_newcomer_begins_with_the_first_head(engine: str) -> No
 @pytest.mark.parametrize("offer", [1, 2, 4])
 def test_no_more_are_tried_than_are_offered_and_always_the_same(offer: int) -> None:
     people = []
-    for engine in engines.NAMES:
+    for engine in factory.NAMES:
         setting = on_toy(offer, epochs=1)
         train(setting, 3, 4, name=engine)
-        people.append(setting.offered().tolist())
-    known = np.flatnonzero(setting.memory.known.numpy())
+        people.append(setting.select_offered_clients().tolist())
+    known = np.flatnonzero(setting.client_states.initialized.numpy())
     assert people[0] == people[1]
     assert len(people[0]) == len(set(people[0])) == min(offer, len(known))
     assert set(people[0]) <= set(known.tolist())
@@ -101,81 +108,83 @@ def test_no_more_are_tried_than_are_offered_and_always_the_same(offer: int) -> N
 
 def test_strangers_who_trained_offer_nothing() -> None:
     setting = on_toy(offer=9, epochs=1)
-    state, engine = setting.first_state(), engines.make(setting)
-    assert setting.offered().tolist() == []
+    state, engine = setting.init_server_state(), factory.make_engine(setting)
+    assert setting.select_offered_clients().tolist() == []
     engine.score(state, np.array([8]))  # nobody has anything to offer yet
     engine.train(state, np.array([2, 8]), 0)
-    assert setting.offered().tolist() == [2]
+    assert setting.select_offered_clients().tolist() == [2]
 
 
-@pytest.mark.parametrize("engine", engines.NAMES)
+@pytest.mark.parametrize("engine", factory.NAMES)
 def test_offered_memories_are_counted_as_sent(engine: str) -> None:
     cohort, costs = np.array([0, 3, 5]), []
     for offer in (0, 2):
         setting = on_toy(offer, epochs=1)
-        costs.append(engines.make(setting, engine).train(setting.first_state(), cohort, 0))
-    head = trees.nbytes({name: setting.task.params[name] for name in setting.task.last})
+        costs.append(factory.make_engine(setting, engine).train(setting.init_server_state(), cohort, 0))
+    head = trees.nbytes({name: setting.task.params[name] for name in setting.task.head_param_names})
     assert costs[1].bytes_up == costs[0].bytes_up + 3 * head
     assert costs[1].bytes_down == costs[0].bytes_down
 
 
-@pytest.mark.parametrize("engine", engines.NAMES)
+@pytest.mark.parametrize("engine", factory.NAMES)
 def test_with_nothing_personal_there_is_nothing_to_offer(engine: str) -> None:
     setting = on_toy(offer=3, personal="none", epochs=1)
     state, run = train(setting, 2, 3, name=engine)
     plain = toy_setting("fedavg", data=DATA, **TUNING)
-    expected = engines.make(plain).score(state, np.array([8]))
+    expected = factory.make_engine(plain).score(state, np.array([8]))
     assert distance(tuple(run.score(state, np.array([8]))), tuple(expected)) < 1e-12
 
 
-def constant(memory: Any, state: State) -> Any:
+def constant(memory: Any, state: ServerState) -> Any:
     return memory
 
 
-def test_personalise_takes_the_best_head_too() -> None:
+def test_personalize_takes_the_best_head_too() -> None:
     fitted = ft.fit("fedper", toy_task(), DATA, rounds=3, cohort=4, offer=9, batch=8, **TUNING)
-    setting, state = fitted.setting, fitted.state
-    fresh = setting.method.new_memory(state)
+    setting, state = fitted.context, fitted.state
+    fresh = setting.method.init_client_state(state)
     chosen = []
     for client in (7, 8):
-        rows = DATA.clients.splits["train"].of(client)
+        rows = DATA.clients.splits["train"].get_rows(client)
         x, y = DATA.clients.x[rows], DATA.clients.y[rows]
         tried = []
-        for giver in setting.offered():
-            head = trees.row(setting.memory.gather(np.array([giver]), fresh), 0)
-            method = setting.method._replace(new_memory=partial(constant, head), tries=0)
-            tried.append(tailored(method, setting.task, state, DATA.units, setting.seed, x, y).params)
+        for giver in setting.select_offered_clients():
+            head = trees.take_row(setting.client_states.gather(np.array([giver]), fresh), 0)
+            method = setting.method._replace(init_client_state=partial(constant, head), num_offered_states=0)
+            tried.append(personalize_model(method, setting.task, state, DATA.example_spec, setting.seed, x, y).params)
         losses = [nn.functional.cross_entropy(module_of(p)(torch.as_tensor(x)), torch.as_tensor(y)) for p in tried]
         chosen.append(int(torch.stack(losses).argmin()))
-        assert distance(fitted.personalise(x, y).params, tried[chosen[-1]]) < 1e-12
+        assert distance(fitted.personalize(x, y).params, tried[chosen[-1]]) < 1e-12
     assert any(chosen)
 
 
 def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
-    words = "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 tune_epochs=1"
+    words = (
+        "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 finetune_epochs=1"
+    )
     out = tmp_path / "run"
-    scores = start(read_spec(words.split()), out).record["scores"]["new"]
-    spec = Folder(out).spec()
-    data = build.dataset(spec)
+    scores = start_run(read_run_config(words.split()), out).record["scores"]["new"]
+    spec = RunDir(out).read_config()
+    data = build.load_dataset(spec)
     for place, client in enumerate(scores["ids"]):
-        made = export(out, client, tmp_path / client)
-        splits, number = data.clients.splits, data.ids.tolist().index(client)
-        x, y = (column[splits["test"].of(number)] for column in data.clients[:2])
-        loss = nn.functional.cross_entropy(made.outputs(x), torch.as_tensor(y).long()).item()
+        made = export_client(out, client, tmp_path / client)
+        splits, number = data.clients.splits, data.client_names.tolist().index(client)
+        x, y = (column[splits["test"].get_rows(number)] for column in data.clients[:2])
+        loss = nn.functional.cross_entropy(made.compute_outputs(x), torch.as_tensor(y).long()).item()
         assert loss == pytest.approx(scores["after"]["loss"][place], rel=1e-4)
-    x, y = (column[splits["train"].of(number)] for column in data.clients[:2])
+    x, y = (column[splits["train"].get_rows(number)] for column in data.clients[:2])
     np.savez(tmp_path / "mine.npz", x=x, y=y)
-    found = personalise(out, tmp_path / "mine.npz", tmp_path / "mine").params
-    net = build.maker(spec, data.units)
-    fitted = ft.fit("fedper", net, data, rounds=2, cohort=spec.cohort, seed=spec.seed, **spec.hyper)
-    assert distance(fitted.personalise(x, y).params, found) == 0.0
-    setting = fitted.setting
-    alone = tailored(setting.method, setting.task, fitted.state, data.units, spec.seed, x, y)
+    found = personalize(out, tmp_path / "mine.npz", tmp_path / "mine").params
+    net = build.get_model_factory(spec, data.example_spec)
+    fitted = ft.fit("fedper", net, data, rounds=2, cohort=spec.cohort, seed=spec.seed, **spec.hparams)
+    assert distance(fitted.personalize(x, y).params, found) == 0.0
+    setting = fitted.context
+    alone = personalize_model(setting.method, setting.task, fitted.state, data.example_spec, spec.seed, x, y)
     assert distance(alone.params, found) > 1e-4  # with the first head
 
 
 def test_what_is_more_than_layers_cannot_be_offered() -> None:
     for name in ("per+scaffold", "per+ditto"):
-        assert methods.build(name, toy_task()).tries == 0
+        assert methods.build(name, toy_task()).num_offered_states == 0
         with pytest.raises(ft.InputError, match="cannot be offered to newcomers; set offer=0"):
             methods.build(name, toy_task(), offer=2)

@@ -12,15 +12,15 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as nnf
 
-from fedtailor.engines.rewriting import InPlainOperations
-from fedtailor.engines.tracing import _to_compile
+from fedtailor.compiler.group_norm import DecomposeGroupNorm
+from fedtailor.compiler.inductor import _trace_for_inductor
 
 Params = dict[str, Tensor]
 Function = Callable[..., Any]
 
 
 def rewritten(function: Function, *given: Any) -> GraphModule:
-    with InPlainOperations():
+    with DecomposeGroupNorm():
         found: GraphModule = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     return found
 
@@ -34,7 +34,7 @@ def drawn(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("layer", [nn.GroupNorm(2, 6), nn.GroupNorm(3, 6, eps=0.5, affine=False), nn.GroupNorm(6, 6)])
-def test_groups_are_normalised_as_torch_does_it(layer: nn.GroupNorm) -> None:
+def test_groups_are_normalized_as_torch_does_it(layer: nn.GroupNorm) -> None:
     layer = layer.double()
     params = {name: drawn(*value.shape) for name, value in layer.named_parameters()}
     x = 100 + drawn(3, 6, 4, 5)  # far from zero: the square of the mean is large beside the variance
@@ -49,15 +49,15 @@ def test_groups_are_normalised_as_torch_does_it(layer: nn.GroupNorm) -> None:
 
 
 @pytest.mark.parametrize("x", [torch.ones(3, 4), torch.ones(3, 4, 5), torch.ones(3, 4, 2, 2, dtype=torch.bfloat16)])
-def test_other_normalisations_are_left_alone(x: Tensor) -> None:
+def test_other_normalizations_are_left_alone(x: Tensor) -> None:
     assert "aten.native_group_norm" in operations(rewritten(partial(nnf.group_norm, num_groups=2), x))
 
 
-def test_what_is_compiled_is_normalised_so() -> None:
+def test_what_is_compiled_is_normalized_so() -> None:
     def function(x: Tensor) -> None:
         x.copy_(nnf.group_norm(x, 2))
 
-    assert "group_norm" not in operations(_to_compile(function, (drawn(2, 4, 3, 3),)))
+    assert "group_norm" not in operations(_trace_for_inductor(function, (drawn(2, 4, 3, 3),)))
 
 
 def gradient(loss: Function) -> Function:

@@ -18,21 +18,27 @@ import interpreting  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from fedtailor import convolution, engines, kernels, keyed, trees  # noqa: E402
-from fedtailor.engines import tracing  # noqa: E402
-from fedtailor.models.recurrence import recurrence  # noqa: E402
+from fedtailor import prng  # noqa: E402
+from fedtailor.compiler import inductor  # noqa: E402
+from fedtailor.core import trees  # noqa: E402
+from fedtailor.engines import factory  # noqa: E402
+from fedtailor.ops import conv2d, conv2d_triton  # noqa: E402
+from fedtailor.ops.lstm import lstm_layer  # noqa: E402
+from fedtailor.prng import threefry, threefry_triton  # noqa: E402
 
 __all__ = [
     "INTERPRETED",
-    "convolution",
-    "engines",
+    "conv2d",
+    "conv2d_triton",
+    "factory",
     "interpreting",
-    "kernels",
-    "keyed",
     "list_for_compiler",
+    "lstm_layer",
     "pretend_gpu",
+    "prng",
     "put_everywhere",
-    "recurrence",
+    "threefry",
+    "threefry_triton",
 ]
 
 if INTERPRETED:
@@ -50,12 +56,12 @@ def put_everywhere(patch: pytest.MonkeyPatch, name: str, value: Any) -> None:
 def pretend_gpu(patch: pytest.MonkeyPatch) -> None:
     """Has all tensors say that they lie on a GPU, and the library that it has kernels for it."""
     patch.setattr(torch.Tensor, "is_cuda", property(lambda _: True))
-    put_everywhere(patch, "works_on", lambda _: True)
+    put_everywhere(patch, "has_kernels_for", lambda _: True)
 
 
 def list_for_compiler(function: Callable[..., None], given: tuple[Any, ...]) -> tuple[Callable[[], object], list[str]]:
     """What the compiler is given for a GPU in place of a function, to be called as it is, and its operations."""
-    graph = tracing._to_compile(function, given)
+    graph = inductor._trace_for_inductor(function, given)
     return partial(graph, *trees.leaves(given)), [str(node.target) for node in graph.graph.nodes]
 
 

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from code_under_test import INTERPRETED, engines, pretend_gpu, put_everywhere
+from code_under_test import INTERPRETED, factory, pretend_gpu, put_everywhere
 from tape import Tape, put_in_place_of_graphs, recorded
 
 from agreement import distance
-from fedtailor.engines.measuring import MOST
-from fedtailor.engines.vectorised import Vectorised
+from fedtailor.engines.chunking import MAX_CHUNK
+from fedtailor.engines.vectorized import VectorizedEngine
 from scenarios import toy_data, toy_setting
 
 pytest_plugins = ["gpu_fixtures"]
@@ -19,10 +19,10 @@ if not INTERPRETED:
 
 SIZES = (24, 17, 9, 8, 3, 2, 1, 1)
 METHODS: list[tuple[str, int, dict[str, Any]]] = [
-    ("fedavg", 3, {"epochs": 2, "optimiser": "adam"}),
+    ("fedavg", 3, {"epochs": 2, "optimizer": "adam"}),
     ("fsl", 3, {"learn_epochs": 2}),
     ("per-fedavg", 3, {"variant": "exact"}),
-    ("fedavg", MOST, {"epochs": 2}),
+    ("fedavg", MAX_CHUNK, {"epochs": 2}),
 ]
 
 
@@ -33,9 +33,9 @@ def tapes(monkeypatch: pytest.MonkeyPatch) -> list[Tape]:
 
 def three_rounds(engine: Any, setting: Any) -> tuple[Any, ...]:
     """The state after three rounds with ever fewer clients, and everybody's scores."""
-    state, people = setting.first_state(), setting.data.groups["train"]
+    state, people = setting.init_server_state(), setting.data.groups["train"]
     for number in range(3):
-        state = engine.serve(state, engine.train(state, people[number:], number).gathered, number)
+        state = engine.update_server(state, engine.train(state, people[number:], number).cohort_update, number)
         state = state._replace(round=state.round + 1)
     return tuple(state), tuple(engine.score(state, np.arange(setting.data.clients.count)))
 
@@ -49,11 +49,11 @@ def test_replayed_steps_do_what_the_reference_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
-    expected = three_rounds(engines.make(plain, "one_by_one"), plain)
+    expected = three_rounds(factory.make_engine(plain, "sequential"), plain)
     pretend_gpu(monkeypatch)
-    put_everywhere(monkeypatch, "_FIRST", {})
+    put_everywhere(monkeypatch, "_KEEPALIVE_GRAPHS", {})
     setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
-    found = three_rounds(Vectorised(setting, chunk, static=True), setting)
+    found = three_rounds(VectorizedEngine(setting, chunk, use_programs=True), setting)
     assert distance(found, expected) < 1e-10
     first, *others = tapes
     assert others

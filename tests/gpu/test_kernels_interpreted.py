@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from code_under_test import INTERPRETED, interpreting, kernels, put_everywhere
+from code_under_test import INTERPRETED, conv2d_triton, interpreting, put_everywhere, threefry_triton
 from torch import Tensor
 from torch.nn import functional as nnf
 
@@ -105,16 +105,16 @@ def share_rounded_right(found: Tensor, exact: Tensor) -> float:
 
 @pytest.fixture(params=[FEW, MANY])
 def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    put_everywhere(monkeypatch, "PROGRAMS", request.param)
+    put_everywhere(monkeypatch, "NUM_PROGRAMS", request.param)
     return int(request.param)
 
 
 def convolved_all_ways(x: Tensor, w: Tensor, g: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
     images, side = (shape.height, shape.width), (shape.side, shape.side)
     return (
-        kernels.convolve(x, w, shape.size, shape.window),
-        kernels.convolve_back(g, w, images, shape.window),
-        kernels.correlate(x, g, side, shape.window),
+        conv2d_triton.triton_conv2d(x, w, shape.size, shape.window),
+        conv2d_triton.triton_conv2d_grad_input(g, w, images, shape.window),
+        conv2d_triton.triton_conv2d_grad_weight(x, g, side, shape.window),
     )
 
 
@@ -142,7 +142,7 @@ def test_tf32_rounds_factors_and_nothing_else(shape: Shape, programs: int) -> No
 def test_gradients_by_weights_are_nearer_than_tf32(shape: Shape) -> None:
     """Where there are many weights, factors are split into two bf16 each."""
     x, w, g = factors(shape)
-    found = kernels.correlate(x, g, (shape.side, shape.side), shape.window)
+    found = conv2d_triton.triton_conv2d_grad_weight(x, g, (shape.side, shape.side), shape.window)
     exact = expected(x, w, g, shape)[2]
     rounded = expected(in_tf32(x), w, in_tf32(g), shape)[2]
     many = shape.side**2 * shape.inputs > 64
@@ -161,17 +161,19 @@ def test_bf16_rounds_the_result_once(shape: Shape, programs: int) -> None:
 
 
 def test_the_way_back_may_go_client_by_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    put_everywhere(monkeypatch, "_MOST", 1)
+    put_everywhere(monkeypatch, "_MAX_TEMP_NUMEL", 1)
     shape = Shape(3, 2, 8, 7, 3, 24, 3, 2, 1)
     x, w, g = factors(shape)
-    back = kernels.convolve_back(g, w, (shape.height, shape.width), shape.window)
+    back = conv2d_triton.triton_conv2d_grad_input(g, w, (shape.height, shape.width), shape.window)
     assert gap(back, expected(x, w, g, shape)[1]) < FLOAT32
 
 
 def test_gradients_are_summed_in_shares_of_many_places() -> None:
     shape = Shape(2, 9, 12, 11, 5, 7, 3, 1, 1)
     x, w, g = factors(shape)
-    assert gap(kernels.correlate(x, g, (3, 3), shape.window), expected(x, w, g, shape)[2]) < FLOAT32
+    assert (
+        gap(conv2d_triton.triton_conv2d_grad_weight(x, g, (3, 3), shape.window), expected(x, w, g, shape)[2]) < FLOAT32
+    )
 
 
 @pytest.mark.parametrize("inputs", [3, 40])
@@ -219,7 +221,7 @@ PAIRS = [((), ()), ((5,), ()), ((7, 1), (33,)), ((), (1000,)), ((3, 1), (3, 300)
 def test_bits_are_those_of_the_generator(many: tuple[int, ...], more: tuple[int, ...], folding: int) -> None:
     generator = torch.Generator().manual_seed(0)
     keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in (many, more))
-    found = kernels.mix(keys, counters, folding)
+    found = threefry_triton.triton_threefry(keys, counters, folding)
     whole = keys + torch.zeros_like(counters), counters + torch.zeros_like(keys)
     assert found.shape == whole[0].shape
     pairs = zip(*(each.flatten().tolist() for each in whole), strict=True)
@@ -233,37 +235,37 @@ def on_meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
 
 def convolve_far() -> None:
     x, w = on_meta(50_000, 4, 32, 32, 16), on_meta(50_000, 32, 3, 3, 16)
-    kernels.convolve(x, w, (32, 32), (1, 1))
+    conv2d_triton.triton_conv2d(x, w, (32, 32), (1, 1))
 
 
 def convolve_back_far() -> None:
     g, w = on_meta(50_000, 4, 32, 32, 32), on_meta(50_000, 32, 3, 3, 20)
-    kernels.convolve_back(g, w, (32, 32), (1, 1))
+    conv2d_triton.triton_conv2d_grad_input(g, w, (32, 32), (1, 1))
 
 
 def convolve_back_with_few_inputs() -> None:
     g, w = on_meta(1, 4000, 64, 64, 64), on_meta(1, 64, 3, 3, 16)
-    kernels.convolve_back(g, w, (66, 66), (1, 0))
+    conv2d_triton.triton_conv2d_grad_input(g, w, (66, 66), (1, 0))
 
 
 def correlate_many_places() -> None:
     x, g = on_meta(50_000, 4, 32, 32, 16), on_meta(50_000, 4, 32, 32, 32)
-    kernels.correlate(x, g, (3, 3), (1, 1))
+    conv2d_triton.triton_conv2d_grad_weight(x, g, (3, 3), (1, 1))
 
 
 def correlate_many_weights() -> None:
     x, g = on_meta(5000, 4, 8, 8, 256), on_meta(5000, 4, 8, 8, 256)
-    kernels.correlate(x, g, (3, 3), (1, 1))
+    conv2d_triton.triton_conv2d_grad_weight(x, g, (3, 3), (1, 1))
 
 
 def correlate_float32() -> None:
     x, g = (on_meta(50_000, 4, 32, 32, width, dtype=torch.float32) for width in (16, 32))
-    kernels.correlate(x, g, (3, 3), (1, 1))
+    conv2d_triton.triton_conv2d_grad_weight(x, g, (3, 3), (1, 1))
 
 
 def mix_far() -> None:
     keys, counters = on_meta(70_000, 1, dtype=torch.int64), on_meta(70_000, 70_000, dtype=torch.int64)
-    kernels.mix(keys, counters, 0)
+    threefry_triton.triton_threefry(keys, counters, 0)
 
 
 FAR = [

@@ -8,12 +8,13 @@ import pytest
 import torch
 from code_under_test import (
     INTERPRETED,
-    convolution,
+    conv2d,
     interpreting,
-    keyed,
     list_for_compiler,
+    lstm_layer,
     pretend_gpu,
-    recurrence,
+    prng,
+    threefry,
 )
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
@@ -85,7 +86,7 @@ def test_a_step_is_that_of_double_precision(
     pretend_gpu(monkeypatch)
     if precision == "tf32":
         request.getfixturevalue("tf32")
-    model = convolution.with_stacked_convolutions(network().to(dtype))
+    model = conv2d.with_stacked_convolutions(network().to(dtype))
 
     def write(own: Tree, direction: Tree, x: Tensor, y: Tensor, room: Tree) -> None:
         for name, value in vmap(partial(step, model))(own, direction, x, y).items():
@@ -113,25 +114,25 @@ def test_operations_take_what_does_not_lie_in_order(stride: int, pad: int, side:
         results.append([found, *torch.autograd.grad(found.square().sum(), leaves)])
     exact = [torch.stack(each).movedim(2, 4) for each in zip(*results, strict=True)]
 
-    window = convolution.Window(stride, pad)
+    window = conv2d.ConvGeometry(stride, pad)
     size = exact[0].shape[2], exact[0].shape[3]
     images, filters = (each.movedim(2, 4).requires_grad_() for each in (x, w))
-    found = convolution.convolved(images, filters, size, window)
+    found = conv2d.conv2d(images, filters, size, window)
     gradients = torch.autograd.grad(found.square().sum(), (images, filters))
     for own, other in zip((found, *gradients), exact, strict=True):
         torch.testing.assert_close(own, other.float(), rtol=1e-4, atol=1e-4)
 
 
 def test_draws_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = keyed.fold(keyed.key(3, "some"), torch.arange(4))
+    keys = prng.fold(prng.key(3, "some"), torch.arange(4))
 
     def draw(key: Tensor) -> tuple[Tensor, ...]:
-        below = keyed.fold(key, "below")
-        return below, keyed.normal(key, (3, 7)), keyed.keep_mask(below, (11,), 0.3)
+        below = prng.fold(key, "below")
+        return below, prng.normal(key, (3, 7)), prng.dropout_mask(below, (11,), 0.3)
 
     expected = vmap(draw)(keys)
     pretend_gpu(monkeypatch)
-    monkeypatch.setitem(keyed.mixed._backend_fns, "cpu", keyed.mixed._backend_fns["cuda"])
+    monkeypatch.setitem(threefry.threefry_op._backend_fns, "cpu", threefry.threefry_op._backend_fns["cuda"])
     interpreting.LAUNCHES.clear()
     for found, exact in zip(vmap(draw)(keys), expected, strict=True):
         assert torch.equal(found, exact)
@@ -141,8 +142,8 @@ def test_draws_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_are_for_cards_with_matrix_units_for_short_floats(monkeypatch: pytest.MonkeyPatch) -> None:
     for capability, there in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, having=capability: having)
-        assert convolution.works_on(torch.device("cuda")) == there
-    assert not convolution.works_on(torch.device("cpu"))
+        assert conv2d.has_kernels_for(torch.device("cuda")) == there
+    assert not conv2d.has_kernels_for(torch.device("cpu"))
 
 
 def fused_cell(inputs: Tensor, hidden: Tensor, cell: Tensor, *biases: Any) -> tuple[Tensor, ...]:
@@ -188,7 +189,7 @@ def test_fused_cells_make_an_lstm() -> None:
         expected.append((states.detach(), *by))
 
     def squares(own: Tree, x: Tensor) -> tuple[Tensor, Tensor]:
-        states = recurrence(x, own["weight_ih_l0"], own["bias_ih_l0"], own["weight_hh_l0"])
+        states = lstm_layer(x, own["weight_ih_l0"], own["bias_ih_l0"], own["weight_hh_l0"])
         return states.square().sum(), states
 
     stacked = {name: torch.stack([each.state_dict()[name] for each in layers]) for name in layers[0].state_dict()}

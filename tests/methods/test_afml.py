@@ -14,16 +14,19 @@ from torch.nn import functional as nnf
 
 from agreement import distance
 from examples import batch_of, draw
-from fedtailor import digits, engines, fit, keyed, trees
+from fedtailor import digits, fit, prng
+from fedtailor.core import trees
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import Task, classification
+from fedtailor.core.types import Batch, Params, ServerState
 from fedtailor.data import FederatedDataset
-from fedtailor.engines import Setting
-from fedtailor.engines.base import alone, batches_alone
+from fedtailor.engines import factory
+from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.sequential import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import afml
 from fedtailor.models import mlp
-from fedtailor.purity import drawn_from
-from fedtailor.task import Task, classification
-from fedtailor.types import Batch, Params, State
+from fedtailor.prng.streams import Stream
 from scenarios import toy_data, toy_setting, toy_task, train
 
 BODY, HEAD, LATENT = ("body.weight", "body.bias"), ("head.weight", "head.bias"), afml.LATENT
@@ -41,9 +44,9 @@ STRONG: dict[str, Any] = {
 DATA = toy_data()
 
 
-def setting_of(task: Task | None = None, data: FederatedDataset = DATA, **hyper: Any) -> Setting:
+def setting_of(task: Task | None = None, data: FederatedDataset = DATA, **hyper: Any) -> EngineContext:
     task = task or toy_task()
-    return toy_setting(afml.build(task, afml.Hyper(**{"batch": 8} | hyper)), task=task, data=data)
+    return toy_setting(afml.build(task, afml.HParams(**{"batch": 8} | hyper)), task=task, data=data)
 
 
 def some_batch(examples: int = 6, seed: int = 0) -> Batch:
@@ -52,17 +55,17 @@ def some_batch(examples: int = 6, seed: int = 0) -> Batch:
     )
 
 
-def away_from_the_start(setting: Setting) -> State:
+def away_from_the_start(setting: EngineContext) -> ServerState:
     """A state in which nothing is zero: every weight, and every log sigma, is its own."""
-    state = setting.first_state()
-    moved = [leaf + 0.2 * draw(*leaf.shape, seed=place) for place, leaf in enumerate(trees.leaves(state.extra))]
-    return state._replace(extra=trees.rebuild(state.extra, moved), round=torch.tensor(4))
+    state = setting.init_server_state()
+    moved = [leaf + 0.2 * draw(*leaf.shape, seed=place) for place, leaf in enumerate(trees.leaves(state.aux))]
+    return state._replace(aux=trees.unflatten(state.aux, moved), round=torch.tensor(4))
 
 
 def test_the_divergence_is_that_of_torch() -> None:
     mean, log_variance = draw(4, 3), draw(4, 3, seed=1)
     wanted = kl_divergence(Normal(mean, (log_variance / 2).exp()), Normal(torch.zeros(4, 3), torch.ones(4, 3)))
-    assert distance(afml.divergence(mean, log_variance), wanted) < 1e-12
+    assert distance(afml.gaussian_kl(mean, log_variance), wanted) < 1e-12
 
 
 def test_the_divergence_is_the_mean_of_log_ratios() -> None:
@@ -70,7 +73,7 @@ def test_the_divergence_is_the_mean_of_log_ratios() -> None:
     ours, prior = Normal(mean, (log_variance / 2).exp()), Normal(torch.zeros(2), torch.ones(2))
     x = mean + (log_variance / 2).exp() * draw(400_000, 2)
     ratios = ours.log_prob(x) - prior.log_prob(x)  # type: ignore[no-untyped-call]
-    error = (ratios.mean(0) - afml.divergence(mean, log_variance)).abs() / (ratios.std(0) / math.sqrt(len(x)))
+    error = (ratios.mean(0) - afml.gaussian_kl(mean, log_variance)).abs() / (ratios.std(0) / math.sqrt(len(x)))
     assert float(error.max()) < 4
 
 
@@ -79,12 +82,12 @@ def test_complexity_is_the_divergence_of_all_gaussian_weights() -> None:
     log_sigma = {"w": draw(4, 3, seed=3), "b": draw(3, seed=4)}
     prior = Normal(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
     wanted = sum(kl_divergence(Normal(mean[k], s.exp()), prior).sum() for k, s in log_sigma.items())
-    assert distance(afml.complexity(mean, log_sigma), wanted) < 1e-12
+    assert distance(afml.complexity_loss(mean, log_sigma), wanted) < 1e-12
 
 
 def test_the_encoding_loss_is_that_of_the_head_on_a_noisy_latent() -> None:
     task, batch, features, log_variance = toy_task(), some_batch(), draw(6, 6, seed=7), draw(6, 6, seed=8)
-    noise = keyed.normal(keyed.fold(batch.key, "latent"), (6, 6), torch.float64)
+    noise = prng.normal(prng.fold(batch.key, "latent"), (6, 6), torch.float64)
     weight, bias = (task.params[name] for name in HEAD)
     each = []
     for i in range(6):
@@ -92,7 +95,9 @@ def test_the_encoding_loss_is_that_of_the_head_on_a_noisy_latent() -> None:
         scores = [float(sum(weight[c, d] * z[d] for d in range(6)) + bias[c]) for c in range(3)]
         each.append(math.log(sum(map(math.exp, scores))) - scores[int(batch.y[i])])
     head = {name: task.params[name] for name in HEAD}
-    assert float(afml.encoding(task, head, features, log_variance, batch)) == pytest.approx(np.mean(each), abs=1e-12)
+    assert float(afml.encoder_loss(task, head, features, log_variance, batch)) == pytest.approx(
+        np.mean(each), abs=1e-12
+    )
 
 
 def test_the_constraint_is_the_mean_divergence_of_the_real_examples() -> None:
@@ -102,8 +107,8 @@ def test_the_constraint_is_the_mean_divergence_of_the_real_examples() -> None:
     each = [kl_divergence(Normal(f, (v / 2).exp()), prior).sum() for f, v in zip(features, log_variance, strict=True)]
     wanted = sum(each[i] for i in (0, 1, 3, 5)) / 4
     batch = some_batch()._replace(mask=mask)
-    assert distance(afml.constraint(features, log_variance, batch), wanted) < 1e-12
-    places = afml.constraint(features.reshape(3, 2, 4), log_variance.reshape(3, 2, 4), some_batch(3))
+    assert distance(afml.constraint_loss(features, log_variance, batch), wanted) < 1e-12
+    places = afml.constraint_loss(features.reshape(3, 2, 4), log_variance.reshape(3, 2, 4), some_batch(3))
     assert distance(places, sum(each) / 6) < 1e-12
 
 
@@ -131,7 +136,7 @@ def bounds(weights: Params, query: Batch) -> Tensor:
     x, y = real(query)
     features, _ = scores_of(weights, x)
     deviation = torch.exp((features @ weights[LATENT[0]].T + weights[LATENT[1]]) / 2)
-    noise = keyed.normal(keyed.fold(query.key, "latent"), (len(query.x), 6), torch.float64)[query.mask > 0]
+    noise = prng.normal(prng.fold(query.key, "latent"), (len(query.x), 6), torch.float64)[query.mask > 0]
     scores = (features + deviation * noise) @ weights["head.weight"].detach().T + weights["head.bias"].detach()
     prior = Normal(torch.zeros_like(features), torch.ones_like(features))
     return nnf.cross_entropy(scores, y) + kl_divergence(Normal(features, deviation), prior).sum(1).mean()
@@ -141,10 +146,10 @@ def real(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.x[batch.mask > 0], batch.y[batch.mask > 0]
 
 
-def client_batches(setting: Setting, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
-    key = keyed.fold(setting.keys("client", number, [client])[0], 0)
+def client_batches(setting: EngineContext, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
+    key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
     plan = setting.method.client.phases[0].plan
-    return list(batches_alone(plan, setting.clients(), np.array([client]), key))
+    return list(iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
 
 
 def leaves_of(weights: Params) -> Params:
@@ -161,8 +166,8 @@ def test_the_round_descends_the_whole_objective() -> None:
     setting = setting_of(sets="whole", **STRONG)
     state, people = away_from_the_start(setting), setting.data.groups["train"]
     sample = setting.method.broadcast(state).sample
-    start, log_sigma = {**state.params, **state.extra.latent}, leaves_of(state.extra.log_sigma)
-    noise = {name: (sample[name] - start[name]) / value.exp() for name, value in state.extra.log_sigma.items()}
+    start, log_sigma = {**state.params, **state.aux.latent}, leaves_of(state.aux.log_sigma)
+    noise = {name: (sample[name] - start[name]) / value.exp() for name, value in state.aux.log_sigma.items()}
     weights = leaves_of(start)
     theta = {name: weights[name] + value.exp() * noise[name] for name, value in log_sigma.items()} | {
         name: weights[name] for name in HEAD
@@ -177,13 +182,13 @@ def test_the_round_descends_the_whole_objective() -> None:
         total = total + STRONG["beta"] * kl_divergence(Normal(weights[name], value.exp()), prior).sum()
     total.backward()  # type: ignore[no-untyped-call]
 
-    engine = engines.make(setting, "one_by_one")
-    after = engine.serve(state, engine.train(state, people, 0).gathered, 0)
+    engine = factory.make_engine(setting, "sequential")
+    after = engine.update_server(state, engine.train(state, people, 0).cohort_update, 0)
     rates = {name: STRONG["eta_1"] if name in HEAD else STRONG["lr"] for name in weights}
     wanted = {name: start[name] - rates[name] * slope(value) for name, value in weights.items()}
-    assert distance({name: {**after.params, **after.extra.latent}[name] for name in wanted}, wanted) < 1e-12
-    spread = {name: state.extra.log_sigma[name] - STRONG["lr"] * slope(v) for name, v in log_sigma.items()}
-    assert distance(after.extra.log_sigma, spread) < 1e-12
+    assert distance({name: {**after.params, **after.aux.latent}[name] for name in wanted}, wanted) < 1e-12
+    spread = {name: state.aux.log_sigma[name] - STRONG["lr"] * slope(v) for name, v in log_sigma.items()}
+    assert distance(after.aux.log_sigma, spread) < 1e-12
     assert min(float(slope(leaf).abs().max()) for leaf in (*weights.values(), *log_sigma.values())) > 1e-3
     assert list(after.params) == list(setting.task.params)
 
@@ -198,15 +203,22 @@ def test_further_steps_descend_from_the_sample(hyper: dict[str, Any]) -> None:
         {"params": [own[name] for name in own if name not in HEAD], "lr": STRONG["lr"]},
         {"params": [own[name] for name in HEAD], "lr": STRONG["eta_1"]},
     ]
-    optimiser, batches = torch.optim.SGD(groups, **hyper), client_batches(setting, client)
+    optimizer, batches = torch.optim.SGD(groups, **hyper), client_batches(setting, client)
     for support, query in batches:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = query_loss(own, support, query, STRONG["eta"]) + STRONG["alpha"] * bounds(own, query)
         loss.backward()
-        optimiser.step()
-    result = alone(setting.method.client, sent, (), setting.clients(), client, setting.keys("client", 0, [client])[0])
+        optimizer.step()
+    result = run_single_client(
+        setting.method.client,
+        sent,
+        (),
+        setting.make_client_dataset(),
+        client,
+        setting.derive_keys(Stream.CLIENT, 0, [client])[0],
+    )
     assert len(batches) == 4
-    assert distance(result.change, {name: own[name].detach() - value for name, value in sent.sample.items()}) < 1e-12
+    assert distance(result.update, {name: own[name].detach() - value for name, value in sent.sample.items()}) < 1e-12
 
 
 def with_query_alone(data: FederatedDataset) -> FederatedDataset:
@@ -255,25 +267,25 @@ def test_without_an_inner_step_besides_it_is_fedavg_on_the_query_examples(hyper:
 def test_samples_have_the_mean_and_the_deviation_of_the_weights() -> None:
     setting = setting_of()
     state = away_from_the_start(setting)
-    means = {**state.params, **state.extra.latent}
+    means = {**state.params, **state.aux.latent}
 
     def in_round(number: Tensor) -> Params:
         sample: Params = setting.method.broadcast(state._replace(round=number)).sample
         return sample
 
     sent = torch.func.vmap(in_round)(torch.arange(400))
-    for name, log_sigma in state.extra.log_sigma.items():
+    for name, log_sigma in state.aux.log_sigma.items():
         noise = (sent[name] - means[name]) / log_sigma.exp()
         assert stats.kstest(noise.flatten().numpy(), "norm").pvalue > 1e-3
         assert float((noise.mean(0) * math.sqrt(400)).abs().max()) < 4.5
         assert float((noise.std(0) - 1).abs().max()) < 4.5 / math.sqrt(800)
     assert all(distance(sent[name], means[name].expand(400, *means[name].shape)) == 0 for name in HEAD)
-    assert all(distance(sent[name][0], sent[name][1]) > 1e-4 for name in state.extra.log_sigma)
+    assert all(distance(sent[name][0], sent[name][1]) > 1e-4 for name in state.aux.log_sigma)
 
 
 def test_the_first_deviations_are_those_asked_for() -> None:
     setting = setting_of(sigma=0.02, latent_sigma=0.3)
-    kept = setting.first_state().extra
+    kept = setting.init_server_state().aux
     assert kept.log_sigma.keys() == {*BODY, *LATENT}
     assert all(float((value.exp() - 0.02).abs().max()) < 1e-15 for value in kept.log_sigma.values())
     log_variance = nnf.linear(draw(4, 6), kept.latent[LATENT[0]], kept.latent[LATENT[1]])
@@ -283,14 +295,14 @@ def test_the_first_deviations_are_those_asked_for() -> None:
 def test_client_and_server_have_the_same_noise_in_a_round() -> None:
     setting = setting_of(beta=0.0)
     state = away_from_the_start(setting)
-    sample, means = setting.method.broadcast(state).sample, {**state.params, **state.extra.latent}
+    sample, means = setting.method.broadcast(state).sample, {**state.params, **state.aux.latent}
     found = {name: draw(*value.shape, seed=9) for name, value in sample.items()}
     after = afml.server_step(0.0, state, found)
-    spread = {name: v + found[name] * (sample[name] - means[name]) for name, v in state.extra.log_sigma.items()}
-    assert distance(after.extra.log_sigma, spread) < 1e-14
-    assert distance({**after.params, **after.extra.latent}, trees.add(means, found)) == 0
+    spread = {name: v + found[name] * (sample[name] - means[name]) for name, v in state.aux.log_sigma.items()}
+    assert distance(after.aux.log_sigma, spread) < 1e-14
+    assert distance({**after.params, **after.aux.latent}, trees.add(means, found)) == 0
     later = afml.server_step(0.0, state._replace(round=torch.tensor(5)), found)
-    assert distance(later.extra.log_sigma, after.extra.log_sigma) > 1e-3
+    assert distance(later.aux.log_sigma, after.aux.log_sigma) > 1e-3
 
 
 def test_latent_noise_is_new_in_every_step_and_for_every_client() -> None:
@@ -299,21 +311,23 @@ def test_latent_noise_is_new_in_every_step_and_for_every_client() -> None:
     assert len(keys) == len(set(keys)) > 5
 
 
-def test_personalising_adapts_the_head_on_the_mean_weights() -> None:
-    rows: list[tuple[dict[str, Any], float]] = [({"eta": 0.2}, 0.2), ({"eta": 0.2, "tune_lr": 0.07}, 0.07)]
+def test_personalizing_adapts_the_head_on_the_mean_weights() -> None:
+    rows: list[tuple[dict[str, Any], float]] = [({"eta": 0.2}, 0.2), ({"eta": 0.2, "finetune_lr": 0.07}, 0.07)]
     for hyper, rate in rows:
-        setting = setting_of(tune_epochs=3, tune_batch=6, sigma=0.5, **hyper)
-        state, work = away_from_the_start(setting), setting.method.personalise
-        sent, key = setting.method.broadcast(state), setting.keys("personalise", 0, [8])[0]
+        setting = setting_of(finetune_epochs=3, finetune_batch=6, sigma=0.5, **hyper)
+        state, work = away_from_the_start(setting), setting.method.personalize
+        sent, key = setting.method.broadcast(state), setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
         wanted = dict(state.params)
-        batches = list(batches_alone(work.phases[0].plan, setting.clients(), np.array([8]), keyed.fold(key, 0)))
+        batches = list(
+            iter_batches(work.phases[0].plan, setting.make_client_dataset(), np.array([8]), prng.fold(key, 0))
+        )
         for (batch,) in batches:
             wanted |= adapted_head(wanted, *real(batch), rate)
-        tuned = alone(work, sent, (), setting.clients(), 8, key)
-        assert work.phases[0].plan.draws[0] == ("adapt", 6)
+        tuned = run_single_client(work, sent, (), setting.make_client_dataset(), 8, key)
+        assert work.phases[0].plan.specs[0] == ("adapt", 6)
         assert len(batches) == 9
         assert distance(tuned, wanted) < 1e-12
-        assert distance(alone(work._replace(phases=()), sent, (), None, 8, key), state.params) == 0
+        assert distance(run_single_client(work._replace(phases=()), sent, (), None, 8, key), state.params) == 0
         assert list(tuned) == list(setting.task.params)
 
 
@@ -321,14 +335,14 @@ def test_clients_without_query_examples_change_nothing() -> None:
     data = toy_data(sizes=(1, 1, 1, 1, 8))
     for hyper in ({}, {"steps": 2}, {"sets": "whole", "steps": 1}):
         setting = setting_of(data=data, beta=0.0, **hyper)
-        state, first = train(setting, rounds=2, cohort=1)[0], setting.first_state()
-        assert distance((state.params, state.extra), (first.params, first.extra)) == 0
+        state, first = train(setting, rounds=2, cohort=1)[0], setting.init_server_state()
+        assert distance((state.params, state.aux), (first.params, first.aux)) == 0
 
 
 def test_it_learns_digits() -> None:
-    with drawn_from(0):
+    with seeded_init(0):
         task = classification(mlp(64, (32,), 10))
-    method, data = afml.build(task, afml.Hyper(tune_epochs=2)), digits(clients=30)
+    method, data = afml.build(task, afml.HParams(finetune_epochs=2)), digits(clients=30)
     accuracy = []
     for rounds in (0, 12):
         scored = fit(method, task, data, rounds=rounds, cohort=8).scores["new"]
@@ -349,14 +363,14 @@ def test_it_learns_digits() -> None:
         ({"latent_sigma": 0.0}, "afml: latent_sigma must be positive, got 0.0."),
         ({"sets": "all"}, "afml: sets must be batches or whole, got 'all'."),
         (
-            {"optimiser": "adam"},
-            "afml: the server's chain rule needs gradients; optimiser must be sgd, got adam.",
+            {"optimizer": "adam"},
+            "afml: the server's chain rule needs gradients; optimizer must be sgd, got adam.",
         ),
     ],
 )
 def test_values_out_of_range_are_refused(hyper: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        afml.Hyper(**hyper)
+        afml.HParams(**hyper)
     assert str(caught.value) == sentence
 
 
@@ -365,4 +379,4 @@ def test_a_model_with_a_layer_of_the_latents_name_is_refused() -> None:
     model.add_module("log-variance", nn.Linear(5, 4))
     model.add_module("head", nn.Linear(4, 3))
     with pytest.raises(InputError, match=r"must have other names than log-variance.weight, log-variance.bias"):
-        afml.build(classification(model), afml.Hyper())
+        afml.build(classification(model), afml.HParams())

@@ -7,8 +7,10 @@ import pytest
 
 import fedtailor as ft
 from agreement import distance
-from fedtailor import engines, methods, trees
-from fedtailor.data import FederatedDataset, Holders
+from fedtailor import methods
+from fedtailor.core import trees
+from fedtailor.data import ClientExamples, FederatedDataset
+from fedtailor.engines import factory
 from fedtailor.errors import InputError
 from scenarios import split, toy_data, toy_setting, toy_task, train
 
@@ -22,13 +24,13 @@ def given_the_servers_examples(data: FederatedDataset) -> FederatedDataset:
     assert server is not None
     people = data.groups["train"]
     copies = {int(who): len(x) + place * len(server.x) + np.arange(len(server.x)) for place, who in enumerate(people)}
-    theirs = [splits["train"].of(who) for who in range(data.clients.count)]
+    theirs = [splits["train"].get_rows(who) for who in range(data.clients.count)]
     train = split([np.concatenate([rows, copies.get(who, rows[:0])]) for who, rows in enumerate(theirs)])
     more_x, more_y = (np.concatenate([mine, *[own] * len(people)]) for mine, own in ((x, server.x), (y, server.y)))
     return FederatedDataset(
         name="by hand",
-        clients=Holders(more_x, more_y, {"train": train, "test": splits["test"], "adapt": split(theirs)}),
-        ids=data.ids,
+        clients=ClientExamples(more_x, more_y, {"train": train, "test": splits["test"], "adapt": split(theirs)}),
+        client_names=data.client_names,
         groups=data.groups,
         server=None,
         classes=data.classes,
@@ -38,7 +40,7 @@ def given_the_servers_examples(data: FederatedDataset) -> FederatedDataset:
 @pytest.mark.parametrize(
     ("name", "inner", "hyper"),
     [
-        ("ds", "fedavg", {"epochs": 2, "weigh": "examples"}),
+        ("ds", "fedavg", {"epochs": 2, "weight_by": "examples"}),
         ("ds+fedprox", "fedprox", {"lam": 0.3}),
         ("ds+scaffold", "scaffold", {}),
         ("ds+fedmeta", "fedmeta", {}),
@@ -49,7 +51,7 @@ def test_it_is_the_method_on_clients_who_hold_more(name: str, inner: str, hyper:
     by_hand, everybody, results = given_the_servers_examples(DATA), np.arange(8), []
     for setting in (toy_setting(name, data=DATA, **hyper), toy_setting(inner, data=by_hand, **hyper)):
         state, engine = train(setting, 2, 3)
-        memory = engine.memory.gather(everybody, setting.method.new_memory(state))
+        memory = engine.client_states.gather(everybody, setting.method.init_client_state(state))
         results.append((tuple(state), memory, tuple(engine.score(state, everybody))))
     assert distance(*results) < 1e-12
     plain = train(toy_setting(inner, data=DATA, **hyper), 2, 3)[0]
@@ -68,13 +70,13 @@ def test_clients_adapt_on_their_own_examples_alone() -> None:
     splits, server = setting.data.clients.splits, DATA.server
     assert server is not None
     for who in range(8):
-        assert splits["adapt"].of(who).tolist() == before["train"].of(who).tolist()
-        assert splits["test"].of(who).tolist() == before["test"].of(who).tolist()
-        given = splits["train"].of(who)[before["train"].sizes()[who] :]
+        assert splits["adapt"].get_rows(who).tolist() == before["train"].get_rows(who).tolist()
+        assert splits["test"].get_rows(who).tolist() == before["test"].get_rows(who).tolist()
+        given = splits["train"].get_rows(who)[before["train"].sizes()[who] :]
         assert len(given) == (len(server.x) if who in DATA.groups["train"] else 0)
         assert np.array_equal(setting.data.clients.x[given], server.x[: len(given)])
         assert np.array_equal(setting.data.clients.y[given], server.y[: len(given)])
-    assert setting.data.adapts_on() == "train"
+    assert setting.data.get_adapt_split() == "train"
     assert np.array_equal(setting.data.clients.x[: len(DATA.clients.x)], DATA.clients.x)
 
 
@@ -90,13 +92,13 @@ def test_it_can_be_learned_from_at_the_server_too() -> None:
     both, alone = (toy_setting(name, data=DATA) for name in ("ds+fsl", "fsl"))
     runs = [train(setting, 1, 3)[0].params for setting in (both, alone, toy_setting("ds", data=DATA))]
     assert min(distance(runs[0], other) for other in runs[1:]) > 1e-3
-    assert engines.make(both).notes == ()
+    assert factory.make_engine(both).notes == ()
 
 
 @pytest.mark.parametrize(
     ("name", "hyper", "said"),
     [
-        ("ds+centralised", {}, "data sharing: centralised does not train on clients' data alone."),
+        ("ds+centralized", {}, "data sharing: centralized does not train on clients' data alone."),
         ("ds+ds", {}, "data sharing: ds does not train on clients' data alone."),
         ("ds+local", {}, "data sharing: the clients of local do not train in rounds."),
     ],

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 from agreement import distance
-from fedtailor import engines, trees
-from fedtailor.engines.base import alone
+from fedtailor.core import trees
+from fedtailor.engines import factory
+from fedtailor.engines.sequential import run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import feddyn
-from fedtailor.run.loop import round_loop
+from fedtailor.prng.streams import Stream
+from fedtailor.training.loop import run_rounds
 from oracles import descended
 from quadratics import (
     LARGEST,
@@ -33,10 +35,14 @@ on_toy = partial(built_on_toy, feddyn)
 def test_rounds_follow_algorithm_1_of_the_paper(cohort: int, momentum: float, decay: float) -> None:
     problem = quadratic_problem()
     lr, alpha, clients = 0.05, 0.7, len(SIZES)
-    hyper = feddyn.Hyper(lr=lr, alpha=alpha, epochs=2, batch=3, momentum=momentum, weight_decay=decay)
+    hyper = feddyn.HParams(lr=lr, alpha=alpha, epochs=2, batch=3, momentum=momentum, weight_decay=decay)
     setting = setting_of(problem, feddyn.build(problem.task, hyper))
-    engine, theta = engines.make(setting), vector(problem.task.params)
-    loop, h, gradients = round_loop(setting, engine, setting.first_state(), cohort), np.zeros(3), np.zeros((clients, 3))
+    engine, theta = factory.make_engine(setting), vector(problem.task.params)
+    loop, h, gradients = (
+        run_rounds(setting, engine, setting.init_server_state(), cohort),
+        np.zeros(3),
+        np.zeros((clients, 3)),
+    )
     for number in range(4):
         result = next(loop)
         models = []
@@ -51,7 +57,7 @@ def test_rounds_follow_algorithm_1_of_the_paper(cohort: int, momentum: float, de
         h = h - alpha / clients * sum(own - theta for own in models)
         theta = sum(models) / len(models) - h / alpha
     assert np.abs(vector(result.state.params) - theta).max() < 1e-12
-    assert np.abs(vector(result.state.extra) - h).max() < 1e-12
+    assert np.abs(vector(result.state.aux) - h).max() < 1e-12
     assert np.abs(vector(kept(setting, engine)) - gradients).max() < 1e-12
     assert np.abs(h).max() > 1e-2
 
@@ -60,15 +66,15 @@ def test_rounds_follow_algorithm_1_of_the_paper(cohort: int, momentum: float, de
 def test_h_is_the_mean_of_what_all_clients_keep(cohort: int) -> None:
     setting = on_toy(epochs=2)
     state, engine = train(setting, rounds=3, cohort=cohort)
-    assert distance(state.extra, trees.apply(lambda leaf: leaf.mean(0), kept(setting, engine))) < 1e-12
-    assert float(trees.norm(state.extra)) > 1e-3
+    assert distance(state.aux, trees.apply(lambda leaf: leaf.mean(0), kept(setting, engine))) < 1e-12
+    assert float(trees.norm(state.aux)) > 1e-3
 
 
 def test_an_exact_client_keeps_the_gradient_where_it_ends() -> None:
     problem = quadratic_problem()
-    hyper = feddyn.Hyper(lr=0.2, alpha=1.0, epochs=80, batch=LARGEST)
+    hyper = feddyn.HParams(lr=0.2, alpha=1.0, epochs=80, batch=LARGEST)
     setting = setting_of(problem, feddyn.build(problem.task, hyper))
-    state, engine = setting.first_state(), engines.make(setting)
+    state, engine = setting.init_server_state(), factory.make_engine(setting)
     theta = vector(state.params)
     engine.train(state, setting.data.groups["train"], 0)
     for i, found in enumerate(vector(kept(setting, engine))):
@@ -80,15 +86,15 @@ def test_an_exact_client_keeps_the_gradient_where_it_ends() -> None:
 @pytest.mark.parametrize(("cohort", "rounds", "decay"), [(6, 30, 0.3), (4, 45, 0.0)])
 def test_it_reaches_the_global_optimum(cohort: int, rounds: int, decay: float) -> None:
     problem = quadratic_problem()
-    hyper = feddyn.Hyper(lr=0.1, alpha=2.0, epochs=4, batch=LARGEST, weight_decay=decay)
+    hyper = feddyn.HParams(lr=0.1, alpha=2.0, epochs=4, batch=LARGEST, weight_decay=decay)
     setting = setting_of(problem, feddyn.build(problem.task, hyper))
     state, engine = train(setting, rounds, cohort)
-    assert_settled(problem, decay, vector(state.params), vector(state.extra), vector(kept(setting, engine)), 1e-3)
+    assert_settled(problem, decay, vector(state.params), vector(state.aux), vector(kept(setting, engine)), 1e-3)
 
 
 def test_unequal_numbers_of_steps_do_not_bias_it() -> None:
     problem = quadratic_problem(features=2, copies=True)
-    hyper = feddyn.Hyper(lr=0.1, epochs=2, batch=3, alpha=2.0)
+    hyper = feddyn.HParams(lr=0.1, epochs=2, batch=3, alpha=2.0)
     found = settled(problem, feddyn.build(problem.task, hyper), rounds=25)
     assert np.abs(found - problem.optimum()).max() < 1e-3
     limit = problem.fedavg_limit(0.1, [2 * -(-size // 3) for size in SIZES])
@@ -105,44 +111,44 @@ def test_the_first_round_is_fedprox_with_a_larger_server_rate(cohort: int) -> No
 def test_a_client_without_steps_keeps_what_it_has() -> None:
     setting = on_toy()
     state, engine = train(setting, rounds=2, cohort=9)
-    own = trees.row(kept(setting, engine), 3)
-    idle, key = setting.method.client._replace(phases=()), setting.keys("client", 2, [3])[0]
-    result = alone(idle, setting.method.broadcast(state), own, setting.clients(), 3, key)
-    assert distance(result.memory, own) == 0.0
-    assert distance(result.change, trees.zeros(result.change)) == 0.0
+    own = trees.take_row(kept(setting, engine), 3)
+    idle, key = setting.method.client._replace(phases=()), setting.derive_keys(Stream.CLIENT, 2, [3])[0]
+    result = run_single_client(idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key)
+    assert distance(result.state, own) == 0.0
+    assert distance(result.update, trees.zeros_like(result.update)) == 0.0
     assert float(trees.norm(own)) > 1e-3
 
 
-def test_personalising_is_sgd_on_the_plain_loss() -> None:
-    setting = on_toy(tune_epochs=2, tune_lr=0.05)
-    work, key = setting.method.personalise, setting.keys("personalise", 0, [8])[0]
-    own = trees.full(setting.task.params, 3.0)
-    tuned = alone(work, setting.task.params, own, setting.clients(), 8, key)
+def test_personalizing_is_sgd_on_the_plain_loss() -> None:
+    setting = on_toy(finetune_epochs=2, finetune_lr=0.05)
+    work, key = setting.method.personalize, setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
+    own = trees.full_like(setting.task.params, 3.0)
+    tuned = run_single_client(work, setting.task.params, own, setting.make_client_dataset(), 8, key)
     plan = work.phases[0].plan
-    assert (plan.epochs, plan.draws[0].split) == (2, "adapt")
-    assert distance(tuned, descended(setting, "personalise", 8, plan, 0.05)) < 1e-12
+    assert (plan.epochs, plan.specs[0].split) == (2, "adapt")
+    assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, 0.05)) < 1e-12
 
 
 def test_as_much_travels_as_with_fedavg() -> None:
     cohort = np.arange(4)
-    costs = [engines.make(s).train(s.first_state(), cohort, 0) for s in (on_toy(), toy_setting("fedavg"))]
+    costs = [factory.make_engine(s).train(s.init_server_state(), cohort, 0) for s in (on_toy(), toy_setting("fedavg"))]
     assert costs[0][1:] == costs[1][1:]
 
 
 def test_single_precision_stays_single() -> None:
     setting = on_toy(dtype=torch.float32)
     state, engine = train(setting, rounds=2)
-    kinds = {leaf.dtype for leaf in trees.leaves((state.params, state.extra, kept(setting, engine)))}
+    kinds = {leaf.dtype for leaf in trees.leaves((state.params, state.aux, kept(setting, engine)))}
     assert kinds == {torch.float32}
 
 
 @pytest.mark.parametrize(
     ("hyper", "said"),
     [
-        ({"optimiser": "adamw"}, "feddyn: .* use sgd or adam."),
+        ({"optimizer": "adamw"}, "feddyn: .* use sgd or adam."),
         ({"alpha": 0.0}, "feddyn: alpha must be positive, got 0.0."),
     ],
 )
 def test_values_that_make_no_sense_are_refused(hyper: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        feddyn.Hyper(**hyper)
+        feddyn.HParams(**hyper)

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from agreement import distance
-from fedtailor import keyed, trees
-from fedtailor.engines import Setting
-from fedtailor.engines.base import alone, batches_alone
+from fedtailor import prng
+from fedtailor.core import trees
+from fedtailor.core.types import Batch, Params, Routine
+from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.sequential import iter_batches, run_single_client
 from fedtailor.methods import build, fedsim
-from fedtailor.types import Batch, Params, Work
+from fedtailor.prng.streams import Stream
 from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 
@@ -25,31 +27,38 @@ def shaped(vector: Tensor, like: Params) -> Params:
     return {name: part.reshape(like[name].shape) for name, part in zip(like, parts, strict=True)}
 
 
-def dense(setting: Setting, point: Params, batch: Batch) -> tuple[Tensor, Tensor]:
+def dense(setting: EngineContext, point: Params, batch: Batch) -> tuple[Tensor, Tensor]:
     """Gradient and whole Hessian on the real examples of a batch, as a vector and a matrix."""
     real = batch.mask > 0
 
     def loss(vector: Tensor) -> Tensor:
-        outputs = setting.task.outputs(shaped(vector, point), batch.x[real])
+        outputs = setting.task.compute_outputs(shaped(vector, point), batch.x[real])
         return torch.nn.functional.cross_entropy(outputs, batch.y[real])
 
     return torch.func.grad(loss)(flat(point)), torch.func.hessian(loss)(flat(point))
 
 
-def uploads(setting: Setting, cohort: np.ndarray) -> list[Params]:
+def uploads(setting: EngineContext, cohort: np.ndarray) -> list[Params]:
     """The models phi_i that the clients end with, each trained by itself."""
     theta = setting.task.params
     results = [
-        alone(setting.method.client, theta, (), setting.clients(), int(i), setting.keys("client", 0, [i])[0])
+        run_single_client(
+            setting.method.client,
+            theta,
+            (),
+            setting.make_client_dataset(),
+            int(i),
+            setting.derive_keys(Stream.CLIENT, 0, [i])[0],
+        )
         for i in cohort
     ]
-    return [trees.add(theta, result.change) for result in results]
+    return [trees.add(theta, result.update) for result in results]
 
 
-def server_batches(setting: Setting) -> tuple[Batch, ...]:
-    key = keyed.fold(setting.keys("server", 0, [0])[0], 0)
-    work = setting.method.correct or setting.method.server
-    return next(iter(batches_alone(work.phases[0].plan, setting.server(), np.array([0]), key)))
+def server_batches(setting: EngineContext) -> tuple[Batch, ...]:
+    key = prng.fold(setting.derive_keys(Stream.SERVER, 0, [0])[0], 0)
+    work = setting.method.correct_update or setting.method.server
+    return next(iter(iter_batches(work.phases[0].plan, setting.make_server_dataset(), np.array([0]), key)))
 
 
 @pytest.mark.parametrize("first", ["weights", "scaled", "server"])
@@ -80,11 +89,11 @@ def test_the_hessian_may_be_taken_at_theta_or_at_the_mean() -> None:
 
 
 def test_the_server_point_is_the_same_per_upload_and_on_the_mean() -> None:
-    hyper = fedsim.Hyper(at="server", product="exact", batch=8)
+    hyper = fedsim.HParams(at="server", product="exact", batch=8)
     on_the_mean = fedsim.build(toy_task(), hyper)
     step = on_the_mean.server.phases
     per_upload = on_the_mean._replace(
-        correct=Work(lambda state, change: change, step, lambda state, change: change),
+        correct_update=Routine(lambda state, change: change, step, lambda state, change: change),
         server=on_the_mean.server._replace(phases=()),
     )
     assert distance(trained(on_the_mean), trained(per_upload)) < 1e-12
@@ -101,7 +110,7 @@ IDENTITIES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("one", "its", "other", "others"), IDENTITIES, ids=[f"{i[0]}-{i[1]}" for i in IDENTITIES])
-@pytest.mark.parametrize("local", [{}, {"epochs": 3}, {"optimiser": "adam", "lr": 0.01}], ids=["sgd", "epochs", "adam"])
+@pytest.mark.parametrize("local", [{}, {"epochs": 3}, {"optimizer": "adam", "lr": 0.01}], ids=["sgd", "epochs", "adam"])
 def test_identities(one: str, its: dict[str, Any], other: str, others: dict[str, Any], local: dict[str, Any]) -> None:
     assert distance(trained(one, **its, **local).params, trained(other, **others, **local).params) < 1e-12
 
@@ -125,8 +134,8 @@ def trained_once(**hyper: Any) -> Params:
     setting = toy_setting("fedsim", **hyper)
     state, engine = train(setting, rounds=0)
     state = state._replace(round=torch.tensor(hyper.pop("now", 5)))
-    gathered = engine.train(state, setting.data.groups["train"], 5).gathered
-    return engine.serve(state, gathered, 5).params
+    gathered = engine.train(state, setting.data.groups["train"], 5).cohort_update
+    return engine.update_server(state, gathered, 5).params
 
 
 def test_beta_decays_linearly_to_nothing() -> None:
@@ -138,10 +147,10 @@ def test_beta_decays_linearly_to_nothing() -> None:
 def test_one_server_batch_serves_the_whole_cohort() -> None:
     setting = toy_setting("fedsim", server_batch=4)
     engine = train(setting, rounds=0)[1]
-    state, cohort = setting.first_state(), setting.data.groups["train"]
-    alike = [engine.train(state, cohort[[i]], 0).gathered.change for i in range(3)]
-    together = engine.train(state, cohort[:3], 0).gathered.change
-    assert distance(together, trees.scaled(trees.add(trees.add(alike[0], alike[1]), alike[2]), 1 / 3)) < 1e-12
+    state, cohort = setting.init_server_state(), setting.data.groups["train"]
+    alike = [engine.train(state, cohort[[i]], 0).cohort_update.update for i in range(3)]
+    together = engine.train(state, cohort[:3], 0).cohort_update.update
+    assert distance(together, trees.scale(trees.add(trees.add(alike[0], alike[1]), alike[2]), 1 / 3)) < 1e-12
 
 
 def test_without_curvature_no_server_data_is_needed() -> None:

@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from agreement import distance
-from fedtailor import engines, keyed, trees
-from fedtailor.data.batching import places
-from fedtailor.engines import Setting
-from fedtailor.engines.base import alone, batches_alone
+from fedtailor import prng
+from fedtailor.core import trees
+from fedtailor.core.types import Batch, Method, Params
+from fedtailor.data.batching import iter_batch_indices
+from fedtailor.engines import factory
+from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.sequential import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import per_fedavg
-from fedtailor.types import Batch, Method, Params
+from fedtailor.prng.streams import Stream
 from oracles import descended
 from scenarios import toy_data, toy_setting, toy_task, trained
 
@@ -23,22 +26,22 @@ VARIANTS: tuple[Literal["exact", "fo", "hf"], ...] = ("exact", "fo", "hf")
 
 
 def made(**hyper: Any) -> Method:
-    return per_fedavg.build(toy_task(), per_fedavg.Hyper(**{"batch": 8} | hyper))
+    return per_fedavg.build(toy_task(), per_fedavg.HParams(**{"batch": 8} | hyper))
 
 
-def made_setting(**hyper: Any) -> Setting:
+def made_setting(**hyper: Any) -> EngineContext:
     return toy_setting(made(**hyper))
 
 
-def batches_of(setting: Setting, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
-    key = keyed.fold(setting.keys("client", number, [client])[0], 0)
+def batches_of(setting: EngineContext, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
+    key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
     plan = setting.method.client.phases[0].plan
-    return list(batches_alone(plan, setting.clients(), np.array([client]), key))
+    return list(iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
 
 
 def direction(method: Method, own: Params, batches: tuple[Batch, ...]) -> Params:
     """Where one step goes: at rate 1, and with SGD, what it subtracts."""
-    start = method.client.start(own, ())
+    start = method.client.init(own, ())
     return trees.sub(own, method.client.phases[0].step(own, start, batches)[0])
 
 
@@ -128,15 +131,15 @@ def bowl(seed: int) -> Batch:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_steps_on_quadratics_have_a_closed_form(variant: Literal["exact", "fo", "hf"]) -> None:
     alpha, lr = 0.05, 0.03
-    work = per_fedavg.training(per_fedavg.Hyper(alpha=alpha, lr=lr, variant=variant), quadratic)
+    work = per_fedavg.training_routine(per_fedavg.HParams(alpha=alpha, lr=lr, variant=variant), quadratic)
     w = torch.linspace(-1, 1, 4, dtype=torch.float64)
-    carry, given = work.start({"w": w}, ()), {"w": w}
+    carry, given = work.init({"w": w}, ()), {"w": w}
     for step in range(3):
         batches = (d, d2, d1) = tuple(bowl(3 * step + i) for i in range(3))
         carry = work.phases[0].step(given, carry, batches)
         u = d1.x @ (w - alpha * (d.x @ w + d.y)) + d1.y
         w = w - lr * (u if variant == "fo" else u - alpha * d2.x @ u)
-    assert float((work.finish(given, carry).change["w"] + given["w"] - w).abs().max()) < 1e-12
+    assert float((work.finalize(given, carry).update["w"] + given["w"] - w).abs().max()) < 1e-12
 
 
 def test_the_minimum_over_quadratic_clients_stays_where_it_is() -> None:
@@ -146,8 +149,8 @@ def test_the_minimum_over_quadratic_clients_stays_where_it_is() -> None:
     best = torch.linalg.solve(torch.stack(weights).sum(0), torch.stack(pulls).sum(0))
     moves = {}
     for variant in VARIANTS:
-        work = per_fedavg.training(per_fedavg.Hyper(alpha=alpha, lr=1.0, variant=variant), quadratic)
-        start = work.start({"w": best}, ())
+        work = per_fedavg.training_routine(per_fedavg.HParams(alpha=alpha, lr=1.0, variant=variant), quadratic)
+        start = work.init({"w": best}, ())
         ends = [work.phases[0].step(start[0], start, (c,) * 3)[0]["w"] - best for c in clients]
         moves[variant] = float(torch.stack(ends).mean(0).abs().max())
     assert moves["exact"] < 1e-12
@@ -179,8 +182,8 @@ def test_errors_fall_at_their_orders() -> None:
 LOCALS: list[dict[str, Any]] = [
     {"epochs": 2},
     {"steps": 3, "server_lr": 0.5},
-    {"optimiser": "adam", "lr": 0.01},
-    {"optimiser": "adamw", "lr": 0.01},
+    {"optimizer": "adam", "lr": 0.01},
+    {"optimizer": "adamw", "lr": 0.01},
     {"momentum": 0.9, "weight_decay": 0.01},
 ]
 
@@ -198,13 +201,14 @@ def test_without_an_inner_step_it_is_fedavg(local: dict[str, Any]) -> None:
 def test_the_three_streams_are_independent_and_the_last_is_that_of_fedavg() -> None:
     setting, client, rounds = made_setting(batch=8, epochs=1), 11, 100
     train_split = setting.data.clients.splits["train"]
-    who, own = np.full(rounds, client), set(train_split.of(client).tolist())
-    keys = keyed.fold(keyed.key(7, "client", torch.arange(rounds), client), 0)
+    who, own = np.full(rounds, client), set(train_split.get_rows(client).tolist())
+    keys = prng.fold(prng.key(7, "client", torch.arange(rounds), client), 0)
     plan = setting.method.client.phases[0].plan
     seen = [
         torch.stack(rows, 1).flatten(1)
         for rows in zip(
-            *([place.rows for place in step] for step in places(plan, setting.data.clients, who, keys, 5)), strict=True
+            *([place.rows for place in step] for step in iter_batch_indices(plan, setting.data.clients, who, keys, 5)),
+            strict=True,
         )
     ]
     for stream in seen:  # each is a pass over all forty examples, in every round
@@ -213,7 +217,9 @@ def test_the_three_streams_are_independent_and_the_last_is_that_of_fedavg() -> N
         met = float((one == other).double().mean())  # 4000 places, at each of which 1/40 of them meet by chance
         assert abs(met - 1 / 40) < 5 * math.sqrt(1 / 40 * 39 / 40 / 4000)
     alone_plan = toy_setting("fedavg").method.client.phases[0].plan
-    fedavg = torch.stack([step[0].rows for step in places(alone_plan, setting.data.clients, who, keys, 5)], 1)
+    fedavg = torch.stack(
+        [step[0].rows for step in iter_batch_indices(alone_plan, setting.data.clients, who, keys, 5)], 1
+    )
     assert torch.equal(seen[-1], fedavg.flatten(1))
     drawn = batches_of(setting, 8)[0]
     assert len({int(batch.key) for batch in drawn}) == 3  # dropout of the three is independent too
@@ -224,8 +230,8 @@ RULES: list[tuple[str, dict[str, Any], Any]] = [
     ("fo", {"lr": 0.2}, partial(torch.optim.SGD, lr=0.2)),
     ("hf", {"lr": 0.2, "momentum": 0.9}, partial(torch.optim.SGD, lr=0.2, momentum=0.9)),
     ("exact", {"lr": 0.2, "weight_decay": 0.1}, partial(torch.optim.SGD, lr=0.2, weight_decay=0.1)),
-    ("exact", {"lr": 0.01, "optimiser": "adam"}, partial(torch.optim.Adam, lr=0.01)),
-    ("hf", {"lr": 0.01, "optimiser": "adamw"}, partial(torch.optim.AdamW, lr=0.01)),
+    ("exact", {"lr": 0.01, "optimizer": "adam"}, partial(torch.optim.Adam, lr=0.01)),
+    ("hf", {"lr": 0.01, "optimizer": "adamw"}, partial(torch.optim.AdamW, lr=0.01)),
 ]
 
 
@@ -235,36 +241,40 @@ def test_a_round_is_algorithm_1(variant: str, local: dict[str, Any], rule: Any) 
     people, ends = setting.data.groups["train"][[0, 4, 8]], []
     for client in people:
         w = flat(START).clone().requires_grad_()
-        optimiser = rule([w])
+        optimizer = rule([w])
         for batches in batches_of(setting, int(client)):
             w.grad = by_hand(w.detach(), 0.3, batches, variant)
-            optimiser.step()
+            optimizer.step()
         ends.append(w.detach())
-    engine, state = engines.make(setting), setting.first_state()
-    state = engine.serve(state, engine.train(state, people, 0).gathered, 0)
+    engine, state = factory.make_engine(setting), setting.init_server_state()
+    state = engine.update_server(state, engine.train(state, people, 0).cohort_update, 0)
     assert float((flat(state.params) - torch.stack(ends).mean(0)).abs().max()) < 1e-12
 
 
 @pytest.mark.parametrize(
     ("hyper", "rate", "steps", "epochs"),
-    [({}, 0.3, 1, None), ({"tune_lr": 0.07}, 0.07, 1, None), ({"tune_steps": None, "tune_epochs": 2}, 0.3, None, 2)],
+    [
+        ({}, 0.3, 1, None),
+        ({"finetune_lr": 0.07}, 0.07, 1, None),
+        ({"finetune_steps": None, "finetune_epochs": 2}, 0.3, None, 2),
+    ],
     ids=str,
 )
-def test_personalising_is_sgd_at_alpha(
+def test_personalizing_is_sgd_at_alpha(
     hyper: dict[str, Any], rate: float, steps: int | None, epochs: int | None
 ) -> None:
-    setting = made_setting(alpha=0.3, lr=0.9, tune_batch=5, momentum=0.5, **hyper)
-    plan = setting.method.personalise.phases[0].plan
-    assert (plan.steps, plan.epochs, plan.draws) == (steps, epochs, (("adapt", 5),))
-    key = setting.keys("personalise", 0, [8])[0]
-    tuned = alone(setting.method.personalise, START, (), setting.clients(), 8, key)
-    assert distance(tuned, descended(setting, "personalise", 8, plan, rate)) < 1e-12
+    setting = made_setting(alpha=0.3, lr=0.9, finetune_batch=5, momentum=0.5, **hyper)
+    plan = setting.method.personalize.phases[0].plan
+    assert (plan.steps, plan.epochs, plan.specs) == (steps, epochs, (("adapt", 5),))
+    key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
+    tuned = run_single_client(setting.method.personalize, START, (), setting.make_client_dataset(), 8, key)
+    assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, rate)) < 1e-12
 
 
-def test_without_a_rate_personalising_does_nothing() -> None:
-    assert made(alpha=0.0).personalise.phases == ()
-    assert made(alpha=0.0, tune_steps=None).personalise.phases == ()
-    assert len(made(alpha=0.0, tune_lr=0.1).personalise.phases) == 1
+def test_without_a_rate_personalizing_does_nothing() -> None:
+    assert made(alpha=0.0).personalize.phases == ()
+    assert made(alpha=0.0, finetune_steps=None).personalize.phases == ()
+    assert len(made(alpha=0.0, finetune_lr=0.1).personalize.phases) == 1
 
 
 @pytest.mark.parametrize(
@@ -279,5 +289,5 @@ def test_without_a_rate_personalising_does_nothing() -> None:
 )
 def test_what_cannot_be_used_is_refused(hyper: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        per_fedavg.Hyper(**hyper)
+        per_fedavg.HParams(**hyper)
     assert str(caught.value) == sentence

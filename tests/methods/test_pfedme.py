@@ -9,19 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from agreement import distance
-from fedtailor import keyed, trees
-from fedtailor.engines import Setting
-from fedtailor.engines.base import alone, batches_alone
+from fedtailor import prng
+from fedtailor.core import trees
+from fedtailor.core.task import regression
+from fedtailor.core.types import Batch, BatchPlan, Method, Params
+from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.sequential import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import pfedme
-from fedtailor.task import regression
-from fedtailor.types import Batch, Method, Params, Plan
+from fedtailor.prng.streams import Stream
 from oracles import module_of, newcomers_apart
 from scenarios import toy_setting, toy_task, train, trained
 
 
 def built(**hyper: Any) -> Method:
-    return pfedme.build(toy_task(), pfedme.Hyper(**{"batch": 8} | hyper))
+    return pfedme.build(toy_task(), pfedme.HParams(**{"batch": 8} | hyper))
 
 
 # Least squares: f(theta) = |X theta - y|^2 / n has Hessian H = 2 X'X / n, and everything about it has a closed form.
@@ -56,10 +58,10 @@ class Quadratic:
 
     def local_round(self, **hyper: Any) -> tuple[Tensor, Tensor]:
         """(w_i, theta) after one local round from w."""
-        work = pfedme.build(self.task, pfedme.Hyper(**hyper)).client
+        work = pfedme.build(self.task, pfedme.HParams(**hyper)).client
         sent = {"weight": self.w[None]}
-        result = work.finish(sent, work.phases[0].step(sent, work.start(sent, sent), (self.batch,)))
-        return self.w + result.change["weight"][0], result.memory["weight"][0]
+        result = work.finalize(sent, work.phases[0].step(sent, work.init(sent, sent), (self.batch,)))
+        return self.w + result.update["weight"][0], result.state["weight"][0]
 
 
 def test_inner_steps_approach_the_proximal_point_at_the_rate_of_gradient_descent() -> None:
@@ -110,19 +112,21 @@ def test_a_single_local_round_may_be_fedprox() -> None:
     assert distance(trained(once, 2).params, trained("fedprox", 2, steps=4, batch=100, lam=2.0, lr=0.2).params) < 1e-12
 
 
-def seen(setting: Setting, purpose: str, number: int, client: int, plan: Plan) -> Iterator[tuple[Tensor, Tensor]]:
+def seen(
+    setting: EngineContext, purpose: Stream, number: int, client: int, plan: BatchPlan
+) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of a client's only phase, without padding."""
-    key = keyed.fold(setting.keys(purpose, number, [client])[0], 0)
-    for (batch,) in batches_alone(plan, setting.clients(), np.array([client]), key):
+    key = prng.fold(setting.derive_keys(purpose, number, [client])[0], 0)
+    for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([client]), key):
         yield batch.x[batch.mask > 0], batch.y[batch.mask > 0]
 
 
 def algorithm_1(
-    w: Params, theta: Params, batches: Iterator[tuple[Tensor, Tensor]], maker: Any, hyper: pfedme.Hyper
+    w: Params, theta: Params, batches: Iterator[tuple[Tensor, Tensor]], maker: Any, hyper: pfedme.HParams
 ) -> tuple[Params, Params]:
     """The paper's local rounds with ordinary modules, autograd and torch.optim: (w_i, theta)."""
     local, personal = module_of(w), module_of(theta)
-    optimiser, inner = maker(local.parameters()), torch.optim.SGD(personal.parameters(), hyper.inner_lr)
+    optimizer, inner = maker(local.parameters()), torch.optim.SGD(personal.parameters(), hyper.inner_lr)
     for x, y in batches:
         for _ in range(hyper.inner_steps):
             inner.zero_grad()
@@ -132,7 +136,7 @@ def algorithm_1(
             inner.step()
         for p, q in zip(local.parameters(), personal.parameters(), strict=True):
             p.grad = hyper.lam * (p.detach() - q.detach())
-        optimiser.step()
+        optimizer.step()
     return dict(local.state_dict()), dict(personal.state_dict())
 
 
@@ -142,42 +146,48 @@ OPTIMISERS: list[tuple[dict[str, Any], Any]] = [
         {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
         lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.1),
     ),
-    ({"optimiser": "adam", "lr": 0.02}, lambda p: torch.optim.Adam(p, 0.02)),
+    ({"optimizer": "adam", "lr": 0.02}, lambda p: torch.optim.Adam(p, 0.02)),
 ]
 
 
 @pytest.mark.parametrize(("local", "maker"), OPTIMISERS, ids=["sgd", "momentum", "adam"])
 def test_rounds_are_algorithm_1(local: dict[str, Any], maker: Any) -> None:
-    hyper = pfedme.Hyper(batch=8, epochs=2, inner_steps=3, lam=4.0, inner_lr=0.1, beta=0.6, **local)
+    hyper = pfedme.HParams(batch=8, epochs=2, inner_steps=3, lam=4.0, inner_lr=0.1, beta=0.6, **local)
     setting = toy_setting(pfedme.build(toy_task(), hyper))
     state, engine = train(setting, rounds=2, cohort=9)
     people, w, thetas = setting.data.groups["train"], setting.task.params, []
     for number in range(2):
         results = [
-            algorithm_1(w, w, seen(setting, "client", number, int(i), hyper.plan()), maker, hyper) for i in people
+            algorithm_1(w, w, seen(setting, Stream.CLIENT, number, int(i), hyper.batch_plan()), maker, hyper)
+            for i in people
         ]
         mean = trees.apply(lambda *each: torch.stack(each).mean(0), *(result[0] for result in results))
-        w = trees.add(trees.scaled(w, 0.4), mean, 0.6)
+        w = trees.add(trees.scale(w, 0.4), mean, 0.6)
         thetas = [result[1] for result in results]
     assert distance(state.params, w) < 1e-12
-    assert distance(engine.memory.gather(people, setting.task.params), trees.stack(thetas)) < 1e-12
+    assert distance(engine.client_states.gather(people, setting.task.params), trees.stack(thetas)) < 1e-12
 
 
-def test_personalising_goes_on_from_the_broadcast_and_the_kept_model() -> None:
-    hyper = pfedme.Hyper(batch=8, inner_steps=3, lam=4.0, inner_lr=0.1, tune_lr=0.2, tune_epochs=2, tune_batch=3)
+def test_personalizing_goes_on_from_the_broadcast_and_the_kept_model() -> None:
+    hyper = pfedme.HParams(
+        batch=8, inner_steps=3, lam=4.0, inner_lr=0.1, finetune_lr=0.2, finetune_epochs=2, finetune_batch=3
+    )
     setting = toy_setting(pfedme.build(toy_task(), hyper))
-    sent, kept, work = setting.task.params, trees.scaled(setting.task.params, 0.5), setting.method.personalise
-    key = setting.keys("personalise", 0, [8])[0]
-    found = alone(work, sent, kept, setting.clients(), 8, key)
-    batches = seen(setting, "personalise", 0, 8, work.phases[0].plan)
+    sent, kept, work = setting.task.params, trees.scale(setting.task.params, 0.5), setting.method.personalize
+    key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
+    found = run_single_client(work, sent, kept, setting.make_client_dataset(), 8, key)
+    batches = seen(setting, Stream.PERSONALIZE, 0, 8, work.phases[0].plan)
     expected = algorithm_1(sent, kept, batches, lambda p: torch.optim.SGD(p, 0.2), hyper)[1]
-    assert work.phases[0].plan.draws[0].split == "adapt"
+    assert work.phases[0].plan.specs[0].split == "adapt"
     assert distance(found, expected) < 1e-12
-    assert distance(alone(work._replace(phases=()), sent, kept, setting.clients(), 8, key), kept) == 0.0
+    assert (
+        distance(run_single_client(work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key), kept)
+        == 0.0
+    )
 
 
 def test_newcomers_begin_with_the_shared_model() -> None:
-    assert newcomers_apart(built(tune_epochs=0)) < 1e-12
+    assert newcomers_apart(built(finetune_epochs=0)) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -192,4 +202,4 @@ def test_newcomers_begin_with_the_shared_model() -> None:
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError, match=words):
-        pfedme.Hyper(**wrong)
+        pfedme.HParams(**wrong)

@@ -5,18 +5,20 @@ import pytest
 import torch
 
 from agreement import distance
-from fedtailor import engines, trees
-from fedtailor.engines import Setting
-from fedtailor.engines.base import alone
+from fedtailor.core import trees
+from fedtailor.engines import factory
+from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.sequential import run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import reptile
-from fedtailor.methods.pieces import Facts
+from fedtailor.methods.hparams import RunFacts
+from fedtailor.prng.streams import Stream
 from oracles import descended
 from scenarios import toy_setting, toy_task, train
 
 
-def on_toy(**hyper: Any) -> Setting:
-    return toy_setting(reptile.build(toy_task(), reptile.Hyper(**{"batch": 8} | hyper)))
+def on_toy(**hyper: Any) -> EngineContext:
+    return toy_setting(reptile.build(toy_task(), reptile.HParams(**{"batch": 8} | hyper)))
 
 
 def test_rounds_move_part_of_the_way_to_what_torch_trains() -> None:
@@ -26,12 +28,12 @@ def test_rounds_move_part_of_the_way_to_what_torch_trains() -> None:
     assert plan.steps == 4
     for number in range(2):
         people = setting.data.groups["train"]
-        models = [descended(setting, "client", int(i), plan, 0.2, theta, number) for i in people]
+        models = [descended(setting, Stream.CLIENT, int(i), plan, 0.2, theta, number) for i in people]
         theta = {name: 0.7 * w + 0.3 * torch.stack([m[name] for m in models]).mean(0) for name, w in theta.items()}
     assert distance(state.params, theta) < 1e-12
 
 
-@pytest.mark.parametrize("hyper", [{"epochs": 2}, {"optimiser": "adam", "lr": 0.01, "steps": 3}], ids=str)
+@pytest.mark.parametrize("hyper", [{"epochs": 2}, {"optimizer": "adam", "lr": 0.01, "steps": 3}], ids=str)
 def test_with_epsilon_one_it_is_fedavg(hyper: dict[str, Any]) -> None:
     ours, theirs = (train(each, 2)[0] for each in (on_toy(epsilon=1.0, **hyper), toy_setting("fedavg", **hyper)))
     assert distance(ours.params, theirs.params) < 1e-12
@@ -51,29 +53,29 @@ def test_with_one_step_it_is_fedavg_at_another_rate() -> None:
 )
 def test_epsilon_decays(decay: str, factors: list[float]) -> None:
     setting = on_toy(epsilon=0.8, decay=decay, decay_rounds=4)
-    engine, state = engines.make(setting), setting.first_state()
+    engine, state = factory.make_engine(setting), setting.init_server_state()
     for number, factor in enumerate(factors):
-        gathered = engine.train(state, setting.data.groups["train"][:3], number).gathered
-        new = engine.serve(state, gathered, number)
-        expected = {name: w + 0.8 * factor * gathered.change[name] for name, w in state.params.items()}
+        gathered = engine.train(state, setting.data.groups["train"][:3], number).cohort_update
+        new = engine.update_server(state, gathered, number)
+        expected = {name: w + 0.8 * factor * gathered.update[name] for name, w in state.params.items()}
         assert distance(new.params, expected) < 1e-12
         state = new._replace(round=torch.full_like(state.round, number + 1))
-    assert float(trees.norm(gathered.change)) > 1e-3
+    assert float(trees.norm(gathered.update)) > 1e-3
 
 
 def test_the_decay_ends_with_the_run_unless_said_otherwise() -> None:
-    facts = Facts(rounds=30, cohort=5, clients=9, examples=8.0, server=0)
-    assert reptile.Hyper(decay="linear").for_run(facts).decay_rounds == 30
-    assert reptile.Hyper(decay="linear", decay_rounds=7).for_run(facts).decay_rounds == 7
+    facts = RunFacts(rounds=30, cohort_size=5, num_clients=9, examples_per_client=8.0, num_server_examples=0)
+    assert reptile.HParams(decay="linear").resolve(facts).decay_rounds == 30
+    assert reptile.HParams(decay="linear", decay_rounds=7).resolve(facts).decay_rounds == 7
 
 
-def test_personalising_is_sgd_from_the_model() -> None:
-    setting = on_toy(tune_steps=3, tune_lr=0.05)
-    work, key = setting.method.personalise, setting.keys("personalise", 0, [8])[0]
-    tuned = alone(work, setting.task.params, (), setting.clients(), 8, key)
+def test_personalizing_is_sgd_from_the_model() -> None:
+    setting = on_toy(finetune_steps=3, finetune_lr=0.05)
+    work, key = setting.method.personalize, setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
+    tuned = run_single_client(work, setting.task.params, (), setting.make_client_dataset(), 8, key)
     plan = work.phases[0].plan
-    assert (plan.steps, plan.draws[0].split) == (3, "adapt")
-    assert distance(tuned, descended(setting, "personalise", 8, plan, 0.05)) < 1e-12
+    assert (plan.steps, plan.specs[0].split) == (3, "adapt")
+    assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, 0.05)) < 1e-12
 
 
 @pytest.mark.parametrize(
@@ -86,4 +88,4 @@ def test_personalising_is_sgd_from_the_model() -> None:
 )
 def test_values_out_of_range_are_refused(hyper: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
-        reptile.Hyper(**hyper)
+        reptile.HParams(**hyper)

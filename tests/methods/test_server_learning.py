@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from agreement import distance
-from fedtailor import engines, keyed, methods, trees
-from fedtailor.engines import Setting
+from fedtailor import methods, prng
+from fedtailor.core import trees
+from fedtailor.core.types import Params
+from fedtailor.engines import factory
+from fedtailor.engines.factory import EngineContext
 from fedtailor.errors import InputError
 from fedtailor.methods import fsl, fsl_p
-from fedtailor.methods.pieces import Facts
-from fedtailor.types import Params
+from fedtailor.methods.hparams import RunFacts
+from fedtailor.prng.streams import Stream
 from oracles import descended, server_descended
 from scenarios import toy_data, toy_setting, toy_task, train, trained
 
@@ -22,16 +25,18 @@ RATE = 0.7 * 0.2
 FEW = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
 
 
-def server_sgd(setting: Setting, start: Params, number: int, phase: int, rate: float, epochs: int, size: int) -> Params:
+def server_sgd(
+    setting: EngineContext, start: Params, number: int, phase: int, rate: float, epochs: int, size: int
+) -> Params:
     """SGD on the server's examples with torch.optim, on the batches of a phase of the server's work."""
-    key = keyed.fold(setting.keys("server", number, [0])[0], phase)
+    key = prng.fold(setting.derive_keys(Stream.SERVER, number, [0])[0], phase)
     return server_descended(setting, key, rate, epochs, size, start)
 
 
-def clients_mean(setting: Setting, start: Params, people: np.ndarray, number: int) -> Params:
+def clients_mean(setting: EngineContext, start: Params, people: np.ndarray, number: int) -> Params:
     """The mean change of clients who run SGD, each with torch.optim."""
     plan = setting.method.client.phases[0].plan
-    ends = [descended(setting, "client", int(who), plan, 0.1, start, number) for who in people]
+    ends = [descended(setting, Stream.CLIENT, int(who), plan, 0.1, start, number) for who in people]
     return trees.sub(trees.apply(lambda *each: torch.stack(each).mean(0), *ends), start)
 
 
@@ -52,9 +57,9 @@ def test_without_weight_no_server_data_is_needed() -> None:
 
 def test_rounds_of_fsl_are_a_plain_loop() -> None:
     setting = toy_setting("fsl", server_lr=1.5, epochs=2, **SERVER)
-    engine, state, x = engines.make(setting), setting.first_state(), setting.task.params
+    engine, state, x = factory.make_engine(setting), setting.init_server_state(), setting.task.params
     for number, people in enumerate((np.array([2, 5, 8]), np.array([0, 5]))):
-        state = engine.serve(state, engine.train(state, people, number).gathered, number)
+        state = engine.update_server(state, engine.train(state, people, number).cohort_update, number)
         average = trees.add(x, clients_mean(setting, x, people, number), 1.5)
         x = server_sgd(setting, average, number, 1, RATE, 2, 5)  # phase 0 ends the update, phase 1 learns
         assert distance(state.params, x) < 1e-12
@@ -63,11 +68,13 @@ def test_rounds_of_fsl_are_a_plain_loop() -> None:
 
 def test_fsl_p_adds_both_changes() -> None:
     setting, plain = toy_setting("fsl-p", server_lr=1.5, **SERVER), toy_setting("fedavg", server_lr=1.5)
-    engine, people, state = engines.make(setting), np.array([1, 4, 7]), setting.first_state()
+    engine, people, state = factory.make_engine(setting), np.array([1, 4, 7]), setting.init_server_state()
     x = setting.task.params
-    found = engine.serve(state, engine.train(state, people, 0).gathered, 0).params
-    averaging = engines.make(plain)
-    fedavg = averaging.serve(plain.first_state(), averaging.train(plain.first_state(), people, 0).gathered, 0).params
+    found = engine.update_server(state, engine.train(state, people, 0).cohort_update, 0).params
+    averaging = factory.make_engine(plain)
+    fedavg = averaging.update_server(
+        plain.init_server_state(), averaging.train(plain.init_server_state(), people, 0).cohort_update, 0
+    ).params
     alone = server_sgd(setting, x, 0, 0, RATE, 2, 5)
     assert distance(trees.sub(found, x), trees.add(trees.sub(fedavg, x), trees.sub(alone, x))) < 1e-12
     assert distance(found, server_sgd(setting, fedavg, 0, 0, RATE, 2, 5)) > 1e-4  # which FSL would do
@@ -89,10 +96,10 @@ def test_with_clients_that_hardly_move_it_is_sgd_on_the_servers_data(name: str, 
 
 def test_learning_follows_the_update_of_any_method() -> None:
     setting, inner = toy_setting("fsl+fedsim", **SERVER), toy_setting("fedsim")
-    state, people = setting.first_state(), np.array([2, 5, 8])
-    outer, within = engines.make(setting), engines.make(inner)
-    found = outer.serve(state, outer.train(state, people, 0).gathered, 0)
-    update = within.serve(state, within.train(state, people, 0).gathered, 0).params
+    state, people = setting.init_server_state(), np.array([2, 5, 8])
+    outer, within = factory.make_engine(setting), factory.make_engine(inner)
+    found = outer.update_server(state, outer.train(state, people, 0).cohort_update, 0)
+    update = within.update_server(state, within.train(state, people, 0).cohort_update, 0).params
     assert distance(found.params, server_sgd(setting, update, 0, 1, RATE, 2, 5)) < 1e-12
 
 
@@ -103,48 +110,51 @@ def test_left_open_in_python_the_servers_rates_are_the_clients() -> None:
 
 
 def test_scenario_1_of_the_paper() -> None:
-    facts = Facts(rounds=1000, cohort=4, clients=10, examples=5000.0, server=500)
-    found = fsl.Hyper(lr=0.01, batch=50).for_run(facts)
+    facts = RunFacts(rounds=1000, cohort_size=4, num_clients=10, examples_per_client=5000.0, num_server_examples=500)
+    found = fsl.HParams(lr=0.01, batch=50).resolve(facts)
     # K = ceil(5000/50) = 100; E_s = ceil(5000/500) = 10; K0 = 10 ceil(500/50) = 100; eta_0 = 2 0.01 100/100
     assert (found.server_lr, found.learn_epochs, found.learn_batch) == (2.0, 10, 50)
     assert found.learn_lr == pytest.approx(0.02)
-    emnist = fsl.Hyper(lr=0.01, batch=50).for_run(Facts(1000, 5, 45, 2400.0, 225))
+    emnist = fsl.HParams(lr=0.01, batch=50).resolve(RunFacts(1000, 5, 45, 2400.0, 225))
     # K = 48; E_s = ceil(10.67) = 11; K0 = 11 ceil(225/50) = 55
     assert (emnist.learn_epochs, emnist.server_lr) == (11, sqrt(5))
     assert emnist.learn_lr == pytest.approx(sqrt(5) * 0.01 * 48 / 55)
 
 
-@pytest.mark.parametrize("kind", [fsl.Hyper, fsl_p.Hyper, type(methods.hyper_of("fsl+fedavg"))], ids=str)
+@pytest.mark.parametrize("kind", [fsl.HParams, fsl_p.HParams, type(methods.make_hparams("fsl+fedavg"))], ids=str)
 def test_the_rules_with_several_epochs_steps_and_batches(kind: Any) -> None:
-    facts = Facts(rounds=9, cohort=9, clients=20, examples=100.0, server=30)
-    found = kind(lr=0.1, batch=30, epochs=3, learn_batch=20).for_run(facts)
+    facts = RunFacts(rounds=9, cohort_size=9, num_clients=20, examples_per_client=100.0, num_server_examples=30)
+    found = kind(lr=0.1, batch=30, epochs=3, learn_batch=20).resolve(facts)
     # K = 3 ceil(100/30) = 12; E_s = ceil(100/30 3) = 10; K0 = 10 ceil(30/20) = 20
     assert (found.learn_epochs, found.learn_batch) == (10, 20)
     assert found.learn_lr == pytest.approx(3 * 0.1 * 12 / 20)
-    by_steps = kind(lr=0.1, batch=30, steps=6).for_run(facts)  # 6 steps are 1.5 passes of 4
+    by_steps = kind(lr=0.1, batch=30, steps=6).resolve(facts)  # 6 steps are 1.5 passes of 4
     assert (by_steps.learn_epochs, by_steps.learn_batch) == (5, 30)
     assert by_steps.learn_lr == pytest.approx(3 * 0.1 * 6 / 5)
-    said = kind(lr=0.1, batch=30, learn_lr=0.5, learn_epochs=2).for_run(facts)
+    said = kind(lr=0.1, batch=30, learn_lr=0.5, learn_epochs=2).resolve(facts)
     assert (said.learn_lr, said.learn_epochs) == (0.5, 2)
-    assert kind(batch=3, epochs=5).for_run(facts._replace(examples=55.0, server=25)).learn_epochs == 11
+    assert (
+        kind(batch=3, epochs=5).resolve(facts._replace(examples_per_client=55.0, num_server_examples=25)).learn_epochs
+        == 11
+    )
 
 
 def test_what_is_left_open_inside_is_filled_in_too() -> None:
-    found = methods.hyper_of("fsl+fedsim").for_run(Facts(30, 4, 10, 40.0, 20))
+    found = methods.make_hparams("fsl+fedsim").resolve(RunFacts(30, 4, 10, 40.0, 20))
     assert (found.decay_rounds, found.learn_epochs, found.server_lr) == (30, 2, 1.0)
 
 
 @pytest.mark.parametrize("name", ["fsl", "fsl-p", "per", "ds"])
 @pytest.mark.parametrize("inner", ["fedmeta", "afml", "per-fedavg", "fedavg"])
 def test_a_wrapper_leaves_the_defaults_as_they_are(name: str, inner: str) -> None:
-    own, made = methods.hyper_of(inner), methods.hyper_of(f"{name}+{inner}")
+    own, made = methods.make_hparams(inner), methods.make_hparams(f"{name}+{inner}")
     assert {key: getattr(made, key) for key in vars(own)} == vars(own)
 
 
-def test_personalising_is_the_methods_own() -> None:
-    setting, state = toy_setting("fsl", data=FEW, tune_lr=0.05), toy_setting("fedavg").first_state()
-    plain = toy_setting("fedavg", data=FEW, tune_lr=0.05)
-    scores = [engines.make(each).score(state, np.arange(7)) for each in (setting, plain)]
+def test_personalizing_is_the_methods_own() -> None:
+    setting, state = toy_setting("fsl", data=FEW, finetune_lr=0.05), toy_setting("fedavg").init_server_state()
+    plain = toy_setting("fedavg", data=FEW, finetune_lr=0.05)
+    scores = [factory.make_engine(each).score(state, np.arange(7)) for each in (setting, plain)]
     assert distance(tuple(scores[0]), tuple(scores[1])) == 0.0
 
 

@@ -7,9 +7,9 @@ from torch.nn import functional as nnf
 
 from agreement import clone, distance
 from fedtailor import classification, with_group_norm
-from fedtailor.purity import drawn_from
-from fedtailor.task import probe
-from fedtailor.types import Batch
+from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.task import validate_task
+from fedtailor.core.types import Batch
 
 
 class Block(nn.Module):
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 def residual() -> nn.Sequential:
-    with drawn_from(2):
+    with seeded_init(2):
         return nn.Sequential(
             Block(3, 12), Block(12, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)
         )
@@ -70,7 +70,7 @@ def test_groups_divide_the_channels_and_hold_two_at_least(kind: Any, channels: i
 
 
 @pytest.mark.parametrize("channels", [6, 64])
-def test_vectors_are_normalised_as_a_whole_and_keep_what_they_say(channels: int) -> None:
+def test_vectors_are_normalized_as_a_whole_and_keep_what_they_say(channels: int) -> None:
     x = torch.arange(4 * channels).reshape(4, channels).float() ** 1.5
     made = with_group_norm(nn.BatchNorm1d(channels))
     assert torch.allclose(made(x), nnf.layer_norm(x, (channels,)), atol=1e-6)
@@ -110,8 +110,8 @@ def test_a_layer_under_several_names_stays_one_layer() -> None:
 def test_a_converted_network_is_a_task_that_does_not_mix_examples() -> None:
     task = classification(with_group_norm(residual()))
     x, y = torch.linspace(-1, 1, 3 * 3 * 4 * 4).reshape(3, 3, 4, 4) ** 2, torch.tensor([0, 2, 1])
-    assert probe(task, x, y).shape == (3, 3)
-    assert torch.allclose(task.outputs(task.params, x)[:1], task.outputs(task.params, x[:1]), atol=1e-5)
+    assert validate_task(task, x, y).shape == (3, 3)
+    assert torch.allclose(task.compute_outputs(task.params, x)[:1], task.compute_outputs(task.params, x[:1]), atol=1e-5)
     losses = [
         task.loss(task.params, Batch(x[i : i + 1], y[i : i + 1], torch.ones(1), torch.tensor(0))) for i in range(3)
     ]

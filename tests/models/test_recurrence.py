@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedtailor import calculus, models
-from fedtailor.models.recurrence import recurrence
-from fedtailor.task import Task, sequences
-from fedtailor.types import Batch, Params
+from fedtailor import models
+from fedtailor.core import autodiff
+from fedtailor.core.task import Task, sequences
+from fedtailor.core.types import Batch, Params
+from fedtailor.ops.lstm import lstm_layer
 
 STACKED = (1, 0, 0, 0)
 
@@ -25,7 +26,7 @@ def drawn(clients: int, places: int, rows: int, hidden: int, width: int) -> tupl
 
 
 def gradient(*given: Tensor) -> tuple[Tensor, ...]:
-    return grad(lambda *each: (recurrence(*each) ** 2).sum(), argnums=(0, 1, 2, 3))(*given)  # type: ignore[no-any-return]
+    return grad(lambda *each: (lstm_layer(*each) ** 2).sum(), argnums=(0, 1, 2, 3))(*given)  # type: ignore[no-any-return]
 
 
 def test_a_stack_is_each_of_its_clients() -> None:
@@ -40,9 +41,9 @@ def test_a_stack_is_each_of_its_clients() -> None:
 def test_torch_finds_the_same_for_one_client() -> None:
     given = [each.select(dim, 0) for each, dim in zip(drawn(1, 6, 3, 8, 5), STACKED, strict=True)]
     leaves = [each.clone().requires_grad_() for each in given]
-    states = recurrence(*leaves)
+    states = lstm_layer(*leaves)
     found = torch.autograd.grad((states**2).sum(), leaves)
-    torch.testing.assert_close(vmap(recurrence)(*(each[None] for each in given))[0], states.detach())
+    torch.testing.assert_close(vmap(lstm_layer)(*(each[None] for each in given))[0], states.detach())
     for one, other in zip(found, gradient(*given), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
@@ -63,12 +64,10 @@ def test_second_derivatives_by_autograd_are_those_of_the_formula(dtype: torch.dt
     own, given = task(dtype), batch(dtype)
     draws = torch.Generator().manual_seed(2)
     along: Params = {k: torch.randn(v.shape, generator=draws, dtype=dtype) for k, v in own.params.items()}
-    wanted = calculus.hessian_product(own.loss, own.params, given, along)
-    slopes = calculus.gradient(own.loss, own.params, given)
+    wanted = autodiff.hvp(own.loss, own.params, given, along)
+    slopes = autodiff.gradient(own.loss, own.params, given)
     before: Any = torch.backends.mkldnn.enabled
-    with calculus.by_autograd():
-        torch.testing.assert_close(
-            calculus.hessian_product(own.loss, own.params, given, along), wanted, rtol=gap, atol=gap
-        )
-        torch.testing.assert_close(calculus.gradient(own.loss, own.params, given), slopes, rtol=gap, atol=gap)
+    with autodiff.use_autograd():
+        torch.testing.assert_close(autodiff.hvp(own.loss, own.params, given, along), wanted, rtol=gap, atol=gap)
+        torch.testing.assert_close(autodiff.gradient(own.loss, own.params, given), slopes, rtol=gap, atol=gap)
     assert torch.backends.mkldnn.enabled == before

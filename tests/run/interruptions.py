@@ -19,21 +19,22 @@ import numpy as np
 import pytest
 
 from fedtailor.cli import main
-from fedtailor.engines import Setting
-from fedtailor.run import build
-from fedtailor.run.checkpoint import Checkpoints, Found
-from fedtailor.run.record import Folder
-from fedtailor.run.session import Outcome, resume, start
-from fedtailor.run.spec import Spec, read_spec
+from fedtailor.engines.factory import EngineContext
+from fedtailor.training import build
+from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
+from fedtailor.training.config import RunConfig
+from fedtailor.training.overrides import read_run_config
+from fedtailor.training.run_dir import RunDir
+from fedtailor.training.runner import RunOutcome, resume_run, start_run
 
-SMALL = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "tune_epochs=1", "threads=1"]
+SMALL = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "finetune_epochs=1", "threads=1"]
 TIMES = {"seconds", "scoring_seconds"}
 TOUCHES = ("fsync", "replace", "mkdir", "unlink", "rmdir")
 
 
-def small(*words: str) -> Spec:
+def small(*words: str) -> RunConfig:
     """The specification of a run that takes no time."""
-    return read_spec([*SMALL, *words])
+    return read_run_config([*SMALL, *words])
 
 
 class Fault:
@@ -114,9 +115,9 @@ def full_disk() -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "disk")
 
 
-def begin_or_go_on(words: list[str], out: Path) -> Outcome:
+def begin_or_go_on(words: list[str], out: Path) -> RunOutcome:
     """Starts the run, or goes on with it if it is there."""
-    return resume(out) if (out / "spec.json").exists() else start(small(*words), out)
+    return resume_run(out) if (out / "config.json").exists() else start_run(small(*words), out)
 
 
 def _dying(words: list[str], out: Path, at: int) -> None:
@@ -132,7 +133,7 @@ def process(words: list[str], out: Path, at: int = -1) -> ForkServerProcess:
 def warm() -> ForkServerContext:
     """Makes processes without the time that imports take."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedtailor.run.session", "fedtailor.run.report", "pytest"])
+    context.set_forkserver_preload(["fedtailor.training.runner", "fedtailor.reporting.html", "pytest"])
     return context
 
 
@@ -169,15 +170,15 @@ def without_times(content: Any) -> Any:
     return [without_times(each) for each in content] if isinstance(content, list) else content
 
 
-def at_the_end(out: Path) -> tuple[Setting, Found, np.ndarray]:
+def at_the_end(out: Path) -> tuple[EngineContext, RestoredCheckpoint, np.ndarray]:
     """A finished run's setting and last checkpoint, and the clients who remember something."""
-    spec = Folder(out).spec()
-    setting = build.setting(spec, build.dataset(spec), out)
-    first = setting.first_state()
-    found = Checkpoints(out).latest(first, setting.memory, setting.method.new_memory(first))
+    spec = RunDir(out).read_config()
+    setting = build.build_context(spec, build.load_dataset(spec), out)
+    first = setting.init_server_state()
+    found = CheckpointManager(out).restore_latest(first, setting.client_states, setting.method.init_client_state(first))
     assert found is not None
-    assert found.number == spec.rounds
-    return setting, found, np.flatnonzero(setting.memory.known.numpy())
+    assert found.rounds_done == spec.rounds
+    return setting, found, np.flatnonzero(setting.client_states.initialized.numpy())
 
 
 def left(out: Path) -> dict[str, Any]:
@@ -188,9 +189,9 @@ def left(out: Path) -> dict[str, Any]:
     assert all("passed over" in note for note in notes)
     return {
         "model": (out / "model.safetensors").read_bytes(),
-        "state": (out / "checkpoints" / f"{found.number:06}" / "state.safetensors").read_bytes(),
+        "state": (out / "checkpoints" / f"{found.rounds_done:06}" / "state.safetensors").read_bytes(),
         "known": known.tolist(),
-        "memory": [leaf.numpy().tobytes() for leaf in setting.memory.rows(known)],
+        "client_state": [leaf.numpy().tobytes() for leaf in setting.client_states.read_rows(known)],
         "record": record,
     }
 

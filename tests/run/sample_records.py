@@ -28,7 +28,7 @@ def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: in
         "format": 1,
         "status": "finished",
         "name": name,
-        "spec": _spec(name, seed, rounds),
+        "config": _spec(name, seed, rounds),
         "command": f"fedtailor run method={name} data=digits rounds={rounds} seed={seed} out=runs/{name}-{seed}",
         "versions": {
             "fedtailor": "0.1.0",
@@ -39,7 +39,7 @@ def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: in
         },
         "machine": "A processor",
         "commit": "0123abcd",
-        "choices": {"engine": "vectorised", "chunk": 256, "compile": False, "precision": "float32", "notes": []},
+        "choices": {"engine": "vectorized", "chunk": 256, "compile": False, "precision": "float32", "notes": []},
         "metric": {"name": "accuracy", "higher_is_better": True},
         "data": {
             "name": "digits",
@@ -71,20 +71,20 @@ def comparison(skills: dict[str, float], seeds: tuple[int, ...] = (1, 2, 3), **o
 
 
 def counted(made: Record, flops: float = 2e9) -> Record:
-    """The same run with everything that is counted and summed up: work, passes of personalising, windows and pace."""
+    """The same run with everything that is counted and summed up: work, passes of personalizing, windows and pace."""
     changed = copy.deepcopy(made)
     work = {"gradients": 100.0, "flops": flops, "server_gradients": 10.0, "server_flops": flops / 10}
     for entry in changed["rounds"]:
         entry |= work
     changed["cost"] |= {key: value * len(changed["rounds"]) for key, value in work.items()}
     for found in changed["scores"].values():
-        found["after_steps"] = {step: _between(found, share) for step, share in (("1", 0.5), ("5", 0.9))}
+        found["after_passes"] = {step: _between(found, share) for step, share in (("1", 0.5), ("5", 0.9))}
     means = {group: {"after": {"accuracy": _mean(found) - 0.01}} for group, found in changed["scores"].items()}
     figures = {"acc_micro": 0.71, "acc_macro": 0.7, "std": 0.1, "worst_tenth": 0.5, "loss": 0.9, "f1_macro": 0.65}
     return changed | {
-        "window": {"looks": [10], "mean": means},
+        "final_window": {"eval_points": [10], "mean": means},
         "summary": {group: {"before": figures, "after": figures} for group in changed["scores"]},
-        "pace": {group: {"after": {"T_0.5": 6, "rise_time": 4.0}} for group in changed["scores"]},
+        "convergence": {group: {"after": {"T_0.5": 6, "rise_time": 4.0}} for group in changed["scores"]},
     }
 
 
@@ -135,14 +135,14 @@ def _spec(name: str, seed: int, rounds: int) -> Record:
     hyper = {"lr": 0.1, "batch": 10, "epochs": 2, "server_lr": 1.0}
     return {
         "method": name,
-        "hyper": hyper | ({"lam": 0.1, "beta": 0.5} if name == "fedsim" else {}),
+        "hparams": hyper | ({"lam": 0.1, "beta": 0.5} if name == "fedsim" else {}),
         "data": "digits",
         "data_options": {"seed": seed, "alpha": 0.3},
         "model": {"name": "mlp", "hidden": [64]},
         "rounds": rounds,
         "cohort": 10,
         "seed": seed,
-        "engine": "vectorised",
+        "engine": "vectorized",
         "device": "cpu",
     }
 

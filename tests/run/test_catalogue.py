@@ -8,18 +8,24 @@ import pytest
 import torch
 
 from fedtailor import methods
+from fedtailor.cli import catalog
+from fedtailor.cli.catalog import (
+    build_probe_task,
+    describe_method,
+    find_secure_aggregation_obstacle,
+    measure_cost,
+    parse_paper,
+)
 from fedtailor.errors import InputError
-from fedtailor.run import catalogue
-from fedtailor.run.catalogue import measured, measuring_task, method_entry, paper_of, why_not_averaged
 
-INPUTS, (HIDDEN,), CLASSES = catalogue.MEASURED_ON
+INPUTS, (HIDDEN,), CLASSES = catalog.PROBE_MODEL_SIZES
 BASE, HEAD = INPUTS * HIDDEN + HIDDEN, HIDDEN * CLASSES + CLASSES
 MODEL = BASE + HEAD
 
 
 def products(*, head: int, base: int) -> int:
     """Floating-point operations of matrix products: so many with the head's weights, so many with the base's."""
-    return 2 * catalogue.EXAMPLES * (head * HIDDEN * CLASSES + base * INPUTS * HIDDEN)
+    return 2 * catalog.PROBE_BATCH_SIZE * (head * HIDDEN * CLASSES + base * INPUTS * HIDDEN)
 
 
 GRADIENT = products(head=3, base=2)
@@ -42,7 +48,7 @@ FLOPS = [
 
 @pytest.mark.parametrize(("name", "hyper", "flops"), FLOPS, ids=[f"{row[0]}-{row[1]}" for row in FLOPS])
 def test_the_work_of_a_step(name: str, hyper: dict[str, object], flops: int) -> None:
-    assert measured(methods.build(name, measuring_task(), **hyper)).flops == flops
+    assert measure_cost(methods.build(name, build_probe_task(), **hyper)).flops == flops
 
 
 SENT = [
@@ -62,20 +68,20 @@ SENT = [
 
 @pytest.mark.parametrize(("name", "hyper", "numbers"), SENT, ids=[f"{row[0]}-{row[1]}" for row in SENT])
 def test_what_travels_in_a_round(name: str, hyper: dict[str, object], numbers: int) -> None:
-    assert measured(methods.build(name, measuring_task(), **hyper)).sent == 4 * numbers
+    assert measure_cost(methods.build(name, build_probe_task(), **hyper)).bytes_sent == 4 * numbers
 
 
 def test_an_entry_gives_ratios() -> None:
-    entry = method_entry("fedper")
+    entry = describe_method("fedper")
     assert entry["sends"] == round(BASE / MODEL, 1)
     assert entry["gradients"] == 1.0
-    assert method_entry("pfedme")["gradients"] == 5.0
-    assert method_entry("local")["gradients"] is None
+    assert describe_method("pfedme")["gradients"] == 5.0
+    assert describe_method("local")["gradients"] is None
 
 
 NEEDS = {
     "local": "client memory",
-    "centralised": "pooled data",
+    "centralized": "pooled data",
     "fedavg": "-",
     "lg-fedavg": "client memory",
     "fsl": "server data",
@@ -87,7 +93,7 @@ NEEDS = {
 
 @pytest.mark.parametrize(("name", "needs"), NEEDS.items(), ids=NEEDS)
 def test_what_a_method_needs(name: str, needs: str) -> None:
-    assert method_entry(name)["needs"] == needs
+    assert describe_method(name)["needs"] == needs
 
 
 def median(stacked: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -95,24 +101,24 @@ def median(stacked: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def test_why_a_method_needs_more_than_the_average() -> None:
-    task = measuring_task()
+    task = build_probe_task()
     plain = methods.build("fedavg", task)
-    assert why_not_averaged(plain) == ""
-    assert why_not_averaged(methods.build("fedsim", task, at="mean")) == ""
-    assert "each upload" in why_not_averaged(methods.build("fedsim", task))
-    assert "rule" in why_not_averaged(plain._replace(combine=median))
-    assert "newcomers" in why_not_averaged(methods.build("fedper", task, offer=2))
-    assert "one place" in why_not_averaged(methods.build("centralised", task))
+    assert find_secure_aggregation_obstacle(plain) == ""
+    assert find_secure_aggregation_obstacle(methods.build("fedsim", task, at="mean")) == ""
+    assert "each upload" in find_secure_aggregation_obstacle(methods.build("fedsim", task))
+    assert "rule" in find_secure_aggregation_obstacle(plain._replace(aggregate=median))
+    assert "newcomers" in find_secure_aggregation_obstacle(methods.build("fedper", task, offer=2))
+    assert "one place" in find_secure_aggregation_obstacle(methods.build("centralized", task))
 
 
 def test_papers_are_read_from_the_first_line() -> None:
-    assert method_entry("fedavg")["paper"] == "McMahan et al., AISTATS 2017"
-    assert method_entry("fedavg")["summary"] == "clients train from the global model, the server averages"
-    assert method_entry("local")["paper"] == ""
-    both = method_entry("fsl+fedsim")["paper"]
+    assert describe_method("fedavg")["paper"] == "McMahan et al., AISTATS 2017"
+    assert describe_method("fedavg")["summary"] == "clients train from the global model, the server averages"
+    assert describe_method("local")["paper"] == ""
+    both = describe_method("fsl+fedsim")["paper"]
     assert "Mai" in both
     assert "Song" in both
-    assert paper_of("A method (in short) of nobody: it averages.\n\n(Elsewhere, 2020)") == ""
+    assert parse_paper("A method (in short) of nobody: it averages.\n\n(Elsewhere, 2020)") == ""
 
 
 def test_every_method_and_every_composition_has_an_entry_or_is_refused() -> None:
@@ -120,26 +126,26 @@ def test_every_method_and_every_composition_has_an_entry_or_is_refused() -> None
     for word in methods.WRAPPERS:
         for name in methods.NAMES:
             try:
-                entry = method_entry(f"{word}+{name}")
+                entry = describe_method(f"{word}+{name}")
             except InputError:
                 refused.add(f"{word}+{name}")
                 continue
-            assert all(row["meaning"] for row in entry["hyper"]), entry["method"]
-    assert {"fsl+local", "per+centralised", "ds+ds", "per+afml", "fsl+fsl-p"} <= refused
+            assert all(row["meaning"] for row in entry["hparams"]), entry["method"]
+    assert {"fsl+local", "per+centralized", "ds+ds", "per+afml", "fsl+fsl-p"} <= refused
     assert not refused & {f"{word}+{name}" for word in methods.WRAPPERS for name in ("fedavg", "fedsim", "scaffold")}
 
 
 def test_every_hyper_parameter_has_a_meaning() -> None:
     for name in methods.NAMES:
-        for row in method_entry(name)["hyper"]:
+        for row in describe_method(name)["hparams"]:
             assert row["meaning"], f"{name}: {row['hyper-parameter']}"
 
 
 def test_a_composition_shows_the_method_s_own_defaults() -> None:
     for first, second in permutations(("fsl", "ds", "per"), 2):
-        alone = {row["hyper-parameter"]: row["default"] for row in method_entry("fedmeta")["hyper"]}
+        alone = {row["hyper-parameter"]: row["default"] for row in describe_method("fedmeta")["hparams"]}
         try:
-            rows = method_entry(f"{first}+{second}+fedmeta")["hyper"]
+            rows = describe_method(f"{first}+{second}+fedmeta")["hparams"]
         except InputError:
             continue
         around = {row["hyper-parameter"]: row["default"] for row in rows}
@@ -148,28 +154,28 @@ def test_a_composition_shows_the_method_s_own_defaults() -> None:
 
 def test_a_meaning_is_that_of_the_class_that_names_it_last() -> None:
     def meanings(name: str) -> dict[str, str]:
-        return {row["hyper-parameter"]: row["meaning"] for row in method_entry(name)["hyper"]}
+        return {row["hyper-parameter"]: row["meaning"] for row in describe_method(name)["hparams"]}
 
-    assert meanings("fedprox")["tune_lr"] == "step size of personalising by SGD; None: lr"
-    assert meanings("fedmeta")["tune_lr"] == "inner rate when personalising; None: alpha; not for meta-sgd"
-    assert meanings("fsl+per+fedmeta")["tune_lr"] == meanings("fedmeta")["tune_lr"]
+    assert meanings("fedprox")["finetune_lr"] == "step size of personalizing by SGD; None: lr"
+    assert meanings("fedmeta")["finetune_lr"] == "inner rate when personalizing; None: alpha; not for meta-sgd"
+    assert meanings("fsl+per+fedmeta")["finetune_lr"] == meanings("fedmeta")["finetune_lr"]
     assert "all-but-last, last" in meanings("lg-fedavg")["personal"]
     assert meanings("fsl")["learn_epochs"].endswith("make its work a client's, in Python: 1")
 
 
 def test_words_that_can_stand_before_a_name() -> None:
-    listed = catalogue.wrapper_list()
+    listed = catalog.list_wrappers()
     assert [entry["word"] for entry in listed] == list(methods.WRAPPERS)
     for entry in listed:
         assert entry["summary"]
-        methods.build(entry["example"], measuring_task())
+        methods.build(entry["example"], build_probe_task())
 
 
 def test_the_document_states_the_same_costs() -> None:
     document = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
     stated = dict(re.findall(r"^### `(\S+)`\n\n\*(.+)\.\*$", document, re.MULTILINE))
     assert sorted(stated) == sorted(methods.NAMES)
-    for entry in catalogue.method_list():
+    for entry in catalog.list_methods():
         gradients = "-" if entry["gradients"] is None else entry["gradients"]
         secure, needs = "no" if entry["not_averaged"] else "yes", entry["needs"].replace("-", "nothing more")
         found = f"Sends {entry['sends']}; gradients {gradients}; secure aggregation: {secure}; needs: {needs}"

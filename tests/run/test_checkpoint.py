@@ -13,26 +13,28 @@ import torch
 from interruptions import left, litter, small
 from torch import Tensor
 
-from fedtailor import trees
-from fedtailor.engines.memory import Memory
+from fedtailor.core import trees
+from fedtailor.core.types import ServerState
+from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
-from fedtailor.run.checkpoint import Checkpoints, Found
-from fedtailor.run.record import Folder
-from fedtailor.run.session import resume, start
-from fedtailor.types import State
+from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
+from fedtailor.training.run_dir import RunDir
+from fedtailor.training.runner import resume_run, start_run
 
 CLIENTS = 8
 ONE = {"weight": torch.zeros(3), "count": torch.zeros((), dtype=torch.int64)}
 
 
-def state(number: int) -> State:
+def state(number: int) -> ServerState:
     draws = torch.Generator().manual_seed(number)
     shared = torch.rand(2, 3, generator=draws)
     key = torch.tensor([number, 7])
-    return State({"a": shared, "b": shared}, torch.tensor(number), key, ({"m": torch.rand(4, generator=draws)}, ()))
+    return ServerState(
+        {"a": shared, "b": shared}, torch.tensor(number), key, ({"m": torch.rand(4, generator=draws)}, ())
+    )
 
 
-def scatter(memory: Memory, who: list[int], value: int) -> None:
+def scatter(memory: ClientStateStore, who: list[int], value: int) -> None:
     rows = torch.arange(len(who) * 3).reshape(-1, 3) + 100.0 * value
     memory.scatter(np.array(who), {"weight": rows, "count": torch.full((len(who),), value)})
 
@@ -42,20 +44,20 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
-def read(out: Path, folder: Path | None = None) -> tuple[Found | None, Memory]:
-    memory = Memory(CLIENTS, folder)
-    return Checkpoints(out).latest(state(0), memory, ONE), memory
+def read(out: Path, folder: Path | None = None) -> tuple[RestoredCheckpoint | None, ClientStateStore]:
+    memory = ClientStateStore(CLIENTS, folder)
+    return CheckpointManager(out).restore_latest(state(0), memory, ONE), memory
 
 
-def rows(memory: Memory) -> dict[int, list[Tensor]]:
-    known = np.flatnonzero(memory.known.numpy())
-    leaves = memory.rows(known)
+def rows(memory: ClientStateStore) -> dict[int, list[Tensor]]:
+    known = np.flatnonzero(memory.initialized.numpy())
+    leaves = memory.read_rows(known)
     return {int(client): [leaf[at] for leaf in leaves] for at, client in enumerate(known)}
 
 
 def write_some(out: Path, rounds: int, folder: Path | None = None) -> dict[int, dict[int, list[Tensor]]]:
     """A checkpoint a round, with memories of random clients; returns what each ought to hold."""
-    memory, checkpoints, draws = Memory(CLIENTS, folder), Checkpoints(out), np.random.default_rng(0)
+    memory, checkpoints, draws = ClientStateStore(CLIENTS, folder), CheckpointManager(out), np.random.default_rng(0)
     held: dict[int, dict[int, list[Tensor]]] = {}
     for number in range(1, rounds + 1):
         scatter(memory, draws.permutation(CLIENTS)[: draws.integers(1, 4)].tolist(), number)
@@ -71,7 +73,7 @@ def test_what_was_saved_is_read_back(kept_in: str, tmp_path: Path) -> None:
         held = write_some(out, number, out / "scratch" if kept_in == "files" else None)[number]
         found, memory = read(out, out / "again" if kept_in == "files" else None)
         assert found is not None
-        assert (found.number, found.passed_over) == (number, ())
+        assert (found.rounds_done, found.skipped) == (number, ())
         assert same(found.state, state(number))
         assert same(rows(memory), held)
         assert not memory.changed.any()
@@ -84,20 +86,20 @@ def test_the_log_stays_small_and_only_what_is_named_stays(tmp_path: Path) -> Non
         held = write_some(tmp_path / "out", number)
         manifests = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/checkpoints/*/manifest.json"))]
         assert [each["round"] for each in manifests] == [n for n in (number - 1, number) if n]
-        log = manifests[-1]["memory"]
+        log = manifests[-1]["client_state"]
         assert sum(piece["clients"] for piece in log) <= 2 * len(held[number])
         compacted += "whole" in log[-1]["file"]
-        named = {piece["file"] for each in manifests for piece in each["memory"]}
-        assert {path.name for path in (tmp_path / "out" / "memory").iterdir()} == named
+        named = {piece["file"] for each in manifests for piece in each["client_state"]}
+        assert {path.name for path in (tmp_path / "out" / "client_state").iterdir()} == named
     assert compacted > 2
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
-    memory, checkpoints = Memory(CLIENTS), Checkpoints(tmp_path)
+    memory, checkpoints = ClientStateStore(CLIENTS), CheckpointManager(tmp_path)
     scatter(memory, [1, 2], 1)
     checkpoints.save(1, state(1), memory)
     checkpoints.save(2, state(2), memory)
-    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["000001-changed.safetensors"]
+    assert [path.name for path in (tmp_path / "client_state").iterdir()] == ["000001-changed.safetensors"]
     found, again = read(tmp_path)
     assert found is not None
     assert same(rows(again), rows(memory))
@@ -134,9 +136,9 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("checkpoints/000006/manifest.json", empty, "'"),
     ("checkpoints/000006/manifest.json", other_json, ""),
     ("checkpoints/000006/manifest.json", other_round, "'manifest.json' is not what was written."),
-    ("memory/000006-*.safetensors", truncate, "'000006-"),
-    ("memory/000006-*.safetensors", flip, "'000006-"),
-    ("memory/000006-*.safetensors", Path.unlink, "'000006-"),
+    ("client_state/000006-*.safetensors", truncate, "'000006-"),
+    ("client_state/000006-*.safetensors", flip, "'000006-"),
+    ("client_state/000006-*.safetensors", Path.unlink, "'000006-"),
 ]
 DAMAGES = pytest.mark.parametrize(
     ("place", "damage", "reason"), DAMAGE, ids=[f"{row[0][-16:]} {row[1].__name__}" for row in DAMAGE]
@@ -148,14 +150,14 @@ RUN = ["method=local", "when=sampled", "rounds=8", "checkpoint_every=2", "evalua
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with checkpoints after rounds 4 and 6."""
     out = tmp_path_factory.mktemp("stopped") / "out"
-    assert not start(small(*RUN), out, stop=iter([False] * 5 + [True]).__next__).finished
+    assert not start_run(small(*RUN), out, should_stop=iter([False] * 5 + [True]).__next__).is_finished
     return out
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("whole") / "out"
-    start(small(*RUN), out)
+    start_run(small(*RUN), out)
     return left(out)
 
 
@@ -168,8 +170,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_a_note_says_so(
     damage(path)
     for name in ("checkpoints/.000007.new", "checkpoints/.000006.new"):
         (out / name).mkdir()
-    (out / "memory" / ".000007-changed.safetensors.new").write_bytes(b"half")
-    record = resume(out).record
+    (out / "client_state" / ".000007-changed.safetensors.new").write_bytes(b"half")
+    record = resume_run(out).record
     (note,) = record["choices"]["notes"]
     assert note.startswith(f"checkpoint 000006 is damaged and was passed over: {reason}")
     assert left(out) == whole
@@ -189,7 +191,7 @@ def test_every_flipped_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
             continue
         assert found is not None
         blank = not content[at : at + 1].strip()
-        assert found.number == 2 or (blank and same(found.state, state(3)))
+        assert found.rounds_done == 2 or (blank and same(found.state, state(3)))
     (sentence,) = refused
     assert "was written in format 0, but this fedtailor reads format 1" in sentence
 
@@ -197,7 +199,7 @@ def test_every_flipped_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
 def test_the_damaged_one_goes_when_the_next_is_whole(stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     flip(out / "checkpoints" / "000006" / "state.safetensors")
-    resume(out, stop=lambda: True)
+    resume_run(out, should_stop=lambda: True)
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["000004", "000005"]
 
 
@@ -207,7 +209,7 @@ def test_none_is_whole(stopped: Path, tmp_path: Path) -> None:
         flip(path)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     with pytest.raises(InputError) as caught:
-        resume(out)
+        resume_run(out)
     assert re.fullmatch(
         r"No checkpoint in '.*/checkpoints' is whole, so start the run anew in another folder: "
         r"checkpoint 000006 is damaged and was passed over: 'state.safetensors' is not what was written; "
@@ -224,11 +226,11 @@ def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"was written in format 2, but this fedtailor reads format 1; go on with the "
     ):
-        resume(out)
-    spec = out / "spec.json"
+        resume_run(out)
+    spec = out / "config.json"
     spec.write_text(spec.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match=r"^'.*spec.json' has format 2, but this fedtailor reads format 1\.$"):
-        resume(out)
+    with pytest.raises(InputError, match=r"^'.*config.json' has format 2, but this fedtailor reads format 1\.$"):
+        resume_run(out)
 
 
 def test_lost_rounds_are_noticed(stopped: Path, tmp_path: Path) -> None:
@@ -236,13 +238,13 @@ def test_lost_rounds_are_noticed(stopped: Path, tmp_path: Path) -> None:
     lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join(lines[:2] + lines[3:]))
     with pytest.raises(InputError, match=r"^'.*rounds.jsonl' lacks rounds up to 6; bring the file back to go on\.$"):
-        resume(out)
+        resume_run(out)
 
 
 def test_a_half_written_line_is_left_out(stopped: Path, whole: dict[str, Any], tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"round": 7, "bytes')
-    assert len(Folder(out).rounds()) == 6
-    resume(out)
+    assert len(RunDir(out).read_rounds()) == 6
+    resume_run(out)
     assert left(out) == whole

@@ -7,63 +7,68 @@ import numpy as np
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor import methods, trees
+from fedtailor import methods
+from fedtailor.cli.catalog import describe_method
+from fedtailor.core import trees
+from fedtailor.core.types import CohortUpdate, Routine
 from fedtailor.data import FederatedDataset
-from fedtailor.engines.base import Setting, alone
-from fedtailor.run import build
-from fedtailor.run.catalogue import method_entry
-from fedtailor.run.costs import Meter
-from fedtailor.run.spec import read_spec
-from fedtailor.types import Gathered, Work
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.sequential import run_single_client
+from fedtailor.evaluation.costs import CostMeter
+from fedtailor.prng.streams import Stream
+from fedtailor.training import build
+from fedtailor.training.overrides import read_run_config
 
-SMALL = ["data.clients=12", "cohort=3", "hidden=8", "batch=7", "tune_epochs=2"]
+SMALL = ["data.clients=12", "cohort=3", "hidden=8", "batch=7", "finetune_epochs=2"]
 SHORT = {"local": ["budget=2"], "pfedme": ["inner_steps=3"]}
 NAMES = (*methods.NAMES, "fsl+fedsim", "per+ditto")
 
 
 @cache
 def digits() -> FederatedDataset:
-    return build.dataset(read_spec(SMALL))
+    return build.load_dataset(read_run_config(SMALL))
 
 
-def setting(*words: str) -> Setting:
-    return build.setting(read_spec([*SMALL, *words]), digits())
+def setting(*words: str) -> EngineContext:
+    return build.build_context(read_run_config([*SMALL, *words]), digits())
 
 
-def counted(made: Setting, work: Work, given: Any, own: Any, holders: str, who: int = 0) -> tuple[Any, int]:
+def counted(made: EngineContext, work: Routine, given: Any, own: Any, holders: str, who: int = 0) -> tuple[Any, int]:
     """What a work ends with, run step by step for one holder, and the operations that torch counts meanwhile."""
-    site = made.clients() if holders == "clients" else made.server()
+    site = made.make_client_dataset() if holders == "clients" else made.make_server_dataset()
     with FlopCounterMode(display=False) as counter:
-        result = alone(work, given, own, site, who, made.keys("client", 0, [who])[0])
+        result = run_single_client(work, given, own, site, who, made.derive_keys(Stream.CLIENT, 0, [who])[0])
     return result, counter.get_total_flops()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_operations_are_those_of_work_done_step_by_step(name: str) -> None:
     made = setting(f"method={name}", *SHORT.get(name, []))
-    method, state, meter = made.method, made.first_state(), Meter(made)
+    method, state, meter = made.method, made.init_server_state(), CostMeter(made)
     client = int(made.data.groups["train"][-1])
-    broadcast, memory = method.broadcast(state), method.new_memory(state)
+    broadcast, memory = method.broadcast(state), method.init_client_state(state)
     result, trained = counted(made, method.client, broadcast, memory, "clients", client)
-    assert meter.of_clients(np.array([client])).flops.tolist() == [trained]
-    assert meter.sent == trees.nbytes(broadcast) + trees.nbytes(result.change) + (
-        trees.nbytes(result.memory) if method.tries else 0
+    assert meter.compute_client_cost(np.array([client])).flops.tolist() == [trained]
+    assert meter.bytes_per_client == trees.nbytes(broadcast) + trees.nbytes(result.update) + (
+        trees.nbytes(result.state) if method.num_offered_states else 0
     )
-    change, corrected = result.change, 0
-    if method.correct is not None:
-        change, corrected = counted(made, method.correct, state, change, "server")
-    _, served = counted(made, method.server, state, Gathered(change, made.count(3), made.count(9)), "server")
-    assert meter.of_server(3).flops.tolist() == [served + 3 * corrected]
+    change, corrected = result.update, 0
+    if method.correct_update is not None:
+        change, corrected = counted(made, method.correct_update, state, change, "server")
+    _, served = counted(
+        made, method.server, state, CohortUpdate(change, made.make_scalar(3), made.make_scalar(9)), "server"
+    )
+    assert meter.compute_server_cost(3).flops.tolist() == [served + 3 * corrected]
     newcomer = int(made.data.groups["new"][0])
-    _, tailored = counted(made, method.personalise, broadcast, memory, "clients", newcomer)
-    assert meter.of_personalising(np.array([newcomer])).flops.tolist() == [tailored]
+    _, tailored = counted(made, method.personalize, broadcast, memory, "clients", newcomer)
+    assert meter.compute_personalize_cost(np.array([newcomer])).flops.tolist() == [tailored]
     assert (trained > 0) == bool(method.client.phases)
     assert tailored > 0
 
 
 def test_nobody_works_in_the_rounds_of_a_method_without_rounds() -> None:
     made = setting("method=local")
-    assert set(Meter(made).of_round(made.data.groups["train"]).values()) == {0}
+    assert set(CostMeter(made).compute_round_cost(made.data.groups["train"]).values()) == {0}
 
 
 def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
@@ -72,9 +77,9 @@ def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
     cohort, sizes = made.data.groups["train"], made.data.clients.splits["train"].sizes()[made.data.groups["train"]]
     forward, backward = 64 * 8 + 8 * 10, 64 * 8 + 2 * 8 * 10
     steps = 3 * -(-sizes // 7)
-    cost = Meter(made).of_round(cohort)
+    cost = CostMeter(made).compute_round_cost(cohort)
     assert cost["flops"] == (steps * np.minimum(sizes, 7) * 2 * (forward + backward)).sum()
-    assert cost["gradients"] == steps.sum() == made.steps(cohort).sum()
+    assert cost["gradients"] == steps.sum() == made.count_steps(cohort).sum()
     assert cost["server_flops"] == cost["server_gradients"] == 0
 
 
@@ -85,16 +90,16 @@ TIMES = [("fedprox", 1), ("scaffold", 1), ("apfl", 2), ("pfedme", 5), ("per-feda
 def test_gradients_are_counted_in_those_of_fedavg(words: str, times: int) -> None:
     made, plain = setting(*f"method={words}".split()), setting("method=fedavg")
     cohort = plain.data.groups["train"]
-    expected = times * Meter(plain).of_round(cohort)["gradients"]
-    assert Meter(made).of_round(cohort)["gradients"] == pytest.approx(expected)
+    expected = times * CostMeter(plain).compute_round_cost(cohort)["gradients"]
+    assert CostMeter(made).compute_round_cost(cohort)["gradients"] == pytest.approx(expected)
 
 
 def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
     """On the list's own model, where a step's batches are equally large."""
     made = setting("method=per-fedavg", "hidden=16")
-    made_steps = made.steps(made.data.groups["train"]).sum()
-    listed = method_entry("per-fedavg")["gradients"]
-    found = Meter(made).of_round(made.data.groups["train"])["gradients"] / made_steps
+    made_steps = made.count_steps(made.data.groups["train"]).sum()
+    listed = describe_method("per-fedavg")["gradients"]
+    found = CostMeter(made).compute_round_cost(made.data.groups["train"])["gradients"] / made_steps
     assert found == pytest.approx(listed, abs=0.5)
     assert found > 3
 
@@ -102,6 +107,6 @@ def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
 def test_the_servers_gradients_are_its_own() -> None:
     made = setting("method=fedsim")
     cohort = made.data.groups["train"][:4]
-    cost = Meter(made).of_round(cohort)
+    cost = CostMeter(made).compute_round_cost(cohort)
     assert cost["server_gradients"] == 2 * len(cohort)  # of each upload: the change in gradient that a step makes
-    assert cost["gradients"] == made.steps(cohort).sum()
+    assert cost["gradients"] == made.count_steps(cohort).sum()

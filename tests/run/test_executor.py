@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedtailor.errors import DivergedError, InputError
-from fedtailor.run.compare import compare, runs_of
-from fedtailor.run.executor import Event, Run, execute, status_of
-from fedtailor.run.session import start
-from fedtailor.run.spec import read_comparison
-from fedtailor.run.tuning import tune
+from fedtailor.experiments.compare import compare, make_runs
+from fedtailor.experiments.executor import Event, Run, execute, read_status
+from fedtailor.experiments.tune import tune
+from fedtailor.training.overrides import read_comparison
+from fedtailor.training.runner import start_run
 
 SMALL = [
     "data=digits",
@@ -20,7 +20,7 @@ SMALL = [
     "cohort=3",
     "hidden=8",
     "batch=200",
-    "tune_epochs=1",
+    "finetune_epochs=1",
     "threads=1",
     "compile=false",
     "checkpoint_every=2",
@@ -31,15 +31,15 @@ BOTH = pytest.mark.parametrize("jobs", [1, 2])
 def runs_for(out: Path, *words: str) -> list[Run]:
     """Three runs: FedAvg on two seeds and FSL on one."""
     comparison = read_comparison(["fedavg", "fsl", *SMALL, "seeds=0,1", *words])
-    return runs_of(comparison.specs()[:3], out)
+    return make_runs(comparison.make_run_configs()[:3], out)
 
 
 def weights(runs: list[Run]) -> list[bytes]:
-    return [(run.place / "model.safetensors").read_bytes() for run in runs]
+    return [(run.path / "model.safetensors").read_bytes() for run in runs]
 
 
 def statuses(runs: list[Run]) -> list[str]:
-    return [status_of(run.place) for run in runs]
+    return [read_status(run.path) for run in runs]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     """The models of the runs, each started by itself."""
     runs = runs_for(tmp_path_factory.mktemp("alone"))
     for run in runs:
-        start(run.spec, run.place)
+        start_run(run.config, run.path)
     return weights(runs)
 
 
@@ -81,21 +81,21 @@ def test_what_was_stopped_goes_on_and_ends_the_same(tmp_path: Path, alone: list[
 def test_processes_that_were_stopped_go_on_and_end_the_same(tmp_path: Path, alone: list[bytes]) -> None:
     runs = runs_for(tmp_path)
     heard: list[Event] = []
-    execute(runs, 2, heard.append, stop=lambda: bool(heard))
+    execute(runs, 2, heard.append, should_stop=lambda: bool(heard))
     execute(runs, 2)
     assert weights(runs) == alone
 
 
 def test_asked_to_stop_before_the_first_run_nothing_is_begun(tmp_path: Path) -> None:
-    execute(runs_for(tmp_path), stop=lambda: True)
+    execute(runs_for(tmp_path), should_stop=lambda: True)
     assert list(tmp_path.iterdir()) == []
 
 
 @BOTH
 def test_a_run_that_fails_leaves_the_others_alone(jobs: int, tmp_path: Path, alone: list[bytes]) -> None:
     runs = runs_for(tmp_path)
-    execute(runs[:1], stop=stopping_after(3))
-    (runs[0].place / "rounds.jsonl").unlink()
+    execute(runs[:1], should_stop=stopping_after(3))
+    (runs[0].path / "rounds.jsonl").unlink()
     with pytest.raises(InputError, match="lacks rounds up to"):
         execute(runs, jobs)
     assert weights(runs[1:]) == alone[1:]
@@ -143,7 +143,7 @@ def test_a_comparison_raises_what_diverged_after_the_others_have_ended(tmp_path:
     for _ in range(2):
         with pytest.raises(DivergedError, match="fedprox: the model's parameters were no longer finite"):
             compare(comparison, tmp_path)
-        assert status_of(tmp_path / "fedavg-seed0") == "finished"
+        assert read_status(tmp_path / "fedavg-seed0") == "finished"
 
 
 def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> N
     for jobs in (1, 2):
         outcomes = compare(comparison, tmp_path / f"compared-{jobs}", jobs)
         trials = tune(comparison, tmp_path / f"tuned-{jobs}", jobs)
-        scores = [(outcome.record["name"], outcome.record["scores"], outcome.finished) for outcome in outcomes]
-        found[jobs] = [scores, [trial.figure for trial in trials]]
+        scores = [(outcome.record["name"], outcome.record["scores"], outcome.is_finished) for outcome in outcomes]
+        found[jobs] = [scores, [trial.score for trial in trials]]
     assert found[1] == found[2]
     assert [len(each) for each in found[1]] == [4, 4]
 

@@ -19,11 +19,11 @@ from interruptions import SMALL, Fault, begin_or_go_on, command, faulty, full_di
 
 from fedtailor.cli import main
 from fedtailor.errors import InputError
-from fedtailor.run.record import Folder
-from fedtailor.run.session import start
-from fedtailor.run.spec import read_spec
+from fedtailor.training.overrides import read_run_config
+from fedtailor.training.run_dir import RunDir
+from fedtailor.training.runner import start_run
 
-SHORT = ["method=local", "when=sampled", "rounds=2", "checkpoint_every=1", "evaluate_every=2", "watch=1"]
+SHORT = ["method=local", "when=sampled", "rounds=2", "checkpoint_every=1", "evaluate_every=2", "eval_clients=1"]
 SENTENCE = re.compile(r"'.+' could not be written: No space left on device; .+")
 
 
@@ -51,8 +51,8 @@ def meet_full_disk(at: int, out: Path) -> str:
         said = str(problem)
     assert SENTENCE.fullmatch(said), said
     assert litter(out) == [], fault.met
-    assert (out / "spec.json").exists() == ("go on with: fedtailor resume" in said)
-    assert out.exists() == (out / "spec.json").exists()
+    assert (out / "config.json").exists() == ("go on with: fedtailor resume" in said)
+    assert out.exists() == (out / "config.json").exists()
     return fault.met
 
 
@@ -63,7 +63,7 @@ def every_full_disk(tmp_path: Path, step: int) -> list[str]:
     for at in range(1, total + 1, step):
         out = tmp_path / f"{at}"
         met.append(meet_full_disk(at, out))
-        assert begin_or_go_on(SHORT, out).finished
+        assert begin_or_go_on(SHORT, out).is_finished
         assert left(out) == expected
         assert litter(out) == []
     return met
@@ -83,10 +83,10 @@ def test_a_full_disk_at_every_touch(tmp_path: Path) -> None:
 
 def test_a_full_disk_again_and_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    start(small(*SHORT), tmp_path / "whole")
+    start_run(small(*SHORT), tmp_path / "whole")
     met = [meet_full_disk(at, out) for at in (1, 4, 12, 20, 33, 9, 21, 25, 3)]
     assert "" not in met
-    assert begin_or_go_on(SHORT, out).finished
+    assert begin_or_go_on(SHORT, out).is_finished
     assert left(out) == left(tmp_path / "whole")
 
 
@@ -102,7 +102,7 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     resumed = command(["resume", str(out)], said)
     resumed.join()
     assert resumed.exitcode == 0
-    start(small("rounds=2", "method=fedavg"), tmp_path / "whole")
+    start_run(small("rounds=2", "method=fedavg"), tmp_path / "whole")
     assert left(out) == left(tmp_path / "whole")
 
 
@@ -112,13 +112,13 @@ LONG = ["method=local", "when=sampled", "rounds=8", "epochs=25", "checkpoint_eve
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("whole") / "out"
-    start(small(*LONG), out)
+    start_run(small(*LONG), out)
     return left(out)
 
 
 def wait_for_round(out: Path) -> None:
     for _ in range(3000):
-        if (out / "rounds.jsonl").exists() and len(Folder(out).rounds()) >= 2:
+        if (out / "rounds.jsonl").exists() and len(RunDir(out).read_rounds()) >= 2:
             return
         time.sleep(0.01)
     raise AssertionError("no round has ended")
@@ -136,7 +136,7 @@ def test_a_signal_stops_after_the_round(kind: signal.Signals, tmp_path: Path, wh
         "Stopping after this round; once more to stop at once.",
         f"Stopped and saved. Go on with: fedtailor resume {out}",
     ]
-    record = Folder(out).record()
+    record = RunDir(out).read_record()
     assert record["status"] == "interrupted"
     done = len(record["rounds"])
     assert [path.name for path in (out / "checkpoints").iterdir()] == [f"{done:06}"]
@@ -162,9 +162,9 @@ def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path
         "fedtailor: stopped at once; what was saved before is whole.",
     ]
     assert litter(out) == []
-    assert len(Folder(out).rounds()) == 2
-    assert begin_or_go_on(words, out).finished
-    start(small(*words), tmp_path / "whole")
+    assert len(RunDir(out).read_rounds()) == 2
+    assert begin_or_go_on(words, out).is_finished
+    start_run(small(*words), tmp_path / "whole")
     assert left(out) == left(tmp_path / "whole")
 
 
@@ -183,7 +183,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     again = command(words, said)
     again.join()
     assert again.exitcode == 0
-    start(small(*LONG), tmp_path / "whole")
+    start_run(small(*LONG), tmp_path / "whole")
     assert left(out / "local-seed0") == left(tmp_path / "whole")
 
 
@@ -223,8 +223,8 @@ def prepare_files(place: Path) -> None:
     (place / "bad.toml").write_text("rounds = = 3\n")
     (place / "key.toml").write_text("round = 3\n")
     (place / "hyper.toml").write_text("lr = 0.1\n")
-    (place / "table.toml").write_text("hyper = 3\n")
-    (place / "tables.toml").write_text("[hyper]\nfedavg = 3\n")
+    (place / "table.toml").write_text("hparams = 3\n")
+    (place / "tables.toml").write_text("[hparams]\nfedavg = 3\n")
     (place / "binary.toml").write_bytes(b"\xff\xfe")
     (place / "raises.py").write_text("1 / 0\n")
     (place / "syntax.py").write_text("def f(:\n")
@@ -232,7 +232,7 @@ def prepare_files(place: Path) -> None:
     (place / "file").write_text("mine")
     (place / "full").mkdir()
     (place / "full" / "mine.txt").write_text("mine")
-    start(small("method=fedavg", "rounds=1"), place / "run")
+    start_run(small("method=fedavg", "rounds=1"), place / "run")
 
 
 @pytest.fixture(scope="module")
@@ -265,9 +265,9 @@ WRONG = [
     ("run full", "'full' is neither FILE.toml nor KEY=VALUE."),
     ("run none.toml", "There is no file 'none.toml'."),
     ("run key.toml", "There is no key 'round'; did you mean rounds?"),
-    ("run hyper.toml", "There is no key 'lr'; put it under [hyper] as lr = ..."),
-    ("run table.toml", "hyper: must be a table, got 3."),
-    ("run tables.toml", "hyper.fedavg: must be a table, got 3."),
+    ("run hyper.toml", "There is no key 'lr'; put it under [hparams] as lr = ..."),
+    ("run table.toml", "hparams: must be a table, got 3."),
+    ("run tables.toml", "hparams.fedavg: must be a table, got 3."),
     ("run data=none.npz", "There is no file '"),
     ("run data=text.npz", "'*/text.npz' cannot be read as an .npz file of plain arrays: "),
     ("run data=cut.npz", "'*/cut.npz' cannot be read as an .npz file of plain arrays: "),
@@ -294,9 +294,9 @@ WRONG = [
     ("compare fedavg out=file", "'file' is a file; choose another folder with out=DIR."),
     ("compare fedavg out=full", "'full' holds 'mine.txt'; choose another folder with out=DIR."),
     ("compare fedavg out=run", "'run' holds a single run; choose another folder with out=DIR."),
-    ("resume none", "'none' holds no run: there is no spec.json in it."),
-    ("resume full", "'full' holds no run: there is no spec.json in it."),
-    ("resume file", "'file' holds no run: there is no spec.json in it."),
+    ("resume none", "'none' holds no run: there is no config.json in it."),
+    ("resume full", "'full' holds no run: there is no config.json in it."),
+    ("resume file", "'file' holds no run: there is no config.json in it."),
     ("report none", "'none' holds no run."),
     ("report run --to none/report.html", "'none/report.html' could not be written: No such file or directory; "),
     ("methods fedsm", "There is no method 'fedsm'; did you mean fedsim?"),
@@ -333,8 +333,8 @@ def test_a_finished_run_says_so(prepared: Path, monkeypatch: pytest.MonkeyPatch,
     assert capfd.readouterr().out.replace("\n", "") == f"The run in {prepared / 'run'} has finished already."
 
 
-@pytest.mark.parametrize("name", ["spec.json", "record.json"])
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 1, "spec": {"rounds": "x"}, "status": 1}', "\x00"])
+@pytest.mark.parametrize("name", ["config.json", "record.json"])
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 1, "config": {"rounds": "x"}, "status": 1}', "\x00"])
 def test_damaged_words_of_a_run_are_one_sentence(name: str, content: str, prepared: Path, tmp_path: Path) -> None:
     out = shutil.copytree(prepared / "run", tmp_path / "run")
     (out / name).write_text(content)
@@ -348,7 +348,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     x, y, client = np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2, np.repeat(np.arange(8), 10)
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=client)
     words = ["method=fedavg", f"data={tmp_path / 'mine.npz'}", "cohort=2", "rounds=2", "hidden=4"]
-    start(read_spec(words), tmp_path / "out", stop=lambda: True)
+    start_run(read_run_config(words), tmp_path / "out", should_stop=lambda: True)
     x[17, 1] += 1e-9
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=client)
     with pytest.raises(InputError, match=r"^Data set '.*mine.npz' is no longer what it was when the run began; bring "):

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 import fedtailor as ft
 from agreement import distance
 from fedtailor import methods
-from fedtailor.errors import DivergedError, InputError, WorkError
-from fedtailor.run.loop import Round
+from fedtailor.errors import DivergedError, InputError, RoutineError
+from fedtailor.training.loop import Round
 from scenarios import Net, toy_data, toy_task
 
 DATA = toy_data()
 
 
-def quick(method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = DATA, **options: Any) -> ft.Fitted:
+def quick(method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = DATA, **options: Any) -> ft.FitResult:
     chosen: dict[str, Any] = {"rounds": 2, "cohort": 3, "batch": 8} | options
-    fitted: ft.Fitted = ft.fit(method, model, data, **chosen)
+    fitted: ft.FitResult = ft.fit(method, model, data, **chosen)
     return fitted
 
 
@@ -42,7 +42,7 @@ def test_every_client_is_scored_before_and_after() -> None:
 
 def test_scores_are_those_of_an_ordinary_loop() -> None:
     fitted = quick()
-    model, rows = fitted.setting.task.module(fitted.params), DATA.clients.splits["test"].of(4)
+    model, rows = fitted.context.task.to_module(fitted.params), DATA.clients.splits["test"].get_rows(4)
     x = torch.from_numpy(DATA.clients.x[rows]).float()
     hits = (model(x).argmax(1).numpy() == DATA.clients.y[rows]).mean()
     assert fitted.scores["local"].before["accuracy"][4] == pytest.approx(hits)
@@ -53,7 +53,7 @@ def test_costs_are_counted() -> None:
     size = sum(p.numel() * 4 for p in Net().parameters())
     assert fitted.cost.bytes_down == fitted.cost.bytes_up == 3 * 3 * size
     seen: list[Round] = []
-    again = quick(rounds=3, epochs=2, progress=seen.append)
+    again = quick(rounds=3, epochs=2, on_round_end=seen.append)
     sizes = DATA.clients.splits["train"].sizes()
     assert again.cost.steps == sum(2 * -(-sizes[i] // 8) for done in seen for i in done.cohort)
 
@@ -61,7 +61,7 @@ def test_costs_are_counted() -> None:
 def test_cohorts_are_the_same_for_every_method_and_differ_from_round_to_round() -> None:
     met: dict[str, list[list[int]]] = {name: [] for name in ("local", "fedavg", "fedsim")}
     for name, cohorts in met.items():
-        quick(name, rounds=6, progress=lambda done, cohorts=cohorts: cohorts.append(list(done.cohort)))
+        quick(name, rounds=6, on_round_end=lambda done, cohorts=cohorts: cohorts.append(list(done.cohort)))
     assert met["local"] == met["fedavg"] == met["fedsim"]
     assert len({tuple(cohort) for cohort in met["fedavg"]}) > 1
     assert all(len(set(cohort)) == 3 for cohort in met["fedavg"])
@@ -76,25 +76,25 @@ def test_first_weights_come_from_the_seed_or_from_the_model() -> None:
 
 
 def test_a_new_person_is_tailored_to() -> None:
-    fitted = quick("fedsim", rounds=20, lr=0.2, cohort=9, tune_epochs=30)
-    rows = DATA.clients.splits["train"].of(11)
+    fitted = quick("fedsim", rounds=20, lr=0.2, cohort=9, finetune_epochs=30)
+    rows = DATA.clients.splits["train"].get_rows(11)
     x, y = DATA.clients.x[rows], DATA.clients.y[rows]
-    mine = fitted.personalise(x, y)
+    mine = fitted.personalize(x, y)
     inputs, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
-    before = nn.functional.cross_entropy(fitted.setting.task.module(fitted.params)(inputs), labels)
-    assert nn.functional.cross_entropy(mine.outputs(x), labels) < 0.8 * before
-    assert (mine.module()(torch.from_numpy(x).float()).argmax(1).numpy() == mine.predict(x)).all()
-    assert distance(fitted.params, quick("fedsim", rounds=20, lr=0.2, cohort=9, tune_epochs=30).params) == 0.0
-    one = fitted.personalise(x[:1], y[:1])
-    assert one.outputs(x).shape == (len(x), 3)
+    before = nn.functional.cross_entropy(fitted.context.task.to_module(fitted.params)(inputs), labels)
+    assert nn.functional.cross_entropy(mine.compute_outputs(x), labels) < 0.8 * before
+    assert (mine.to_module()(torch.from_numpy(x).float()).argmax(1).numpy() == mine.predict(x)).all()
+    assert distance(fitted.params, quick("fedsim", rounds=20, lr=0.2, cohort=9, finetune_epochs=30).params) == 0.0
+    one = fitted.personalize(x[:1], y[:1])
+    assert one.compute_outputs(x).shape == (len(x), 3)
 
 
 def test_memory_may_live_in_files(tmp_path: Path) -> None:
-    runs = [quick("local", when="sampled", memory=folder) for folder in (None, tmp_path / "memory")]
+    runs = [quick("local", when="sampled", client_state_dir=folder) for folder in (None, tmp_path / "client_state")]
     everybody = np.arange(DATA.clients.count)
-    kept = [run.engine.memory.gather(everybody, run.setting.method.new_memory(run.state)) for run in runs]
+    kept = [run.engine.client_states.gather(everybody, run.context.method.init_client_state(run.state)) for run in runs]
     assert distance(*kept) == 0.0
-    assert len(list((tmp_path / "memory").iterdir())) == len(runs[0].params)
+    assert len(list((tmp_path / "client_state").iterdir())) == len(runs[0].params)
 
 
 def test_regression_and_multilabel() -> None:
@@ -106,7 +106,7 @@ def test_regression_and_multilabel() -> None:
     labels = ft.from_arrays(x, (x[:, :2] > 0).astype(np.float32), client)
     fitted = ft.fit("fedavg", ft.multilabel(nn.Linear(5, 2)), labels, rounds=30, cohort=5, lr=1.0)
     assert fitted.scores["new"].before["f1"].mean() > 0.9
-    predicted = fitted.personalise(x[:9], (x[:9, :2] > 0).astype(np.float32)).predict(x)
+    predicted = fitted.personalize(x[:9], (x[:9, :2] > 0).astype(np.float32)).predict(x)
     assert (predicted == (x[:, :2] > 0)).mean() > 0.9
 
 
@@ -132,12 +132,12 @@ class Branching(nn.Module):
         return out if bool((x.abs() < 1e9).all()) else 2 * out
 
 
-def test_a_model_that_cannot_be_vectorised_runs_one_by_one_and_says_why() -> None:
+def test_a_model_that_cannot_be_vectorized_runs_one_by_one_and_says_why() -> None:
     fitted = quick(model=Branching)
     assert len(fitted.engine.notes) == 1
     assert "fedavg runs one client at a time, since vmap cannot run it: " in fitted.engine.notes[0]
     assert "data-dependent" in fitted.engine.notes[0]
-    assert distance(fitted.params, quick(model=Branching, engine="one_by_one").params) == 0.0
+    assert distance(fitted.params, quick(model=Branching, engine="sequential").params) == 0.0
 
 
 class Picky(nn.Module):
@@ -166,13 +166,13 @@ FULL = "CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 70 GiB in use
             r"the device's memory is full; stack fewer clients \(chunk=8, say\) or .* \(jobs=1\)\.$",
         ),
     ],
-    ids=["any", "memory"],
+    ids=["any", "client_state"],
 )
 def test_an_error_names_stage_round_and_client(problem: Exception, said: str) -> None:
     data = toy_data()
-    data.clients.x[data.clients.splits["train"].of(3)] = 1234.0
-    with pytest.raises(WorkError, match=rf"fedavg: client work failed in round 0 for client 'client-3': {said}"):
-        quick(model=partial(Picky, problem), data=data, cohort=9, engine="one_by_one")
+    data.clients.x[data.clients.splits["train"].get_rows(3)] = 1234.0
+    with pytest.raises(RoutineError, match=rf"fedavg: client work failed in round 0 for client 'client-3': {said}"):
+        quick(model=partial(Picky, problem), data=data, cohort=9, engine="sequential")
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -181,12 +181,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"lr": float("nan")}, "fedavg: lr must be a number, got nan."),
     ({"lr": "fast"}, "fedavg: lr must be a number, got 'fast'."),
     ({"epochs": 0}, "fedavg: epochs must be positive, got 0."),
-    ({"optimiser": "sdg"}, "fedavg: optimiser must be sgd or adam or adamw, got 'sdg'."),
+    ({"optimizer": "sdg"}, "fedavg: optimizer must be sgd or adam or adamw, got 'sdg'."),
     ({"lamda": 1.0}, "fedavg has no hyper-parameter 'lamda'; "),
     ({"rounds": -1}, "fit: rounds must be a whole number and not negative, got -1."),
     ({"cohort": 10}, "fedavg: 10 clients a round were asked for, but data set 'toy' has 9 to train on; "),
     ({"cohort": 0}, "fedavg: 0 clients a round were asked for"),
-    ({"engine": "vectorized"}, "There is no engine 'vectorized'; did you mean vectorised?"),
+    ({"engine": "vectorised"}, "There is no engine 'vectorised'; did you mean vectorized?"),
     ({"chunk": 0}, "Engine: chunk must be a whole number of at least 1 client, got 0."),
     ({"device": "tpu"}, "Engine: device must be cpu, cuda or mps, got 'tpu'."),
     (
@@ -242,9 +242,9 @@ def _numbers() -> ft.FederatedDataset:
         (
             np.ones((2, 4)),
             np.zeros(2, np.int64),
-            "personalise: x must hold examples of shape (5,), as in training, got an array of shape (2, 4).",
+            "personalize: x must hold examples of shape (5,), as in training, got an array of shape (2, 4).",
         ),
-        (np.full((2, 5), np.nan), np.zeros(2, np.int64), "personalise: x holds NaN"),
+        (np.full((2, 5), np.nan), np.zeros(2, np.int64), "personalize: x holds NaN"),
         (np.ones((2, 5)), np.array([0, 7]), "newcomer: "),
         (np.ones((0, 5)), np.zeros(0, np.int64), "newcomer: "),
         (np.ones((2, 5)), np.zeros(3, np.int64), "newcomer: "),
@@ -252,7 +252,7 @@ def _numbers() -> ft.FederatedDataset:
 )
 def test_a_new_person_with_bad_data_is_refused(x: np.ndarray, y: np.ndarray, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        quick(rounds=0).personalise(x, y)
+        quick(rounds=0).personalize(x, y)
     assert str(caught.value).startswith(sentence)
 
 
@@ -265,7 +265,7 @@ data = ft.digits(clients=12)
 for name, options in (("fedsim", {}), ("local", {"when": "sampled"})):
     fitted = ft.fit(name, partial(mlp, 64, (16,), 10), data, rounds=3, cohort=4, seed=3, **options)
     digest = hashlib.sha256()
-    memory = fitted.engine.memory.gather(np.arange(12), fitted.setting.method.new_memory(fitted.state))
+    memory = fitted.engine.client_states.gather(np.arange(12), fitted.context.method.init_client_state(fitted.state))
     for tensor in [*fitted.params.values(), *(memory.values() if memory else ())]:
         digest.update(tensor.contiguous().numpy().tobytes())
     print(digest.hexdigest())
@@ -286,8 +286,8 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"method": None}, "fit: method must be a name or a Method, got None."),
     ({"model": "mlp"}, "fit: model must be an nn.Module, a function that makes one, or a Task, got 'mlp'."),
     ({"data": (1, 2)}, "fit: data must be a FederatedDataset, got tuple."),
-    ({"optimiser": "adam", "momentum": 0.9}, "adam takes no momentum; it is for sgd."),
-    ({"server_optimiser": "adam", "server_momentum": 0.9}, "fedavg: adam takes no server_momentum."),
+    ({"optimizer": "adam", "momentum": 0.9}, "adam takes no momentum; it is for sgd."),
+    ({"server_optimizer": "adam", "server_momentum": 0.9}, "fedavg: adam takes no server_momentum."),
     ({"chunk": 2.5}, "Engine: chunk must be a whole number of at least 1 client, got 2.5."),
     ({"compile": "no"}, "Engine: compile must be True, False or 'training', got 'no'."),
     ({"batch": True}, "fedavg: batch must be a whole number, got True."),
@@ -306,7 +306,7 @@ def test_numbers_of_numpy_will_do() -> None:
     assert distance(fitted.params, quick(lr=float(np.float32(0.1)), seed=3).params) == 0.0
 
 
-class Centred(nn.Linear):
+class Centerd(nn.Linear):
     """Mixes the examples of a batch."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -315,10 +315,10 @@ class Centred(nn.Linear):
 
 def test_a_model_that_mixes_examples_is_refused() -> None:
     with pytest.raises(InputError, match="depends on the others in its batch"):
-        quick(model=Centred(5, 3))
+        quick(model=Centerd(5, 3))
 
 
-@pytest.mark.parametrize("engine", ["vectorised", "one_by_one"])
+@pytest.mark.parametrize("engine", ["vectorized", "sequential"])
 def test_tokens_outside_the_vocabulary_are_refused_wherever_they_are(engine: str) -> None:
     x = np.ones((40, 4), dtype=np.int64)
     x[33, 2] = 25
@@ -329,14 +329,14 @@ def test_tokens_outside_the_vocabulary_are_refused_wherever_they_are(engine: str
 
 
 def test_personal_models_that_diverge_count_as_worst() -> None:
-    fitted = quick(model=ft.classification(nn.Linear(5, 3)), tune_lr=3e38)
+    fitted = quick(model=ft.classification(nn.Linear(5, 3)), finetune_lr=3e38)
     scores = fitted.scores["local"]
     assert np.isinf(scores.after["loss"]).any()
     assert (scores.after["accuracy"][np.isinf(scores.after["loss"])] == 0.0).all()
     assert np.isfinite(scores.before["loss"]).all()
-    rows = DATA.clients.splits["train"].of(11)
+    rows = DATA.clients.splits["train"].get_rows(11)
     with pytest.raises(DivergedError, match="the newcomer's model is no longer finite"):
-        fitted.personalise(DATA.clients.x[rows], DATA.clients.y[rows])
+        fitted.personalize(DATA.clients.x[rows], DATA.clients.y[rows])
 
 
 def test_divergence_is_told_in_the_round_in_which_it_happens() -> None:
@@ -349,7 +349,7 @@ def test_dense_classification_predicts_along_the_classes() -> None:
     x, y = draws.normal(size=(60, 1, 4, 4)).astype(np.float32), draws.integers(0, 3, (60, 4, 4))
     data = ft.from_arrays(x, y, np.arange(60) % 6, classes=3)
     fitted = ft.fit("fedavg", nn.Conv2d(1, 3, 1), data, rounds=1, cohort=2)
-    assert fitted.personalise(x[:5], y[:5]).predict(x).shape == (60, 4, 4)
+    assert fitted.personalize(x[:5], y[:5]).predict(x).shape == (60, 4, 4)
 
 
 @pytest.mark.parametrize(
@@ -364,8 +364,8 @@ def test_dense_classification_predicts_along_the_classes() -> None:
     ],
 )
 def test_predicting_from_bad_inputs_is_refused(x: np.ndarray, sentence: str) -> None:
-    rows = DATA.clients.splits["train"].of(11)
-    mine = quick(rounds=0).personalise(DATA.clients.x[rows], DATA.clients.y[rows])
+    rows = DATA.clients.splits["train"].get_rows(11)
+    mine = quick(rounds=0).personalize(DATA.clients.x[rows], DATA.clients.y[rows])
     with pytest.raises(InputError, match=sentence):
         mine.predict(x)
 
@@ -374,17 +374,17 @@ def test_scaled_integers_must_come_as_integers() -> None:
     data = ft.digits(clients=12)
     fitted = ft.fit("fedavg", nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, rounds=1, cohort=3)
     x, y = data.clients.x[:5], data.clients.y[:5]
-    assert fitted.personalise(x, y).predict(x).shape == (5,)
+    assert fitted.personalize(x, y).predict(x).shape == (5,)
     with pytest.raises(InputError, match="the training data were integers, which are scaled for the model"):
-        fitted.personalise(x, y).predict(x / 16.0)
+        fitted.personalize(x, y).predict(x / 16.0)
 
 
 def test_people_are_served_beside_each_other() -> None:
     fitted = quick(rounds=3)
-    rows = [DATA.clients.splits["train"].of(client) for client in (9, 10, 11)] * 4
+    rows = [DATA.clients.splits["train"].get_rows(client) for client in (9, 10, 11)] * 4
 
     def serve(some: np.ndarray) -> Any:
-        return fitted.personalise(DATA.clients.x[some], DATA.clients.y[some]).params
+        return fitted.personalize(DATA.clients.x[some], DATA.clients.y[some]).params
 
     with ThreadPoolExecutor(3) as pool:
         beside = list(pool.map(serve, rows))

@@ -16,10 +16,16 @@ from PIL import Image
 from rich.cells import cell_len
 
 from fedtailor import FederatedDataset, digits, from_arrays, synthetic
-from fedtailor.data.picture import are_images, label_table, main_label_order
-from fedtailor.run.picture import drawn, page, said, sentences, summary
-from fedtailor.run.picture.images import png
-from fedtailor.run.picture.numbers import differ_much, even_edges, factor_edges
+from fedtailor.data.label_table import compute_label_table, has_images, sort_by_main_label
+from fedtailor.reporting.dataset_page import (
+    describe_figures,
+    draw_labels,
+    list_notes,
+    make_summary,
+    render_dataset_page,
+)
+from fedtailor.reporting.dataset_page.images import encode_png
+from fedtailor.reporting.dataset_page.numbers import compute_even_edges, compute_log_edges, has_wide_range
 
 
 def tokens() -> FederatedDataset:
@@ -28,7 +34,7 @@ def tokens() -> FederatedDataset:
 
 
 def lines(data: FederatedDataset, width: int, **how: Any) -> list[str]:
-    return [line.plain for line in drawn(label_table(data), width, **how)]
+    return [line.plain for line in draw_labels(compute_label_table(data), width, **how)]
 
 
 def cells(row: str, groups: list[int], wide: int = 1) -> list[list[str]]:
@@ -48,8 +54,8 @@ def level(share: float) -> int:
 @pytest.mark.parametrize(("width", "wide", "marks"), [(80, 1, " ░▒▓█"), (120, 2, " ░▒▓█"), (80, 1, " .:*#")])
 def test_every_mark_is_the_share_of_a_label(width: int, wide: int, marks: str) -> None:
     data = digits(clients=50)
-    shown = lines(data, width, plain="#" in marks)
-    table = label_table(data)
+    shown = lines(data, width, is_ascii="#" in marks)
+    table = compute_label_table(data)
     assert table.counts is not None
     assert table.server is not None
     seen = np.array(
@@ -57,7 +63,7 @@ def test_every_mark_is_the_share_of_a_label(width: int, wide: int, marks: str) -
     )
     shares = np.vstack([(table.counts / table.counts.sum(axis=1, keepdims=True)), table.server / table.server.sum()])
     expected = np.array([[level(share) for share in row] for row in shares])
-    assert np.array_equal(seen.T, expected[[*main_label_order(table), -1]])
+    assert np.array_equal(seen.T, expected[[*sort_by_main_label(table), -1]])
     assert [row[:5].strip() for row in shown[:12]] == ["label", *map(str, range(10)), "size"]
     assert shown[0].split() == ["label", "local", "valid" if wide == 1 else "validation", "new", "server"]
 
@@ -66,7 +72,7 @@ def test_every_mark_is_the_share_of_a_label(width: int, wide: int, marks: str) -
 @given(st.integers(30, 150), st.integers(1, 60), st.booleans(), st.sampled_from([1, 7, 40]))
 def test_no_line_is_wider_than_asked_for(width: int, limit: int, plain: bool, clients: int) -> None:
     data = synthetic(clients=clients, most=60)
-    shown = lines(data, width, plain=plain, limit=limit)
+    shown = lines(data, width, is_ascii=plain, max_clients=limit)
     body = shown[: shown.index("")]
     assert max(map(cell_len, body)) <= width
     assert not plain or "".join(shown).isascii()
@@ -77,7 +83,7 @@ def test_no_line_is_wider_than_asked_for(width: int, limit: int, plain: bool, cl
 
 
 def test_every_group_is_drawn_where_few_have_room() -> None:
-    shown = lines(synthetic(clients=100, most=60, new_clients=0.02, validation_clients=0.02), 60)
+    shown = lines(synthetic(clients=100, most=60, unseen_clients=0.02, validation_clients=0.02), 60)
     groups = re.findall(r"\S+", shown[0])
     assert groups == ["label", "local", "v", "n", "server"]
     assert shown[-1] == "Drawn are 41 of 100 clients, evenly spaced in order of group and main label."
@@ -95,7 +101,7 @@ def test_of_very_many_labels_the_commonest_are_drawn() -> None:
 def test_without_labels_sizes_are_drawn(sizes: list[int]) -> None:
     whose = np.repeat(np.arange(len(sizes)), sizes)
     data = from_arrays(whose[:, None], whose / 2, whose)
-    shown = lines(data, 70, plain=True)
+    shown = lines(data, 70, is_ascii=True)
     assert shown[0].split() == ["examples", "clients"]
     found: dict[tuple[int, int], int] = {}
     for row in shown[1:]:
@@ -110,29 +116,29 @@ def test_without_labels_sizes_are_drawn(sizes: list[int]) -> None:
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=50), st.integers(2, 40))
 def test_bars_hold_every_size_once(sizes: list[int], bars: int) -> None:
     array = np.array(sizes)
-    for make in (even_edges, factor_edges):
+    for make in (compute_even_edges, compute_log_edges):
         edges = make(array, bars)
         assert len(edges) <= bars + 2
         assert edges == sorted(set(edges))
         assert sum(np.histogram(array, edges)[0]) == len(sizes)
         assert all(edge % 1 == 0.5 for edge in edges)
-    assert differ_much(array) == (max(sizes) >= 10 * min(sizes))
+    assert has_wide_range(array) == (max(sizes) >= 10 * min(sizes))
 
 
 def test_sentences_have_the_figures() -> None:
     data = digits(clients=20)
-    table = label_table(data)
-    assert summary(data, table) == (
+    table = compute_label_table(data)
+    assert make_summary(data, table) == (
         "1,707 examples of 20 clients (14 local, 2 validation and 4 new); 10 classes; 90 examples held by the server."
     )
-    told = dict(said(table))
+    told = dict(describe_figures(table))
     assert told["labels of a client"] == "2.0 of 10, mean"
     assert told["a client's differ"].startswith("by 0.80 from all clients' together")
-    assert sentences(data, label_table(data, most=5)) == [
+    assert list_notes(data, compute_label_table(data, max_clients=5)) == [
         "Labels are of 5 of the 20 clients, evenly spaced; sizes are of all."
     ]
-    assert sentences(tokens(), label_table(tokens())) == [label_table(tokens()).why]
-    assert len(said(label_table(tokens()))) == 1
+    assert list_notes(tokens(), compute_label_table(tokens())) == [compute_label_table(tokens()).reason]
+    assert len(describe_figures(compute_label_table(tokens()))) == 1
 
 
 class Reader(HTMLParser):
@@ -153,7 +159,7 @@ class Reader(HTMLParser):
 
 
 def test_everything_is_in_the_page() -> None:
-    read = Reader(page(digits(clients=20), {"clients": 20}))
+    read = Reader(render_dataset_page(digits(clients=20), {"clients": 20}))
     sources = [value for _, found in read.elements for key, value in found.items() if key in ("src", "href")]
     assert sources
     assert all(source and source.startswith(("data:", "#")) for source in sources)
@@ -171,10 +177,10 @@ def numbers_in(content: str) -> Any:
 
 def test_the_page_has_the_numbers_of_the_table() -> None:
     data = digits(clients=50)
-    table, numbers = label_table(data), numbers_in(page(data, {}))
+    table, numbers = compute_label_table(data), numbers_in(render_dataset_page(data, {}))
     assert table.counts is not None
     assert table.server is not None
-    known = {str(name): row for name, row in zip(table.ids, table.counts.tolist(), strict=True)}
+    known = {str(name): row for name, row in zip(table.client_names, table.counts.tolist(), strict=True)}
     assert dict(zip(numbers["data"]["ids"], numbers["data"]["labels"], strict=True)) == known
     assert numbers["data"]["sizes"] == [sum(row) for row in numbers["data"]["labels"]]
     assert numbers["data"]["server_labels"] == table.server.tolist()
@@ -188,8 +194,11 @@ def test_names_and_options_that_look_like_html_stay_text() -> None:
     hostile = "</script><script>alert(1)</script>\"'<b>"
     images = np.arange(6 * 36, dtype=np.uint8).reshape(6, 1, 6, 6)
     data = from_arrays(images, [0, 1] * 3, [hostile] * 3 + ["b"] * 3, name=hostile)
-    content = page(data, {"partition": hostile})
-    read, plain = Reader(content), Reader(page(from_arrays(images, [0, 1] * 3, ["a"] * 3 + ["b"] * 3), {}))
+    content = render_dataset_page(data, {"partition": hostile})
+    read, plain = (
+        Reader(content),
+        Reader(render_dataset_page(from_arrays(images, [0, 1] * 3, ["a"] * 3 + ["b"] * 3), {})),
+    )
     assert [tag for tag, _ in read.elements] == [tag for tag, _ in plain.elements]
     assert f"{hostile}: partition={hostile}" in read.texts
     assert hostile in numbers_in(content)["data"]["ids"]
@@ -203,14 +212,18 @@ def test_a_png_holds_its_pixels() -> None:
     draws = np.random.default_rng(0)
     for channels in (1, 3):
         pixels = draws.integers(0, 256, (5, 7, channels), np.uint8)
-        assert np.array_equal(image_in(png(pixels)).reshape(5, 7, channels), pixels)
+        assert np.array_equal(image_in(encode_png(pixels)).reshape(5, 7, channels), pixels)
 
 
 def test_images_shown_are_those_of_the_clients_and_the_server() -> None:
     data = digits(clients=20)
-    shown = [(found["src"], found["alt"]) for tag, found in Reader(page(data, {})).elements if tag == "img"]
+    shown = [
+        (found["src"], found["alt"]) for tag, found in Reader(render_dataset_page(data, {})).elements if tag == "img"
+    ]
     whose = Counter(str(about).rpartition(" ")[2] for _, about in shown)
-    groups = label_table(data).groups[[data.ids.tolist().index(client) for client in whose if client != "server"]]
+    groups = compute_label_table(data).groups[
+        [data.client_names.tolist().index(client) for client in whose if client != "server"]
+    ]
     assert [*groups[:4], *groups[-1:]] == ["local"] * 4 + ["new"]
     assert len(whose) == 7
     assert whose["server"] == max(whose.values()) == 12
@@ -218,9 +231,11 @@ def test_images_shown_are_those_of_the_clients_and_the_server() -> None:
         assert source
         assert about
         label, client = re.findall(r"label (\d+) of (?:client )?(\S+)", about)[0]
-        holders, who = (data.server, 0) if client == "server" else (data.clients, data.ids.tolist().index(client))
+        holders, who = (
+            (data.server, 0) if client == "server" else (data.clients, data.client_names.tolist().index(client))
+        )
         assert holders
-        own = holders.splits["train"].of(who)
+        own = holders.splits["train"].get_rows(who)
         candidates = np.rint(holders.x[own[holders.y[own] == int(label)]][:, 0] * (255 / 16))
         assert any(np.array_equal(image_in(source), one) for one in candidates), about
 
@@ -229,14 +244,14 @@ def test_what_is_an_image() -> None:
     shapes = {(1, 8, 8): True, (3, 8, 8): True, (2, 8, 8): False, (8, 8): True, (64,): False, (3, 3): False}
     for shape, expected in shapes.items():
         x = np.zeros((4, *shape), np.uint8)
-        assert are_images(from_arrays(x, [0, 1, 0, 1], [0, 0, 1, 1])) == expected, shape
-    assert not are_images(from_arrays(np.zeros((4, 8, 8)), [0, 1, 0, 1], [0, 0, 1, 1]))
-    assert not are_images(tokens())
+        assert has_images(from_arrays(x, [0, 1, 0, 1], [0, 0, 1, 1])) == expected, shape
+    assert not has_images(from_arrays(np.zeros((4, 8, 8)), [0, 1, 0, 1], [0, 0, 1, 1]))
+    assert not has_images(tokens())
 
 
 @pytest.mark.parametrize("data", [tokens(), from_arrays(np.eye(8), np.linspace(0, 1, 8), np.repeat([0, 1], 4))])
 def test_a_page_without_labels_has_sizes_alone(data: FederatedDataset) -> None:
-    content = page(data, {})
+    content = render_dataset_page(data, {})
     assert re.findall(r'<div class="chart".*? data-chart="(\w+)"', content) == ["sizes"]
-    assert label_table(data).why in content
+    assert compute_label_table(data).reason in content
     assert "<img" not in content

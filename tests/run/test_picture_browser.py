@@ -7,7 +7,7 @@ import pytest
 
 from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
 from fedtailor import digits, from_arrays, synthetic
-from fedtailor.run.picture import write
+from fedtailor.reporting.dataset_page import write_page
 
 pytest_plugins = ["browsers"]
 
@@ -20,7 +20,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     numbers = from_arrays(np.eye(40), np.linspace(0, 1, 40), np.repeat(np.arange(4), [1, 2, 7, 30]))
     made = {"digits": digits(clients=30), "synthetic": synthetic(server=0), "numbers": numbers}
     for name, data in made.items():
-        write(data, {}, folder / f"{name}.html")
+        write_page(data, {}, folder / f"{name}.html")
     return {name: folder / f"{name}.html" for name in made}
 
 
@@ -52,7 +52,7 @@ def test_every_control_changes_its_chart(browser: Browser, pages: dict[str, Path
         return [field.name, seen(kind) === before];
       });
     })()""")
-    assert same == [["data-colour", False], ["data-order", False], ["sizes-axis", False]]
+    assert same == [["data-color", False], ["data-order", False], ["sizes-axis", False]]
     sizes = browser.run("document.querySelector('.chart').data[0].y")
     groups = np.split(sizes, [21, 24])
     assert all((np.diff(group) <= 0).all() for group in groups)

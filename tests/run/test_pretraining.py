@@ -10,57 +10,57 @@ from torch import nn
 
 import fedtailor as ft
 from agreement import distance
-from fedtailor import keyed
-from fedtailor.engines.base import Setting
+from fedtailor import prng
+from fedtailor.core.types import Params
+from fedtailor.engines.context import EngineContext
 from fedtailor.errors import DivergedError, InputError
-from fedtailor.run import session
-from fedtailor.run.compare import compare, folder_of
-from fedtailor.run.pretraining import Pretraining, pretrained
-from fedtailor.run.session import resume, start
-from fedtailor.run.spec import read_comparison
-from fedtailor.types import Params
+from fedtailor.experiments.compare import compare, get_run_path
+from fedtailor.training import runner
+from fedtailor.training.overrides import read_comparison
+from fedtailor.training.pretraining import PretrainingConfig, run_pretraining
+from fedtailor.training.runner import resume_run, start_run
 from oracles import module_of, server_descended
 from scenarios import toy_data, toy_setting, toy_task
 
 DATA = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
-WORDS = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "tune_epochs=1", "threads=1", "pretrain=2"]
+WORDS = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "finetune_epochs=1", "threads=1", "pretrain=2"]
 
 
-def by_torch(setting: Setting, how: Pretraining) -> Params:
+def by_torch(setting: EngineContext, how: PretrainingConfig) -> Params:
     """The same epochs with torch.optim, on the same batches."""
-    key = keyed.fold(keyed.key(setting.seed, "pretrain"), 0)
+    key = prng.fold(prng.key(setting.seed, "pretrain"), 0)
     return server_descended(setting, key, how.lr, how.epochs, how.batch, setting.task.params)
 
 
-@pytest.mark.parametrize("how", [Pretraining(3, 0.2, 5), Pretraining(1, 0.05, 100)])
-def test_it_is_sgd_on_the_servers_examples(how: Pretraining) -> None:
+@pytest.mark.parametrize("how", [PretrainingConfig(3, 0.2, 5), PretrainingConfig(1, 0.05, 100)])
+def test_it_is_sgd_on_the_servers_examples(how: PretrainingConfig) -> None:
     setting = toy_setting("fedavg", data=DATA)
-    found = pretrained(setting, how)
+    found = run_pretraining(setting, how)
     assert distance(found, by_torch(setting, how)) < 1e-12
     assert distance(found, setting.task.params) > 1e-3
 
 
-@pytest.mark.parametrize("method", ["local", "centralised", "ds", "fedper", "scaffold", "fsl+fedsim"])
+@pytest.mark.parametrize("method", ["local", "centralized", "ds", "fedper", "scaffold", "fsl+fedsim"])
 def test_every_method_begins_with_the_same_model(method: str) -> None:
-    how = Pretraining(2, 0.1, 5)
+    how = PretrainingConfig(2, 0.1, 5)
     expected = by_torch(toy_setting("fedavg", data=DATA), how)
-    assert distance(pretrained(toy_setting(method, data=DATA), how), expected) < 1e-12
+    assert distance(run_pretraining(toy_setting(method, data=DATA), how), expected) < 1e-12
 
 
 def test_fit_pretrains() -> None:
     hyper: dict[str, Any] = {"cohort": 3, "seed": 7, "batch": 8}
     first = ft.fit("fedavg", toy_task(), DATA, rounds=0, pretrain=2, pretrain_lr=0.3, pretrain_batch=4, **hyper)
-    expected = by_torch(toy_setting("fedavg", data=DATA), Pretraining(2, 0.3, 4))
+    expected = by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(2, 0.3, 4))
     assert distance(first.params, expected) < 1e-12
     by_default = ft.fit("fedavg", toy_task(), DATA, rounds=0, pretrain=1, **hyper).params
-    assert distance(by_default, by_torch(toy_setting("fedavg", data=DATA), Pretraining(1, 0.1, 20))) < 1e-12
+    assert distance(by_default, by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(1, 0.1, 20))) < 1e-12
     assert distance(ft.fit("fedavg", toy_task(), DATA, rounds=0, **hyper).params, toy_task().params) == 0.0
 
 
 def test_newcomers_of_methods_with_memory_begin_with_it() -> None:
     alone = ft.fit("local", toy_task(), DATA, rounds=1, cohort=3, seed=7, pretrain=2, budget=1)
-    expected = by_torch(toy_setting("fedavg", data=DATA), Pretraining(2, 0.1, 20))
-    rows = DATA.clients.splits["test"].of(6)
+    expected = by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(2, 0.1, 20))
+    rows = DATA.clients.splits["test"].get_rows(6)
     x, y = torch.as_tensor(DATA.clients.x[rows]), torch.as_tensor(DATA.clients.y[rows])
     loss = nn.functional.cross_entropy(module_of(expected)(x), y).item()
     assert alone.scores["new"].before["loss"][-1] == pytest.approx(loss, rel=1e-10)
@@ -86,7 +86,7 @@ def test_without_server_data_it_is_refused() -> None:
     with pytest.raises(InputError, match=said):
         ft.fit("fedavg", toy_task(), toy_data(server=0), rounds=0, cohort=1, pretrain=1)
     with pytest.raises(InputError, match="pretrain: the server must have data to train on"):
-        start(small("method=fedavg", "data.server=0", "pretrain=1"), "never")
+        start_run(small("method=fedavg", "data.server=0", "pretrain=1"), "never")
     assert not Path("never").exists()
 
 
@@ -104,18 +104,19 @@ def test_a_rate_at_which_it_runs_away_is_named() -> None:
 def test_a_comparison_pretrains_once_for_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def counted(setting: Setting, how: Pretraining) -> Params:
+    def counted(setting: EngineContext, how: PretrainingConfig) -> Params:
         calls.append(setting.seed)
-        return pretrained(setting, how)
+        return run_pretraining(setting, how)
 
-    monkeypatch.setattr(session, "pretrained", counted)
+    monkeypatch.setattr(runner, "run_pretraining", counted)
     comparison = read_comparison(["ds", "fedper", *WORDS, "rounds=1", "seeds=3,4"])
-    assert all(outcome.finished for outcome in compare(comparison, tmp_path / "all"))
+    assert all(outcome.is_finished for outcome in compare(comparison, tmp_path / "all"))
     assert sorted(calls) == [3, 4]
-    spec = comparison.specs()[-1]
-    start(spec, tmp_path / "alone")
+    spec = comparison.make_run_configs()[-1]
+    start_run(spec, tmp_path / "alone")
     models = [
-        (place / "model.safetensors").read_bytes() for place in (folder_of(tmp_path / "all", spec), tmp_path / "alone")
+        (place / "model.safetensors").read_bytes()
+        for place in (get_run_path(tmp_path / "all", spec), tmp_path / "alone")
     ]
     assert models[0] == models[1]  # as if it had run by itself
     assert calls[2:] == [4]
@@ -124,21 +125,21 @@ def test_a_comparison_pretrains_once_for_each_seed(tmp_path: Path, monkeypatch: 
 class Falls:
     """Somebody who stops a run before its first round."""
 
-    def began(self, record: Any, done: int) -> None:
+    def on_run_start(self, record: Any, done: int) -> None:
         raise RuntimeError("fell")
 
-    def ended_round(self, entry: Any) -> None: ...
+    def on_round_end(self, entry: Any) -> None: ...
 
-    def finished(self, record: Any) -> None: ...
+    def on_run_end(self, record: Any) -> None: ...
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bytes(tmp_path: Path) -> None:
     spec = small("method=fedper", "rounds=2", "pretrain=2", "pretrain_lr=0.2", "pretrain_batch=16")
-    start(spec, tmp_path / "whole")
-    start(spec, tmp_path / "stopped", stop=lambda: True)
-    resume(tmp_path / "stopped")
+    start_run(spec, tmp_path / "whole")
+    start_run(spec, tmp_path / "stopped", should_stop=lambda: True)
+    resume_run(tmp_path / "stopped")
     with pytest.raises(RuntimeError, match="fell"):
-        start(spec, tmp_path / "fallen", (Falls(),))
-    resume(tmp_path / "fallen")
+        start_run(spec, tmp_path / "fallen", (Falls(),))
+    resume_run(tmp_path / "fallen")
     results = [left(tmp_path / name) for name in ("whole", "stopped", "fallen")]
     assert results[0] == results[1] == results[2]

@@ -9,21 +9,22 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedtailor.cli.telling import added
+from fedtailor.cli.progress import describe_added_methods
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.errors import InputError
-from fedtailor.run import build
-from fedtailor.run.budget import budgeted, per_round
-from fedtailor.run.compare import compare, folder_of
-from fedtailor.run.printed import table
-from fedtailor.run.spec import Comparison, read_comparison, read_spec
-from fedtailor.run.tuning import tune
+from fedtailor.experiments.budget import apply_budget, compute_cost_per_round
+from fedtailor.experiments.compare import compare, get_run_path
+from fedtailor.experiments.tune import tune
+from fedtailor.reporting.comparison_table import build_table
+from fedtailor.training import build
+from fedtailor.training.config import ComparisonConfig
+from fedtailor.training.overrides import read_comparison, read_run_config
 
-SMALL = ["data.clients=12", "hidden=8", "cohort=4", "tune_epochs=1", "threads=1", "rounds=2", "local.budget=2"]
+SMALL = ["data.clients=12", "hidden=8", "cohort=4", "finetune_epochs=1", "threads=1", "rounds=2", "local.budget=2"]
 METHODS = ["fedavg", "fedmeta"]
-WORDS = [*METHODS, *SMALL, "seeds=0,1", "tune.lr=0.05,0.5", "tune.tune_epochs=1,3", "trials=2"]
+WORDS = [*METHODS, *SMALL, "seeds=0,1", "tune.lr=0.05,0.5", "tune.finetune_epochs=1,3", "trials=2"]
 
-load = build.dataset
+load = build.load_dataset
 
 
 def with_other_test_labels(data: FederatedDataset) -> FederatedDataset:
@@ -38,10 +39,10 @@ def with_other_test_labels(data: FederatedDataset) -> FederatedDataset:
     return made
 
 
-def tuned_and_compared(out: Path) -> tuple[Comparison, list[dict[str, Any]]]:
+def tuned_and_compared(out: Path) -> tuple[ComparisonConfig, list[dict[str, Any]]]:
     """Trials, and then the comparison that they chose."""
     tune(read_comparison(WORDS), out / "tuned")
-    chosen = read_comparison([str(out / "tuned" / "chosen.toml")])
+    chosen = read_comparison([str(out / "tuned" / "tuned.toml")])
     return chosen, [outcome.record for outcome in compare(chosen, out / "compared")]
 
 
@@ -50,7 +51,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What came of the data, and of the data with other test labels."""
     plain, other = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("other")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "dataset", lambda spec: with_other_test_labels(load(spec)))
+        patch.setattr(build, "load_dataset", lambda spec: with_other_test_labels(load(spec)))
         found = other, *tuned_and_compared(other)
     return (plain, *tuned_and_compared(plain)), found
 
@@ -58,13 +59,13 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_other_test_labels_change_no_choice_and_no_model(both: Any) -> None:
     (plain, chosen, records), (other, also_chosen, others) = both
     assert chosen == also_chosen
-    for name in ("trials.json", "chosen.toml"):
+    for name in ("trials.json", "tuned.toml"):
         assert (plain / "tuned" / name).read_bytes() == (other / "tuned" / name).read_bytes()
-    for spec in chosen.specs():
-        models = [(folder_of(out / "compared", spec) / "model.safetensors").read_bytes() for out in (plain, other)]
+    for spec in chosen.make_run_configs():
+        models = [(get_run_path(out / "compared", spec) / "model.safetensors").read_bytes() for out in (plain, other)]
         assert models[0] == models[1]
     for one, two in zip(records, others, strict=True):
-        assert (one["hyper"], one["origins"], one["choices"]) == (two["hyper"], two["origins"], two["choices"])
+        assert (one["hparams"], one["origins"], one["choices"]) == (two["hparams"], two["origins"], two["choices"])
         for group in ("local", "new"):  # they were other labels: every figure tells
             assert one["scores"][group]["after"] != two["scores"][group]["after"]
             assert one["summary"][group]["after"]["loss"] != two["summary"][group]["after"]["loss"]
@@ -76,32 +77,32 @@ def test_a_record_says_which_clients_chose(both: Any) -> None:
     assert {word: sum(entry["method"] == word for entry in listed) for word in METHODS} == dict.fromkeys(METHODS, 2)
     for record in records:
         where = record["origins"]
-        assert {name for name in where if where[name] == "validation"} == {"lr", "tune_epochs"}
+        assert {name for name in where if where[name] == "validation"} == {"lr", "finetune_epochs"}
         assert set(where.values()) <= {"validation", "given", "run", "default"}
         trials = [entry for entry in listed if entry["method"] == record["name"]]
         best = max(trials, key=lambda entry: entry["validation"])
-        assert {name: record["hyper"][name] for name in best["point"]} == best["point"]
+        assert {name: record["hparams"][name] for name in best["point"]} == best["point"]
     for place in (out / "tuned" / "trials").iterdir():
         trial = json.loads((place / "record.json").read_text())
-        parts = [trial["scores"], trial["summary"], trial["window"]["mean"], trial["pace"]]
+        parts = [trial["scores"], trial["summary"], trial["final_window"]["mean"], trial["convergence"]]
         assert all(list(part) == ["validation"] for part in parts)
-    assert chosen.chosen.keys() == set(METHODS)
+    assert chosen.tuned.keys() == set(METHODS)
 
 
 def test_what_somebody_says_instead_was_not_chosen(both: Any) -> None:
     out = both[0][0]
-    said = read_comparison([str(out / "tuned" / "chosen.toml"), "fedavg.lr=0.0625"])
-    names = {spec.method: spec.chosen for spec in said.specs()}
-    assert names == {"fedavg": ("tune_epochs",), "fedmeta": ("lr", "tune_epochs")}
-    with pytest.raises(InputError, match="chosen: fedavg has no hyper-parameter 'lam'"):
-        read_spec(["method=fedavg", "chosen=lr,lam"])
+    said = read_comparison([str(out / "tuned" / "tuned.toml"), "fedavg.lr=0.0625"])
+    names = {spec.method: spec.tuned for spec in said.make_run_configs()}
+    assert names == {"fedavg": ("finetune_epochs",), "fedmeta": ("lr", "finetune_epochs")}
+    with pytest.raises(InputError, match="tuned: fedavg has no hyper-parameter 'lam'"):
+        read_run_config(["method=fedavg", "tuned=lr,lam"])
 
 
 def test_all_methods_begin_alike(both: Any) -> None:
     """The same data before any method's view of them, and the same first weights; other seeds draw others."""
     records = both[0][2]
     assert len({record["shared"]["data"] for record in records}) == 1
-    weights = {(record["spec"]["seed"], record["shared"]["weights"]) for record in records}
+    weights = {(record["config"]["seed"], record["shared"]["weights"]) for record in records}
     assert len(weights) == 2
     assert len({record["data"]["sum"] for record in records}) > 1  # fedmeta looks at them in its own way
     assert both[1][2][0]["shared"]["data"] != records[0]["shared"]["data"]
@@ -109,20 +110,23 @@ def test_all_methods_begin_alike(both: Any) -> None:
 
 def test_baselines_are_added_where_they_are_missing() -> None:
     asked = read_comparison(["fedsim"])
-    made = asked.with_baselines()
+    made = asked.add_baselines()
     assert (made.methods, made.seeds) == (("local", "fedavg", "fedsim"), (0, 1, 2))
-    assert added(asked, made) == "Added local and fedavg, which every table has; baselines=false leaves them out."
+    assert (
+        describe_added_methods(asked, made)
+        == "Added local and fedavg, which every table has; baselines=false leaves them out."
+    )
     marked = read_comparison(["fedavg@fast", "fedsim"])
-    assert marked.with_baselines().methods == ("local", "fedavg@fast", "fedsim")
+    assert marked.add_baselines().methods == ("local", "fedavg@fast", "fedsim")
     declined = read_comparison(["fedsim", "baselines=false"])
-    assert declined.with_baselines() == declined
-    assert added(declined, declined) == ""
+    assert declined.add_baselines() == declined
+    assert describe_added_methods(declined, declined) == ""
 
 
 def test_a_budget_is_a_word_and_locals_is_a_number() -> None:
     made = read_comparison(["local", "budget=gradients", "local.budget=7"])
-    assert (made.budget, made.hyper_of("local")) == ("gradients", {"budget": 7})
-    assert read_comparison(["local", "budget=7"]).hyper_of("local") == {"budget": 7}
+    assert (made.budget, made.collect_hparams("local")) == ("gradients", {"budget": 7})
+    assert read_comparison(["local", "budget=7"]).collect_hparams("local") == {"budget": 7}
     with pytest.raises(InputError, match="budget: input should be 'rounds', 'gradients' or 'bytes', got 'time'"):
         read_comparison(["local", "budget=time"])
 
@@ -132,7 +136,7 @@ def test_equal_budgets_are_equal_in_what_is_asked_for() -> None:
     rounds = {}
     for budget in ("rounds", "gradients", "bytes"):
         comparison = read_comparison([*words, f"budget={budget}", "seeds=0,1"])
-        specs, said = budgeted(comparison, comparison.specs())
+        specs, said = apply_budget(comparison, comparison.make_run_configs())
         rounds[budget] = [spec.rounds for spec in specs if spec.seed == 1]
         assert rounds[budget] == [spec.rounds for spec in specs if spec.seed == 0]
         assert all(spec.evaluate_every == max(1, spec.rounds // 10) for spec in specs)
@@ -152,23 +156,23 @@ def test_what_a_round_is_said_to_cost_is_what_rounds_cost(tmp_path: Path) -> Non
     """With everybody in every cohort there is no chance in it."""
     words = ["fedavg", "per-fedavg", *SMALL, "cohort=9", "rounds=9", "budget=gradients", "seeds=0"]
     told: list[str] = []
-    outcomes = compare(read_comparison(words), tmp_path / "out", tell=told.append)
+    outcomes = compare(read_comparison(words), tmp_path / "out", on_message=told.append)
     plain, other = (outcome.record for outcome in outcomes)
     assert told == [
         "As many client gradients for everybody as 9 rounds of fedavg take, in rounds: "
-        + ", ".join(f"{record['name']} {record['spec']['rounds']}" for record in (plain, other))
+        + ", ".join(f"{record['name']} {record['config']['rounds']}" for record in (plain, other))
         + "."
     ]
-    assert (plain["spec"]["rounds"], other["spec"]["budget"]) == (9, "gradients")
-    each = other["cost"]["gradients"] / other["spec"]["rounds"]
+    assert (plain["config"]["rounds"], other["config"]["budget"]) == (9, "gradients")
+    each = other["cost"]["gradients"] / other["config"]["rounds"]
     assert abs(other["cost"]["gradients"] - plain["cost"]["gradients"]) <= each / 2
-    spec = read_spec(["method=fedavg", *SMALL[:-1], "cohort=9"])
-    assert per_round(spec, load(spec)) == pytest.approx(plain["cost"]["gradients"] / 9)
+    spec = read_run_config(["method=fedavg", *SMALL[:-1], "cohort=9"])
+    assert compute_cost_per_round(spec, load(spec)) == pytest.approx(plain["cost"]["gradients"] / 9)
 
 
 def printed(records: list[dict[str, Any]], width: int) -> list[str]:
     console = Console(file=StringIO(), width=width)
-    console.print(table(records, "title", width))
+    console.print(build_table(records, "title", width))
     return str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
 
 
@@ -186,7 +190,7 @@ def test_the_table_is_whole_in_100_columns_and_in_80(both: Any, tmp_path: Path) 
         assert head.split()[1 : 1 + len(headings.split())] == headings.split()
     rows = {line[:21].strip(): line[21:].split() for line in printed(everybody, 100)[5:] if line[:21].strip()}
     own = [record for record in records if record["name"] == "fedavg"]
-    after = 100 * np.array([record["window"]["mean"]["local"]["after"]["accuracy"] for record in own])
+    after = 100 * np.array([record["final_window"]["mean"]["local"]["after"]["accuracy"] for record in own])
     assert rows["fedavg + fine-tuning"][3:5] == [f"{after.mean():.1f}", f"±{after.std(ddof=1):.1f}"]
     better = [
         np.mean(
@@ -196,7 +200,7 @@ def test_the_table_is_whole_in_100_columns_and_in_80(both: Any, tmp_path: Path) 
         for record, outcome in zip(own, alone, strict=True)
     ]
     assert rows["fedavg + fine-tuning"][10] == f"{100 * np.mean(better):.0f}"
-    assert len(rows["fedavg"]) == 3 + 3  # before personalising alone, and costs
+    assert len(rows["fedavg"]) == 3 + 3  # before personalizing alone, and costs
 
 
 def test_a_table_of_few_seeds_says_so(both: Any) -> None:
@@ -205,5 +209,5 @@ def test_a_table_of_few_seeds_says_so(both: Any) -> None:
     assert "Only 1 seed: take 3 or more to tell methods apart." in said[1]
     assert "±" not in said[1]
     assert "Only 2 seeds: take 3 or more" in said[2]
-    three = [*records[:2], records[0] | {"spec": records[0]["spec"] | {"seed": 2}}]
+    three = [*records[:2], records[0] | {"config": records[0]["config"] | {"seed": 2}}]
     assert "Only" not in " ".join(printed(three, 100))

@@ -16,9 +16,9 @@ from report_pages import cells, payload_of
 from sample_records import Record, comparison, record, regression, unfinished, with_scores
 
 from fedtailor import errors
-from fedtailor.run import report
-from fedtailor.run.report import figures, frame, grouping, holdings, thinning, wording
-from fedtailor.run.report.formats import number
+from fedtailor.reporting import html
+from fedtailor.reporting.html import data_overview, figures, frame, grouping, thinning, wording
+from fedtailor.reporting.html.formats import format_number
 
 NONE = "\N{EN DASH}"
 
@@ -50,8 +50,8 @@ def hand_made() -> list[Record]:
 
 
 def test_rows_are_means_over_clients_averaged_over_seeds() -> None:
-    lines = grouping.lines_of(hand_made())
-    averaged, tuned, fedsim = figures.rows(lines, grouping.metric_of(lines))
+    lines = grouping.group_into_lines(hand_made())
+    averaged, tuned, fedsim = figures.build_rows(lines, grouping.get_metric(lines))
     assert [row.label for row in (averaged, tuned, fedsim)] == ["fedavg", "fedavg + fine-tuning", "fedsim"]
     seeds = [[0.2, 0.6, 0.8, 0.4], [0.2, 0.6, 0.8, 0.8]]
     means = [mean(seed) for seed in seeds]
@@ -68,7 +68,7 @@ def test_rows_are_means_over_clients_averaged_over_seeds() -> None:
 
 
 def test_the_table_shows_the_figures_and_marks_none() -> None:
-    page = report.render(hand_made())
+    page = html.render(hand_made())
     table = cells(page)
     assert table["fedavg"][:3] == ["50.0 ± 0.0 seeds ± 0.0", NONE, "50.0 seeds ± 0.0"]
     assert table["fedavg + fine-tuning"][1] == "55.0 ± 23.4 seeds ± 7.1"
@@ -80,25 +80,25 @@ def test_the_table_shows_the_figures_and_marks_none() -> None:
     assert "best" not in shown.replace("best round", "")
     assert "level with" not in shown
     assert 'class="tile"' not in shown
-    assert 'class="tile"' in report.render(hand_made()[2:])
+    assert 'class="tile"' in html.render(hand_made()[2:])
 
 
 def test_a_spread_over_one_split_of_the_data_is_said_to_be_of_that() -> None:
     runs = [dict(run) for run in hand_made()]
     for run in runs:
         run["shared"] = {"data": "the same"}
-    assert "over seeds (of first weights, cohorts and batches, on one split of the data)" in report.render(runs)
+    assert "over seeds (of first weights, cohorts and batches, on one split of the data)" in html.render(runs)
     runs[0]["shared"] = runs[2]["shared"] = {"data": "another"}
-    assert "on one split" not in report.render(runs)
+    assert "on one split" not in html.render(runs)
 
 
 def test_lower_is_better_turns_the_worst_tenth_around() -> None:
     runs = [with_scores(regression(record(name)), "local", [3.0, 3.0], after) for name, after in _ERRORS.items()]
-    lines = grouping.lines_of(runs)
-    metric = grouping.metric_of(lines)
-    rows = figures.rows(lines, metric)
+    lines = grouping.group_into_lines(runs)
+    metric = grouping.get_metric(lines)
+    rows = figures.build_rows(lines, metric)
     assert [row.cells["local.worst"].mean for row in rows] == [2.0, 4.0]
-    page = report.render(runs)
+    page = html.render(runs)
     assert cells(page)["fedprox"][1].startswith("1.500")
     assert 'data-first="ascending">before' in page
     assert "lower is better" in page
@@ -110,7 +110,7 @@ _ERRORS: dict[str, list[float | None]] = {"fedprox": [1.0, 2.0], "fedsim": [1.0,
 def test_a_curve_is_the_mean_over_seeds_in_a_band_from_lowest_to_highest() -> None:
     runs = comparison({"fedsim": 0.7}, seeds=(1, 2, 3))
     runs[2] = unfinished(runs[2], 4)
-    points = payload_of(report.render(runs))["lines"][0]["curves"]["new"]["after"]["accuracy"]
+    points = payload_of(html.render(runs))["lines"][0]["curves"]["new"]["after"]["accuracy"]
     assert points["round"] == [2, 4, 6, 8, 10]
     assert points["seeds"] == [3, 3, 2, 2, 2]
     assert points["mb"] == pytest.approx([0.74, 1.48, 2.22, 2.96, 3.7])
@@ -124,7 +124,7 @@ def test_a_curve_is_the_mean_over_seeds_in_a_band_from_lowest_to_highest() -> No
 
 def test_final_scores_stand_in_for_a_last_round_that_was_not_scored() -> None:
     run = with_scores(record(rounds=3), "local", [0.1, None], [0.3, None])
-    points = payload_of(report.render([run]))["lines"][0]["curves"]["local"]
+    points = payload_of(html.render([run]))["lines"][0]["curves"]["local"]
     assert points["after"]["accuracy"]["round"] == [2, 3]
     assert points["after"]["accuracy"]["mean"][-1] == 0.3
     assert points["before"]["accuracy"]["mean"][-1] == 0.1
@@ -132,30 +132,30 @@ def test_final_scores_stand_in_for_a_last_round_that_was_not_scored() -> None:
 
 def test_clients_without_test_examples_are_left_out_and_said() -> None:
     run = with_scores(record(), "local", [0.5, None, 0.7], [0.6, None, 0.8])
-    page = report.render([run])
+    page = html.render([run])
     assert cells(page)["fedsim"][1] == "70.0 ± 10.0"
     assert "1 local client without test examples left out of the figures." in page
     assert payload_of(page)["lines"][0]["clients"]["local"]["after.accuracy"] == [0.6, None, 0.8]
 
 
 def test_a_group_in_which_nobody_could_be_tested_has_no_figure() -> None:
-    page = report.render([with_scores(record(), "new", [None], [None])])
+    page = html.render([with_scores(record(), "new", [None], [None])])
     assert cells(page)["fedsim"][3:6] == [NONE] * 3
-    assert "new clients, after personalising" not in page
+    assert "new clients, after personalizing" not in page
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
     run = record()
     run["rounds"][1]["scores"]["local"]["after"]["loss"] = math.nan
     run["rounds"][3]["scores"]["local"]["after"]["loss"] = None
-    points = payload_of(report.render([run]))["lines"][0]["curves"]["local"]["after"]["loss"]
+    points = payload_of(html.render([run]))["lines"][0]["curves"]["local"]["after"]["loss"]
     assert points["round"] == [6, 8, 10]
-    assert frame.as_json([math.inf, 1.23456789]) == "[null,1.2346]"
+    assert frame.dump_json([math.inf, 1.23456789]) == "[null,1.2346]"
 
 
 @pytest.mark.parametrize(("state", "words"), [("running", "In progress"), ("interrupted", "Interrupted")])
 def test_a_run_that_is_not_finished_says_so_and_has_no_final_scores(state: str, words: str) -> None:
-    page = report.render([unfinished(record(), 4, state)])
+    page = html.render([unfinished(record(), 4, state)])
     assert f'<p class="status {state}">{words}: 4 of 10 rounds so far, no final scores yet</p>' in page
     assert cells(page)["fedsim"][:6] == [NONE] * 6
     assert "Final scores appear here when a run has finished." in page
@@ -163,13 +163,13 @@ def test_a_run_that_is_not_finished_says_so_and_has_no_final_scores(state: str, 
 
 
 def test_costs_so_far_are_those_of_the_rounds() -> None:
-    page = report.render([unfinished(record(), 4) | {"cost": None}])
+    page = html.render([unfinished(record(), 4) | {"cost": None}])
     assert cells(page)["fedsim"][6:] == ["0.760", "0.720", "480", "0.800"]
     assert "running, 4 of 10 rounds, 0.8 s" in page
 
 
 def test_a_run_before_its_first_round_has_a_page() -> None:
-    page = report.render([unfinished(record(), 0)])
+    page = html.render([unfinished(record(), 0)])
     assert "0 of 10 rounds so far" in page
     assert "No round has been scored yet." in page
 
@@ -177,15 +177,15 @@ def test_a_run_before_its_first_round_has_a_page() -> None:
 def test_a_comparison_in_progress_names_the_run_that_is_running() -> None:
     runs = comparison({"fedavg": 0.6, "fedsim": 0.7}, seeds=(1, 2))
     runs[3] = unfinished(runs[3], 6)
-    kind, sentence = wording.status(grouping.lines_of(runs))
+    kind, sentence = wording.describe_status(grouping.group_into_lines(runs))
     assert kind == "running"
     assert sentence.startswith("3 of 4 runs finished; fedsim, seed 2, running, 6 of 10 rounds;")
 
 
 def test_title_and_summary_say_what_was_compared() -> None:
-    lines = grouping.lines_of(comparison({"local": 0.5, "fedavg": 0.6, "fedsim": 0.7}))
-    assert wording.title(lines) == "local, fedavg and fedsim on digits"
-    assert wording.summary(lines) == (
+    lines = grouping.group_into_lines(comparison({"local": 0.5, "fedavg": 0.6, "fedsim": 0.7}))
+    assert wording.make_title(lines) == "local, fedavg and fedsim on digits"
+    assert wording.make_summary(lines) == (
         "15 clients who took part in training and 3 new ones who did not; 90 examples held by the server; 10 rounds; "
         "10 clients a round; seeds 1, 2 and 3."
     )
@@ -193,13 +193,13 @@ def test_title_and_summary_say_what_was_compared() -> None:
 
 def test_scores_of_some_clients_in_rounds_are_said() -> None:
     run = record(clients=20)
-    assert "clients of a larger group are scored" not in report.render([run])
-    run["spec"]["watch"] = 15
-    assert "clients of a larger group are scored" not in report.render([run])
-    run["spec"]["watch"] = 14
-    assert "In rounds, 14 clients of a larger group are scored; in the end, all of them." in report.render([run])
-    run["spec"]["score"] = 13
-    assert "In rounds, 14 clients of a larger group are scored; in the end, 13." in report.render([run])
+    assert "clients of a larger group are scored" not in html.render([run])
+    run["config"]["eval_clients"] = 15
+    assert "clients of a larger group are scored" not in html.render([run])
+    run["config"]["eval_clients"] = 14
+    assert "In rounds, 14 clients of a larger group are scored; in the end, all of them." in html.render([run])
+    run["config"]["final_eval_clients"] = 13
+    assert "In rounds, 14 clients of a larger group are scored; in the end, 13." in html.render([run])
 
 
 def test_notes_name_the_methods_they_are_about() -> None:
@@ -208,7 +208,7 @@ def test_notes_name_the_methods_they_are_about() -> None:
         run["data"]["overlap"] = "it is public"
     for run in runs[2:]:
         run["choices"]["notes"] = ["runs one by one"]
-    assert wording.notes(grouping.lines_of(runs)) == [
+    assert wording.collect_notes(grouping.group_into_lines(runs)) == [
         "The server's data overlaps the clients', as declared: it is public",
         "fedsim: runs one by one",
     ]
@@ -216,13 +216,13 @@ def test_notes_name_the_methods_they_are_about() -> None:
 
 def test_options_that_differ_make_lines_of_their_own() -> None:
     runs = [record(seed=seed) for seed in (1, 2, 1)]
-    runs[2]["spec"]["hyper"]["lam"] = 0.9
-    lines = grouping.lines_of(runs)
+    runs[2]["config"]["hparams"]["lam"] = 0.9
+    lines = grouping.group_into_lines(runs)
     assert [(line.label, len(line.runs)) for line in lines] == [("fedsim (lam=0.1)", 2), ("fedsim (lam=0.9)", 1)]
 
 
 def test_the_same_seed_twice_is_said() -> None:
-    assert "fedsim: seed 1 was given 2 times." in report.render([record(), record()])
+    assert "fedsim: seed 1 was given 2 times." in html.render([record(), record()])
 
 
 HOSTILE = "</script x><!-- <script </script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;{%"
@@ -231,19 +231,19 @@ HOSTILE = "</script x><!-- <script </script><script>alert(1)</script><img src=x 
 def hostile() -> Record:
     """A record in which everything that can be a text is an attack."""
     run = record(HOSTILE)
-    for entry in (run["data"], run["versions"], run["spec"]):
+    for entry in (run["data"], run["versions"], run["config"]):
         entry["name"] = HOSTILE
     run["data"]["clients"] = [HOSTILE] * len(run["data"]["clients"])
     run["scores"]["local"]["ids"] = [HOSTILE] * len(run["scores"]["local"]["ids"])
     run |= {"command": HOSTILE, "commit": HOSTILE}
-    run["spec"][HOSTILE] = {HOSTILE: HOSTILE}
+    run["config"][HOSTILE] = {HOSTILE: HOSTILE}
     run["choices"] |= {HOSTILE: HOSTILE, "notes": [HOSTILE]}
     run["data"]["overlap"] = HOSTILE
     return run
 
 
 def test_what_comes_from_records_is_escaped_everywhere() -> None:
-    plain, attacked = Reader(report.render([record()])), Reader(report.render([hostile()]))
+    plain, attacked = Reader(html.render([record()])), Reader(html.render([hostile()]))
     kinds = {tag for tag, _ in plain.elements}
     assert {tag for tag, _ in attacked.elements} <= kinds | {"ul", "li"}
     assert [tag for tag, _ in attacked.elements].count("script") == [tag for tag, _ in plain.elements].count("script")
@@ -253,19 +253,19 @@ def test_what_comes_from_records_is_escaped_everywhere() -> None:
 
 
 def test_json_inside_a_script_element_cannot_end_it() -> None:
-    text = frame.as_json({HOSTILE: [HOSTILE]})
+    text = frame.dump_json({HOSTILE: [HOSTILE]})
     assert not set(text) & set("<>&")
     assert json.loads(text) == {HOSTILE: [HOSTILE]}
 
 
 def test_hostile_texts_reach_the_charts_unchanged() -> None:
-    found = payload_of(report.render([hostile()]))
+    found = payload_of(html.render([hostile()]))
     assert found["lines"][0]["label"] == HOSTILE
     assert set(found["lines"][0]["clients"]["local"]["ids"]) == {HOSTILE}
 
 
 def test_the_page_asks_for_nothing() -> None:
-    page = report.render([record()])
+    page = html.render([record()])
     reader = Reader(page)
     sources = [
         value for _, attributes in reader.elements for name, value in attributes.items() if name in ("src", "href")
@@ -279,7 +279,7 @@ def test_the_page_asks_for_nothing() -> None:
 
 
 def test_the_policy_allows_the_scripts_of_the_page_and_no_others() -> None:
-    page = report.render([record()])
+    page = html.render([record()])
     scripts = re.findall("<script>(.*?)</script>", page, re.DOTALL)
     digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
@@ -291,8 +291,8 @@ def test_the_policy_allows_the_scripts_of_the_page_and_no_others() -> None:
 
 
 def test_only_styles_scripts_and_json_are_not_escaped() -> None:
-    run = Path(report.__file__).parent.parent
-    folders = [run / "report", run / "picture"]
+    run = Path(html.__file__).parent.parent
+    folders = [run / "html", run / "dataset_page"]
     templates = "".join(path.read_text() for folder in folders for path in folder.glob("templates/*"))
     assert sorted(re.findall(r"(\w+)\s*\|\s*safe", templates)) == ["json", "script", "style", "theme"]
     sources = templates + "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
@@ -304,7 +304,7 @@ def test_only_styles_scripts_and_json_are_not_escaped() -> None:
 def test_labels_are_sorted_by_group_and_commonest_label() -> None:
     run = record(clients=8)
     run["data"] |= {"labels": [[1, 5], [9, 0], [2, 7], [3, 1], [0, 4], [4, 0], [1, 6], [6, 1]], "server_labels": [5, 5]}
-    found = holdings.picture(run)
+    found = data_overview.build_data_payload(run)
     assert found["group"] == ["local"] * 6 + ["validation"] * 2
     assert found["labels"] == [[9, 0], [4, 0], [3, 1], [2, 7], [1, 5], [0, 4], [6, 1], [1, 6]]
     assert found["ids"] == [f"client-{place}" for place in (1, 5, 3, 2, 0, 4, 7, 6)]
@@ -312,67 +312,67 @@ def test_labels_are_sorted_by_group_and_commonest_label() -> None:
 
 
 def test_without_labels_the_sizes_are_drawn() -> None:
-    page = report.render([regression(record())])
+    page = html.render([regression(record())])
     assert "Train examples of each client" in page
     assert payload_of(page)["data"]["labels"] is None
-    assert "share of each label" in report.render([record()])
+    assert "share of each label" in html.render([record()])
 
 
 def test_of_very_many_clients_some_are_drawn_but_all_are_counted() -> None:
-    many = thinning.MOST_CLIENTS + 500
+    many = thinning.MAX_CLIENTS + 500
     values: list[float | None] = [float(place % 2) for place in range(many)]
     run = with_scores(record(clients=many, rounds=2), "local", values, values)
-    page = report.render([run])
-    assert len(payload_of(page)["lines"][0]["clients"]["local"]["ids"]) == thinning.MOST_CLIENTS
-    assert len(payload_of(page)["data"]["ids"]) == thinning.MOST_CLIENTS
+    page = html.render([run])
+    assert len(payload_of(page)["lines"][0]["clients"]["local"]["ids"]) == thinning.MAX_CLIENTS
+    assert len(payload_of(page)["data"]["ids"]) == thinning.MAX_CLIENTS
     assert cells(page)["fedsim"][1] == "50.0 ± 50.0"
     assert "2,000 of 2,500 clients are drawn" in page
 
 
 def test_command_specification_choices_and_versions_are_there() -> None:
     run = record()
-    texts = [text for _, text in Reader(report.render([run])).texts]
+    texts = [text for _, text in Reader(html.render([run])).texts]
     assert run["command"] in texts
-    assert any(text.startswith("{") and json.loads(text) == run["spec"] for text in texts if '"method"' in text)
-    assert {"vectorised", "2.13.0+cpu", "0123abcd"} <= set(texts)
+    assert any(text.startswith("{") and json.loads(text) == run["config"] for text in texts if '"method"' in text)
+    assert {"vectorized", "2.13.0+cpu", "0123abcd"} <= set(texts)
 
 
 def test_versions_that_differ_are_all_named() -> None:
     runs = comparison({"fedsim": 0.7}, seeds=(1, 2))
     runs[1]["versions"]["torch"] = "2.12.0"
-    assert "torch 2.13.0+cpu / 2.12.0 ·" in report.render(runs)
+    assert "torch 2.13.0+cpu / 2.12.0 ·" in html.render(runs)
 
 
 def test_rendering_changes_no_record() -> None:
     runs = comparison({"fedavg": 0.6, "fedsim": 0.7}, seeds=(1, 2))
     before = copy.deepcopy(runs)
-    report.render(runs)
+    html.render(runs)
     assert runs == before
 
 
 def test_a_large_comparison_stays_small() -> None:
     runs = comparison({f"method-{number}": 0.5 for number in range(8)}, clients=300, rounds=100)
-    assert len(report.render(runs).encode()) < 6.5e6
+    assert len(html.render(runs).encode()) < 6.5e6
 
 
 def test_records_that_do_not_belong_together_are_refused() -> None:
     with pytest.raises(errors.InputError, match="at least one record, got none"):
-        report.render([])
+        html.render([])
     with pytest.raises(errors.InputError, match="must have format 1, got 2"):
-        report.render([record() | {"format": 2}])
+        html.render([record() | {"format": 2}])
     with pytest.raises(errors.InputError, match="about one metric, got accuracy, mae; make one report for each"):
-        report.render([record(), regression(record())])
+        html.render([record(), regression(record())])
     other = record()
     other["data"]["name"] = "letters"
     with pytest.raises(errors.InputError, match="about one data, got digits, letters"):
-        report.render([record(), other])
+        html.render([record(), other])
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.html"
-    report.write([record()], path)
+    html.write_report([record()], path)
     first = path.read_text()
-    assert first == report.render([record()])
+    assert first == html.render([record()])
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -380,16 +380,16 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "replace", full)
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(OSError, match="No space left"):
-        report.write([record("fedavg")], path)
+        html.write_report([record("fedavg")], path)
     assert path.read_text() == first
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_folder_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        report.write([record()], tmp_path / "none" / "report.html")
+        html.write_report([record()], tmp_path / "none" / "report.html")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_numbers_have_separators_and_a_true_minus() -> None:
-    assert number(-12345.678, 1) == "\N{MINUS SIGN}12,345.7"
+    assert format_number(-12345.678, 1) == "\N{MINUS SIGN}12,345.7"

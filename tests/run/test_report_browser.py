@@ -8,7 +8,7 @@ import pytest
 from sample_records import Record, comparison, counted, diverged, record, regression, unfinished, with_scores
 
 from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
-from fedtailor.run import report
+from fedtailor.reporting import html
 
 pytest_plugins = ["browsers"]
 
@@ -32,7 +32,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "diverged": [diverged(lost(made)) if made["name"] == "fedsim" else made for made in methods],
     }
     for name, found in records.items():
-        report.write(found, folder / f"{name}.html")
+        html.write_report(found, folder / f"{name}.html")
     return {name: folder / f"{name}.html" for name in records}
 
 
@@ -146,7 +146,7 @@ def test_a_method_can_be_chosen_to_see_its_clients(browser: Browser, pages: dict
 def test_a_mark_is_a_client_against_itself_alone(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
     alone = with_scores(record("local"), "local", [0.1] * 3, [0.5, 0.5, 0.25])
     other = with_scores(record("fedsim"), "local", [0.1] * 3, [0.75, 0.75, 0.125])
-    report.write([alone, other], tmp_path / "pair.html")
+    html.write_report([alone, other], tmp_path / "pair.html")
     browser.open(tmp_path / "pair.html")
     browser.run(SHAPES)
     marks = browser.run(
@@ -194,7 +194,7 @@ def test_who_does_not_train_in_rounds_is_a_level_line(browser: Browser, tmp_path
     still["cost"] |= {"bytes_down": 0, "bytes_up": 0, "steps": 0}
     for entry in still["rounds"]:
         entry |= {"bytes_down": 0, "bytes_up": 0, "steps": 0, "scores": None}
-    report.write([still, record()], tmp_path / "still.html")
+    html.write_report([still, record()], tmp_path / "still.html")
     browser.open(tmp_path / "still.html")
     browser.run(SHAPES)
     for x, end in (("round", 10), ("mb", 3.7)):

@@ -1,4 +1,4 @@
-"""The report's colours in a real browser: they can be read in both themes, and told apart by everybody."""
+"""The report's colors in a real browser: they can be read in both themes, and told apart by everybody."""
 
 import itertools
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from sample_records import record
 
 from browsing import Browser, needs_chromium
-from fedtailor.run import report
+from fedtailor.reporting import html
 
 pytest_plugins = ["browsers"]
 
@@ -19,11 +19,11 @@ pytestmark = needs_chromium
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of one run."""
     place = tmp_path_factory.mktemp("report") / "one.html"
-    report.write([record()], place)
+    html.write_report([record()], place)
     return place
 
 
-def test_colours_have_enough_contrast_in_both_themes(browser: Browser, page: Path) -> None:
+def test_colors_have_enough_contrast_in_both_themes(browser: Browser, page: Path) -> None:
     for scheme in ("light", "dark"):
         browser.open(page, scheme=scheme)
         names = ["ink", "soft", "accent", "ok", "wait", "stop", *(f"c{number}" for number in range(8))]
@@ -34,24 +34,24 @@ def test_colours_have_enough_contrast_in_both_themes(browser: Browser, page: Pat
 
 
 def contrast(one: str, other: str) -> float:
-    """Of two #rrggbb colours, as WCAG 2 defines it."""
-    low, high = sorted(_luminance(colour) for colour in (one, other))
+    """Of two #rrggbb colors, as WCAG 2 defines it."""
+    low, high = sorted(_luminance(color) for color in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(colour: str) -> float:
-    return float(np.dot((0.2126, 0.7152, 0.0722), _linear(colour)))
+def _luminance(color: str) -> float:
+    return float(np.dot((0.2126, 0.7152, 0.0722), _linear(color)))
 
 
-def _linear(colour: str) -> list[float]:
-    """How much red, green and blue light a #rrggbb colour is."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+def _linear(color: str) -> list[float]:
+    """How much red, green and blue light a #rrggbb color is."""
+    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
-def seen(colour: str, matrix: list[list[float]]) -> list[float]:
-    """A colour as somebody sees it, in OKLab."""
-    cones = np.array(TO_CONES) @ np.clip(np.array(matrix) @ _linear(colour), 0, 1)
+def seen(color: str, matrix: list[list[float]]) -> list[float]:
+    """A color as somebody sees it, in OKLab."""
+    cones = np.array(TO_CONES) @ np.clip(np.array(matrix) @ _linear(color), 0, 1)
     return list(np.array(TO_LAB) @ np.cbrt(cones))
 
 
@@ -74,9 +74,9 @@ SIGHTS = (
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colours_can_be_told_apart_by_the_colour_blind(browser: Browser, page: Path, scheme: str) -> None:
+def test_colors_can_be_told_apart_by_the_color_blind(browser: Browser, page: Path, scheme: str) -> None:
     browser.open(page, scheme=scheme)
-    colours = browser.run("Array.from({length: 8}, (_, number) => css(`--c${number}`))")
+    colors = browser.run("Array.from({length: 8}, (_, number) => css(`--c${number}`))")
     for sight in SIGHTS:
-        for one, other in itertools.combinations(colours, 2):
+        for one, other in itertools.combinations(colors, 2):
             assert np.linalg.norm(np.subtract(seen(one, sight), seen(other, sight))) > 0.06, (one, other)

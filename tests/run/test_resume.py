@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from interruptions import begin_or_go_on, left, litter, process, small, touches
 
-from fedtailor import engines
+from fedtailor.engines import factory
 from fedtailor.errors import InputError
-from fedtailor.run.record import Folder
-from fedtailor.run.session import resume, start
+from fedtailor.training.run_dir import RunDir
+from fedtailor.training.runner import resume_run, start_run
 
 EVERY = ["rounds=12", "checkpoint_every=2", "evaluate_every=3"]
 WITH_MEMORY = ["method=local", "when=sampled", *EVERY]
-WITH_STATE = ["method=fedavg", "server_optimiser=adam", *EVERY]
-BOTH = pytest.mark.parametrize("words", [WITH_MEMORY, WITH_STATE], ids=["memory", "server state"])
+WITH_STATE = ["method=fedavg", "server_optimizer=adam", *EVERY]
+BOTH = pytest.mark.parametrize("words", [WITH_MEMORY, WITH_STATE], ids=["client_state", "server state"])
 
 Whole = Callable[[list[str]], dict[str, Any]]
 
@@ -30,7 +30,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
     def of(words: list[str]) -> dict[str, Any]:
         out = tmp_path_factory.mktemp("whole") / "out"
         if str(words) not in known:
-            start(small(*words), out)
+            start_run(small(*words), out)
             known[str(words)] = left(out)
         return known[str(words)]
 
@@ -54,7 +54,7 @@ def deaths(out: Path) -> list[str]:
 
 
 def assert_same(words: list[str], out: Path, whole: Whole) -> None:
-    assert begin_or_go_on(words, out).finished
+    assert begin_or_go_on(words, out).is_finished
     assert left(out) == whole(words)
     assert litter(out) == []
 
@@ -65,7 +65,7 @@ def test_killed_again_and_again(words: list[str], tmp_path: Path, whole: Whole) 
     for at in (9, 45, 61, 52):
         assert killed(words, out, at)
     assert deaths(out).count("in a checkpoint") >= 2
-    assert 0 < len(Folder(out).rounds()) < 12
+    assert 0 < len(RunDir(out).read_rounds()) < 12
     assert_same(words, out, whole)
 
 
@@ -108,28 +108,28 @@ def test_killed_at_every_touch_of_the_disk(words: list[str], tmp_path: Path, who
 def test_a_run_killed_before_it_was_written_down_can_be_started_there(tmp_path: Path) -> None:
     for at in (2, 3, 4):
         assert killed(WITH_STATE, tmp_path / "out", at)
-    with pytest.raises(InputError, match=r"^'.*' holds no run: there is no spec\.json in it\.$"):
-        resume(tmp_path / "out")
-    assert start(small("method=fedavg", "rounds=1"), tmp_path / "out").finished
+    with pytest.raises(InputError, match=r"^'.*' holds no run: there is no config\.json in it\.$"):
+        resume_run(tmp_path / "out")
+    assert start_run(small("method=fedavg", "rounds=1"), tmp_path / "out").is_finished
     assert litter(tmp_path / "out") == []
 
 
 @BOTH
 def test_memory_in_files_gives_the_same_bytes(words: list[str], tmp_path: Path, whole: Whole) -> None:
-    words_in_files, out = [*words, "memory=files"], tmp_path / "out"
-    start(small(*words_in_files), out, stop=iter([False] * 4 + [True] * 9).__next__)
-    assert Folder(out).record()["status"] == "interrupted"
-    assert begin_or_go_on(words_in_files, out).finished
+    words_in_files, out = [*words, "client_state=files"], tmp_path / "out"
+    start_run(small(*words_in_files), out, should_stop=iter([False] * 4 + [True] * 9).__next__)
+    assert RunDir(out).read_record()["status"] == "interrupted"
+    assert begin_or_go_on(words_in_files, out).is_finished
     found, expected = left(out), whole(words)
-    assert found["record"].pop("spec")["memory"] == "files"
+    assert found["record"].pop("config")["client_state"] == "files"
     assert litter(out) == []
-    assert found == expected | {"record": {k: v for k, v in expected["record"].items() if k != "spec"}}
+    assert found == expected | {"record": {k: v for k, v in expected["record"].items() if k != "config"}}
 
 
 def test_stopped_after_any_round(tmp_path: Path, whole: Whole) -> None:
     out = tmp_path / "out"
-    assert not start(small(*WITH_MEMORY), out, stop=lambda: True).finished
-    while not (outcome := resume(out, stop=lambda: True)).finished:
+    assert not start_run(small(*WITH_MEMORY), out, should_stop=lambda: True).is_finished
+    while not (outcome := resume_run(out, should_stop=lambda: True)).is_finished:
         assert outcome.record["status"] == "interrupted"
         assert len(outcome.record["rounds"]) == outcome.record["rounds"][-1]["round"]
     assert left(out) == whole(WITH_MEMORY)
@@ -137,9 +137,9 @@ def test_stopped_after_any_round(tmp_path: Path, whole: Whole) -> None:
 
 def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    first = start(small("method=fedavg", "rounds=1"), out)
+    first = start_run(small("method=fedavg", "rounds=1"), out)
     kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    assert resume(out) == first
+    assert resume_run(out) == first
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
 
 
@@ -148,10 +148,10 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
 
     def meddling() -> bool:
         with pytest.raises(InputError, match="is being worked on by another process; wait for its end"):
-            resume(out)
+            resume_run(out)
         return False
 
-    assert start(small("method=fedavg", "rounds=1"), out, stop=meddling).finished
+    assert start_run(small("method=fedavg", "rounds=1"), out, should_stop=meddling).is_finished
 
 
 CHOICES = ["method=fedavg", "rounds=3", "checkpoint_every=1", "chunk=3"]
@@ -163,21 +163,21 @@ def test_choices_are_written_down_before_the_first_round_and_reused(tmp_path: Pa
     class Look:
         """Looks at the record when the run begins."""
 
-        def began(self, record: Any, done: int) -> None:
-            written.append(Folder(out).record()["choices"])
-            assert done or not Folder(out).rounds()
+        def on_run_start(self, record: Any, done: int) -> None:
+            written.append(RunDir(out).read_record()["choices"])
+            assert done or not RunDir(out).read_rounds()
 
-        def ended_round(self, entry: Any) -> None: ...
-        def finished(self, record: Any) -> None: ...
+        def on_round_end(self, entry: Any) -> None: ...
+        def on_run_end(self, record: Any) -> None: ...
 
     written: list[Any] = []
-    start(small(*CHOICES), out, (Look(),), stop=lambda: True)
-    resume(out, (Look(),))
+    start_run(small(*CHOICES), out, (Look(),), should_stop=lambda: True)
+    resume_run(out, (Look(),))
     assert written[0] == written[1]
-    why = written[0].pop("compile_why")
+    why = written[0].pop("compile_reason")
     assert why.endswith("are too few for it to pay")
     assert written[0] | {"notes": []} == {
-        "engine": "vectorised", "chunk": 3, "compile": False, "precision": "float32", "threads": 1, "notes": [],
+        "engine": "vectorized", "chunk": 3, "compile": False, "precision": "float32", "threads": 1, "notes": [],
     }  # fmt: skip
 
 
@@ -185,16 +185,16 @@ def test_an_automatic_chunk_is_kept_whatever_would_be_chosen_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, asked = tmp_path / "out", []
-    start(small("method=fedavg", "rounds=2"), out, stop=lambda: True)
-    chosen, make = Folder(out).record()["choices"]["chunk"], engines.make
+    start_run(small("method=fedavg", "rounds=2"), out, should_stop=lambda: True)
+    chosen, make = RunDir(out).read_record()["choices"]["chunk"], factory.make_engine
 
     def watched(setting: Any, name: str, chunk: int | None, compile: bool) -> Any:
         asked.append((name, chunk, compile))
         return make(setting, name, chunk, compile)
 
-    monkeypatch.setattr(engines, "make", watched)
-    resume(out)
-    assert set(asked) == {("vectorised", chosen, False)}  # to train, and to score in the end
+    monkeypatch.setattr(factory, "make_engine", watched)
+    resume_run(out)
+    assert set(asked) == {("vectorized", chosen, False)}  # to train, and to score in the end
     assert isinstance(chosen, int)
 
 
@@ -206,22 +206,22 @@ def test_running_one_by_one_after_all_is_written_down_and_reused(tmp_path: Path)
         "        return super().forward(x.flatten(1) if x.sum() > 0 else -x.flatten(1))\n"
     )
     spec = small("method=fedavg", "rounds=2", f"model={tmp_path / 'own.py'}:Net")
-    first = start(spec, tmp_path / "out", stop=lambda: True).record["choices"]
-    again = resume(tmp_path / "out").record["choices"]
-    assert (first["engine"], first["chunk"], first["compile"]) == ("one_by_one", None, False)
+    first = start_run(spec, tmp_path / "out", should_stop=lambda: True).record["choices"]
+    again = resume_run(tmp_path / "out").record["choices"]
+    assert (first["engine"], first["chunk"], first["compile"]) == ("sequential", None, False)
     assert first["notes"][0].startswith("fedavg runs one client at a time, since vmap cannot run it: ")
     assert again == first
 
 
 def test_a_choice_that_cannot_be_honoured_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
-    start(small(*CHOICES), out, stop=lambda: True)
-    record = Folder(out).record()
-    Folder(out).write(record | {"choices": record["choices"] | {"compile": True}})
+    start_run(small(*CHOICES), out, should_stop=lambda: True)
+    record = RunDir(out).read_record()
+    RunDir(out).write_record(record | {"choices": record["choices"] | {"compile": True}})
     kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    monkeypatch.setattr(engines, "why_not_compiled", lambda _: "no compiler")
+    monkeypatch.setattr(factory, "get_compile_error", lambda _: "no compiler")
     with pytest.raises(InputError) as caught:
-        resume(out)
+        resume_run(out)
     assert str(caught.value) == (
         "The run was begun with compile=True, which cannot be had here (fedavg runs uncompiled, since torch.compile "
         "does not work here: no compiler); resume it on a machine like the first one."
@@ -231,10 +231,10 @@ def test_a_choice_that_cannot_be_honoured_is_refused(tmp_path: Path, monkeypatch
 
 def test_another_version_is_noted(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    start(small(*CHOICES), out, stop=lambda: True)
-    record = Folder(out).record()
-    Folder(out).write(record | {"versions": record["versions"] | {"torch": "1.0"}})
-    resumed = resume(out).record
+    start_run(small(*CHOICES), out, should_stop=lambda: True)
+    record = RunDir(out).read_record()
+    RunDir(out).write_record(record | {"versions": record["versions"] | {"torch": "1.0"}})
+    resumed = resume_run(out).record
     assert resumed["versions"]["torch"] == "1.0"
     (note,) = resumed["choices"]["notes"]
     assert note.startswith("resumed with torch 2")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedtailor.core.types import Batch
 from fedtailor.data import add
 from fedtailor.errors import InputError
-from fedtailor.run import build
-from fedtailor.run.session import start
-from fedtailor.run.spec import read_spec
-from fedtailor.types import Batch
+from fedtailor.training import build
+from fedtailor.training.overrides import read_run_config
+from fedtailor.training.runner import start_run
 
 TEXT = "To be, or not to be: that is the question.\nWhether 'tis nobler in the mind to suffer\n" * 6
 
@@ -34,45 +34,54 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-WORDS = ["model=lstm", "hidden=8", "method=fedavg", "rounds=2", "cohort=2", "data.server=0", "lr=0.5", "tune_epochs=1"]
+WORDS = [
+    "model=lstm",
+    "hidden=8",
+    "method=fedavg",
+    "rounds=2",
+    "cohort=2",
+    "data.server=0",
+    "lr=0.5",
+    "finetune_epochs=1",
+]
 
 
 def test_a_text_with_a_target_at_each_place_is_a_task_of_sequences() -> None:
-    spec = read_spec(["data=shakespeare", *WORDS])
-    dataset = build.dataset(spec)
-    task = build.task(spec, dataset.units)
+    spec = read_run_config(["data=shakespeare", *WORDS])
+    dataset = build.load_dataset(spec)
+    task = build.build_task(spec, dataset.example_spec)
     assert task.kind == "sequences"
-    assert dataset.units.padding == (0,)
+    assert dataset.example_spec.padding == (0,)
     x, y = (torch.from_numpy(np.array(column[1:3])).long() for column in dataset.clients[:2])
-    assert task.outputs(task.params, x).shape == (2, 80, 90)
+    assert task.compute_outputs(task.params, x).shape == (2, 80, 90)
     batch = Batch(x, y, torch.ones(2), torch.zeros(2, dtype=torch.int64))
     counted = (y != 0) & (y < 87)  # neither padding nor unknown characters, beginnings and ends
     assert 0 < int(counted.sum()) < y.numel()
-    assert float(task.sums(task.params, batch)["accuracy"][1]) == float(counted.sum())
+    assert float(task.compute_metric_sums(task.params, batch)["accuracy"][1]) == float(counted.sum())
 
 
 def test_what_follows_a_window_is_a_task_of_classes() -> None:
-    spec = read_spec(["data=shakespeare-leaf", *WORDS])
-    dataset = build.dataset(spec)
-    task = build.task(spec, dataset.units)
+    spec = read_run_config(["data=shakespeare-leaf", *WORDS])
+    dataset = build.load_dataset(spec)
+    task = build.build_task(spec, dataset.example_spec)
     assert task.kind == "classification"
     x = torch.from_numpy(np.array(dataset.clients.x[:3])).long()
-    assert task.outputs(task.params, x).shape == (3, 90)
+    assert task.compute_outputs(task.params, x).shape == (3, 90)
 
 
 @pytest.mark.parametrize("data", ["shakespeare", "shakespeare-leaf"])
 def test_a_run_on_texts_comes_to_an_end(data: str, tmp_path: Path) -> None:
     most = ["data.most=12"] if data == "shakespeare-leaf" else []
-    outcome = start(read_spec([f"data={data}", *WORDS, *most]), tmp_path / "run")
-    assert outcome.finished
+    outcome = start_run(read_run_config([f"data={data}", *WORDS, *most]), tmp_path / "run")
+    assert outcome.is_finished
 
 
 def test_models_and_data_that_do_not_fit_are_told() -> None:
-    spec = read_spec(["data=shakespeare", "model=mlp", "method=fedavg"])
+    spec = read_run_config(["data=shakespeare", "model=mlp", "method=fedavg"])
     with pytest.raises(
         InputError, match="model: mlp is not for texts, as data set 'shakespeare' has; take shakespeare"
     ):
-        build.task(spec, build.dataset(spec).units)
-    spec = read_spec(["data=digits", "model=shakespeare", "method=fedavg"])
+        build.build_task(spec, build.load_dataset(spec).example_spec)
+    spec = read_run_config(["data=digits", "model=shakespeare", "method=fedavg"])
     with pytest.raises(InputError, match="model: shakespeare is for texts, but data set 'digits' has none"):
-        build.task(spec, build.dataset(spec).units)
+        build.build_task(spec, build.load_dataset(spec).example_spec)

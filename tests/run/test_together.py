@@ -17,13 +17,13 @@ from interruptions import SMALL, at_the_end, litter, small, without_times
 import ranks
 from agreement import distance
 from fedtailor.errors import InputError
-from fedtailor.run import build, together
-from fedtailor.run.record import Folder
-from fedtailor.run.session import resume, start
+from fedtailor.training import build, distributed_launch
+from fedtailor.training.run_dir import RunDir
+from fedtailor.training.runner import resume_run, start_run
 
 RUN = [
     "method=fedper", "offer=3", "precision=float64", "engine=distributed", "rounds=30", "checkpoint_every=4",
-    "evaluate_every=15", "memory=files", "pretrain=1",
+    "evaluate_every=15", "client_state=files", "pretrain=1",
 ]  # fmt: skip
 
 
@@ -45,9 +45,9 @@ def left(out: Path) -> dict[str, Any]:
     setting, found, known = at_the_end(out)
     record = without_times(json.loads((out / "record.json").read_text()))
     record["choices"] |= {"notes": [], "ranks": 0}
-    rows = setting.memory.rows(known)
-    manifest = json.loads((out / "checkpoints" / f"{found.number:06}" / "manifest.json").read_text())
-    pieces = [(piece["file"], piece["clients"]) for piece in manifest["memory"]]
+    rows = setting.client_states.read_rows(known)
+    manifest = json.loads((out / "checkpoints" / f"{found.rounds_done:06}" / "manifest.json").read_text())
+    pieces = [(piece["file"], piece["clients"]) for piece in manifest["client_state"]]
     assert litter(out) == []
     return {"known": known.tolist(), "pieces": pieces, "tensors": (tuple(found.state), rows), "record": record}
 
@@ -81,20 +81,20 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run(out, 2)
     assert said(out, 1) == ""
     assert said(out, 0).count("finished in") == 1
-    assert Folder(out).record()["choices"]["ranks"] == 2
+    assert RunDir(out).read_record()["choices"]["ranks"] == 2
     assert (out / "report.html").exists()
     return left(out)
 
 
 def test_one_process_leaves_the_same(whole: dict[str, Any], tmp_path: Path) -> None:
-    assert start(small(*RUN), tmp_path / "out").finished
+    assert start_run(small(*RUN), tmp_path / "out").is_finished
     assert_same(tmp_path / "out", whole, exactly=False)
     assert left(tmp_path / "out")["pieces"] == whole["pieces"]
 
 
 def wait_for_rounds(out: Path, count: int) -> None:
     for _ in range(6000):
-        if (out / "rounds.jsonl").exists() and len(Folder(out).rounds()) >= count:
+        if (out / "rounds.jsonl").exists() and len(RunDir(out).read_rounds()) >= count:
             return
         time.sleep(0.005)
     raise AssertionError("too few rounds have ended")
@@ -113,7 +113,7 @@ def broken(out: Path, lost: int, kind: signal.Signals = signal.SIGKILL, patience
 
 def assert_told(line: str, out: Path, lost: int) -> None:
     go_on = f"what was saved before is whole, so go on with: torchrun --nproc-per-node 2 -m fedtailor resume {out}"
-    done = len(Folder(out).rounds())
+    done = len(RunDir(out).read_rounds())
     assert line in [f"fedtailor: Rank {lost} of 2 was lost in round {number}; {go_on}" for number in (done, done + 1)]
 
 
@@ -123,16 +123,16 @@ def test_a_killed_rank_ends_the_run_on_all_and_it_can_be_resumed(whole: dict[str
     shutil.copytree(out, tmp_path / "alone")
     assert ranks.ended(begin(["resume", str(out)], out, 2)) == [0, 0]
     assert_same(out, whole, exactly=True)
-    assert resume(tmp_path / "alone").finished
+    assert resume_run(tmp_path / "alone").is_finished
     assert_same(tmp_path / "alone", whole, exactly=False)
-    notes = Folder(tmp_path / "alone").record()["choices"]["notes"]
+    notes = RunDir(tmp_path / "alone").read_record()["choices"]["notes"]
     assert "resumed with 1 ranks for 2: the last digits may differ" in notes
 
 
 def test_without_rank_0_another_says_what_happened(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert_told(broken(out, 0), out, 0)
-    assert Folder(out).record()["status"] == "running"
+    assert RunDir(out).read_record()["status"] == "running"
 
 
 def test_a_rank_that_is_there_but_silent_ends_the_run(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_rank_that_is_there_but_silent_ends_the_run(tmp_path: Path) -> None:
 
 def test_one_process_goes_on_with_three(whole: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert not start(small(*RUN), out, stop=iter([False] * 7 + [True]).__next__).finished
+    assert not start_run(small(*RUN), out, should_stop=iter([False] * 7 + [True]).__next__).is_finished
     assert ranks.ended(begin(["resume", str(out)], out, 3)) == [0, 0, 0]
     assert_same(out, whole, exactly=False)
     assert "resumed with 3 ranks for 1: the last digits may differ" in said(out, 0).replace("\n", " ")
@@ -158,7 +158,7 @@ def test_a_signal_to_rank_0_stops_all_after_the_round(whole: dict[str, Any], tmp
     assert ranks.ended(processes) == [130, 0]
     again = f"torchrun --nproc-per-node 2 -m fedtailor resume {out}"
     assert said(out, 0).splitlines()[-1] == f"Stopped and saved. Go on with: {again}"
-    assert Folder(out).record()["status"] == "interrupted"
+    assert RunDir(out).read_record()["status"] == "interrupted"
     assert ranks.ended(begin(["resume", str(out)], out, 2)) == [0, 0]
     assert_same(out, whole, exactly=True)
 
@@ -172,7 +172,7 @@ def test_a_comparison_is_made_by_all_ranks(tmp_path: Path) -> None:
 
 
 REFUSED = [
-    (["run", "engine=vectorised", *SMALL], "engine=vectorised runs in one process, but torchrun has started 2; "),
+    (["run", "engine=vectorized", *SMALL], "engine=vectorized runs in one process, but torchrun has started 2; "),
     (["run", "engine=distributed", "rouns=3"], "There is no key 'rouns'; did you mean rounds?"),
     (["run", "engine=distributed", "device=mps", *SMALL], "Engine: "),
 ]
@@ -200,12 +200,12 @@ def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(
         InputError, match=r"^The environment says WORLD_SIZE=2, but not MASTER_ADDR, MASTER_PORT; start"
     ):
-        together.lead_or_follow(lambda: None)
+        distributed_launch.lead_or_follow(lambda: None)
 
 
 def with_other_data(words: list[str], place: Path, how: str) -> None:
     """A rank whose data is not the same, or cannot be had."""
-    plain = build.dataset
+    plain = build.load_dataset
 
     def other(spec: Any) -> Any:
         if how == "fails":
@@ -213,7 +213,7 @@ def with_other_data(words: list[str], place: Path, how: str) -> None:
         return plain(spec.model_copy(update={"data_options": spec.data_options | {"seed": 5}}))
 
     if os.environ["RANK"] == "1":
-        setattr(build, "dataset", other)  # noqa: B010
+        setattr(build, "load_dataset", other)  # noqa: B010
     ranks.commanded(words, place)
 
 
@@ -243,6 +243,6 @@ def test_torchrun_starts_stops_and_resumes(whole: dict[str, Any], tmp_path: Path
         wait_for_rounds(tmp_path / "out", 7)
         child.send_signal(signal.SIGINT)
         assert child.wait(60) != 0
-    assert Folder(tmp_path / "out").record()["status"] == "interrupted"
+    assert RunDir(tmp_path / "out").read_record()["status"] == "interrupted"
     assert subprocess.run([*torchrun, "resume", "out"], cwd=tmp_path, check=False).returncode == 0
     assert_same(tmp_path / "out", whole, exactly=True)

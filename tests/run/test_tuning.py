@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from fedtailor.errors import InputError
-from fedtailor.run.spec import read_comparison
-from fedtailor.run.tuning import Trial, best, chosen_file, points, trials_of, tune, validated
+from fedtailor.experiments.tune import (
+    Trial,
+    compute_validation_score,
+    format_tuned_comparison,
+    make_points,
+    make_trials,
+    select_best,
+    tune,
+)
+from fedtailor.training.overrides import read_comparison
 
-SMALL = ["data=digits", "data.clients=12", "rounds=5", "cohort=3", "evaluate_every=1", "tune_epochs=1"]
+SMALL = ["data=digits", "data.clients=12", "rounds=5", "cohort=3", "evaluate_every=1", "finetune_epochs=1"]
 
 
 def words(*more: str) -> Any:
@@ -20,13 +28,13 @@ def words(*more: str) -> Any:
 
 def test_a_grid_of_as_many_points_as_trials_is_tried_whole() -> None:
     comparison = words("fedprox", "tune.lr=0.1,0.3", "tune.fedprox.lam=0.5,2")
-    found = points(comparison, "fedprox")
+    found = make_points(comparison, "fedprox")
     assert found == [{"lr": lr, "lam": lam} for lr in (0.1, 0.3) for lam in (0.5, 2)]
 
 
 def test_of_a_larger_grid_some_points_are_drawn_always_the_same_ones() -> None:
     comparison = words("fedavg", "fedsim", "tune.lr=1,2,3,4,5,6,7,8,9", "trials=5")
-    found = [points(comparison, word) for word in ("fedavg", "fedsim", "fedavg")]
+    found = [make_points(comparison, word) for word in ("fedavg", "fedsim", "fedavg")]
     assert [len(each) for each in found] == [5, 5, 5]
     assert found[0] == found[2] != found[1]
     assert all(len({point["lr"] for point in each}) == 5 for each in found)
@@ -34,7 +42,7 @@ def test_of_a_larger_grid_some_points_are_drawn_always_the_same_ones() -> None:
 
 def test_ranges_are_drawn_from_evenly_by_their_logarithm() -> None:
     comparison = words("fedsim", "tune.lr=0.001..10", "tune.fedsim.lam=1,2", "trials=400")
-    found = points(comparison, "fedsim")
+    found = make_points(comparison, "fedsim")
     rates = [math.log10(point["lr"]) for point in found]
     assert -3 <= min(rates) < -2.9 < 0.9 < max(rates) <= 1
     assert abs(sum(rates) / 400 + 1) < 0.2
@@ -45,7 +53,7 @@ def test_hyper_parameters_are_tried_of_the_methods_that_have_them() -> None:
     comparison = words(
         "fedavg", "fedsim", "fedsim@free", "tune.lr=1,2", "tune.lam=3,4", "tune.fedsim@free.beta=5", "trials=2"
     )
-    keys = {word: {key for point in points(comparison, word) for key in point} for word in comparison.methods}
+    keys = {word: {key for point in make_points(comparison, word) for key in point} for word in comparison.methods}
     assert keys == {"fedavg": {"lr"}, "fedsim": {"lr", "lam"}, "fedsim@free": {"lr", "lam", "beta"}}
 
 
@@ -61,7 +69,7 @@ BAD = [
 @pytest.mark.parametrize(("more", "sentence"), BAD, ids=[str(number) for number in range(len(BAD))])
 def test_what_cannot_be_tried_is_told(more: list[str], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=sentence):
-        trials_of(words(*more), tmp_path)
+        make_trials(words(*more), tmp_path)
 
 
 def test_without_validation_clients_nothing_is_chosen(tmp_path: Path) -> None:
@@ -81,80 +89,86 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
     out, trials = tuned
     assert len(trials) == 6
     for trial in trials:
-        record = json.loads((trial.run.place / "record.json").read_text())
-        assert record["spec"]["scored"] == "validation"
-        assert record["spec"]["seed"] == 100
+        record = json.loads((trial.run.path / "record.json").read_text())
+        assert record["config"]["eval_groups"] == "validation"
+        assert record["config"]["seed"] == 100
         assert list(record["scores"]) == ["validation"]
         people = {record["data"]["clients"][who] for who in record["data"]["groups"]["validation"]}
         assert set(record["scores"]["validation"]["ids"]) == people
         looks = [entry["scores"] for entry in record["rounds"] if entry["scores"]]
         assert all(list(look) == ["validation"] for look in looks)
     written = {path.name for path in out.iterdir()}
-    assert written == {"trials", "trials.json", "chosen.toml"}
+    assert written == {"trials", "trials.json", "tuned.toml"}
 
 
 def test_the_chosen_point_is_the_best_on_validation_clients(tuned: tuple[Path, list[Trial]]) -> None:
     out, trials = tuned
-    chosen = read_comparison([str(out / "chosen.toml")])
+    chosen = read_comparison([str(out / "tuned.toml")])
     assert (chosen.seeds, chosen.methods, chosen.rounds) == ((0, 1), ("fedavg", "local"), 5)
     assert chosen.data_options == {"clients": 12}
     for word in chosen.methods:
-        own = [trial for trial in trials if trial.word == word]
-        records = [json.loads((trial.run.place / "record.json").read_text()) for trial in own]
+        own = [trial for trial in trials if trial.variant == word]
+        records = [json.loads((trial.run.path / "record.json").read_text()) for trial in own]
         last = [record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"] for record in records]
-        assert [trial.figure for trial in own] == last  # one look in the last fifth of five rounds
-        assert chosen.hyper[word]["lr"] == own[last.index(max(last))].point["lr"]
-    assert all(spec.scored == "everybody" for spec in chosen.specs())
+        assert [trial.score for trial in own] == last  # one look in the last fifth of five rounds
+        assert chosen.hparams[word]["lr"] == own[last.index(max(last))].point["lr"]
+    assert all(spec.eval_groups == "all" for spec in chosen.make_run_configs())
     listed = json.loads((out / "trials.json").read_text())
-    assert [entry["validation"] for entry in listed] == [trial.figure for trial in trials]
+    assert [entry["validation"] for entry in listed] == [trial.score for trial in trials]
 
 
 def test_a_trials_figure_is_the_mean_of_its_last_looks() -> None:
     looks = [
         {"round": n, "scores": {"validation": {"after": {"accuracy": n}}} if n % 2 == 0 else None} for n in range(1, 21)
     ]
-    record = {"metric": {"name": "accuracy"}, "spec": {"rounds": 20}, "rounds": looks}
-    assert validated(record) == (18 + 20) / 2
+    record = {"metric": {"name": "accuracy"}, "config": {"rounds": 20}, "rounds": looks}
+    assert compute_validation_score(record) == (18 + 20) / 2
 
 
 def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path) -> None:
     comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
     asked = iter([False] * 7 + [True] * 100)
-    stopped = tune(comparison, tmp_path, stop=lambda: next(asked))
-    assert [trial.figure is None for trial in stopped] == [False, True, True, True, True, True]
-    assert not (tmp_path / "chosen.toml").exists()
+    stopped = tune(comparison, tmp_path, should_stop=lambda: next(asked))
+    assert [trial.score is None for trial in stopped] == [False, True, True, True, True, True]
+    assert not (tmp_path / "tuned.toml").exists()
     done = tune(comparison, tmp_path)
-    assert [trial.figure for trial in done] == [trial.figure for trial in tuned[1]]
-    assert (tmp_path / "chosen.toml").read_text() == (tuned[0] / "chosen.toml").read_text()
+    assert [trial.score for trial in done] == [trial.score for trial in tuned[1]]
+    assert (tmp_path / "tuned.toml").read_text() == (tuned[0] / "tuned.toml").read_text()
 
 
 def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
     comparison = words(
-        "per-fedavg", "per-fedavg@fo", "per-fedavg@fo.variant=fo", "tune.tune_steps=none,1", "tune.lr=0.1", "trials=2"
+        "per-fedavg",
+        "per-fedavg@fo",
+        "per-fedavg@fo.variant=fo",
+        "tune.finetune_steps=none,1",
+        "tune.lr=0.1",
+        "trials=2",
     )
     trials = [
-        trial._replace(figure=float(trial.point["tune_steps"] is None)) for trial in trials_of(comparison, tmp_path)
+        trial._replace(score=float(trial.point["finetune_steps"] is None))
+        for trial in make_trials(comparison, tmp_path)
     ]
     for trial in trials:
-        trial.run.place.mkdir(parents=True)
-        (trial.run.place / "record.json").write_text('{"metric": {"higher_is_better": true}}')
-    text = chosen_file(comparison, trials)
-    assert "# per-fedavg@fo: validation clients reached 1.0000 (tune_steps=None lr=0.1), 0.0000 (tune_" in text
-    (tmp_path / "chosen.toml").write_text(text)
-    chosen = read_comparison([str(tmp_path / "chosen.toml")])
-    assert chosen.chosen == {word: {"tune_steps": None, "lr": 0.1} for word in comparison.methods}
-    for spec in chosen.specs():
-        assert (spec.hyper["tune_steps"], spec.hyper["lr"], spec.chosen) == (None, 0.1, ("tune_steps", "lr"))
-    assert chosen.hyper["per-fedavg@fo"]["variant"] == "fo"
+        trial.run.path.mkdir(parents=True)
+        (trial.run.path / "record.json").write_text('{"metric": {"higher_is_better": true}}')
+    text = format_tuned_comparison(comparison, trials)
+    assert "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 (finetune_" in text
+    (tmp_path / "tuned.toml").write_text(text)
+    chosen = read_comparison([str(tmp_path / "tuned.toml")])
+    assert chosen.tuned == {word: {"finetune_steps": None, "lr": 0.1} for word in comparison.methods}
+    for spec in chosen.make_run_configs():
+        assert (spec.hparams["finetune_steps"], spec.hparams["lr"], spec.tuned) == (None, 0.1, ("finetune_steps", "lr"))
+    assert chosen.hparams["per-fedavg@fo"]["variant"] == "fo"
 
 
 def test_a_trial_that_diverges_is_not_chosen(tmp_path: Path) -> None:
     trials = tune(words("fedsim", "tune.lr=1e30,0.1", "trials=2"), tmp_path)
-    assert math.isnan(trials[0].figure or 0)
-    assert best(trials).point == {"lr": 0.1}
+    assert math.isnan(trials[0].score or 0)
+    assert select_best(trials).point == {"lr": 0.1}
     assert json.loads((tmp_path / "trials.json").read_text())[0]["validation"] is None
     with pytest.raises(InputError, match="fedsim: every trial diverged; try smaller steps"):
-        best(trials[:1])
+        select_best(trials[:1])
 
 
 def test_a_folder_with_other_trials_is_refused(tuned: tuple[Path, list[Trial]]) -> None:

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from fedtailor.cli import data, inspecting, look, study, tailor, train, tuning
+from fedtailor.cli import data, inspect, personalize, show, study, train, tune
 from fedtailor.errors import FedtailorError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
@@ -13,15 +13,15 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 
 @app.callback()
 def fedtailor() -> None:
-    """Personalised federated learning with server-side data.
+    """Personalized federated learning with server-side data.
 
     Start with `fedtailor compare`; look at `fedtailor methods` and `fedtailor data`.
     """
 
 
-for module in (train, tuning, study, inspecting, look, tailor):
+for module in (train, tune, study, inspect, show, personalize):
     for command in module.COMMANDS:
-        app.command(no_args_is_help=command in module.NEED_WORDS)(command)
+        app.command(no_args_is_help=command in module.NEED_ARGS)(command)
 app.add_typer(data.app, name="data")
 
 

@@ -8,21 +8,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedtailor.cli.tables import table as listing
-from fedtailor.cli.telling import StudyTold, Words, next_folder, words_of
-from fedtailor.errors import nearest, require
+from fedtailor.cli.listing import build_table as list_rows
+from fedtailor.cli.progress import CommandArgs, StudyProgressReporter, choose_run_path, parse_command_args
+from fedtailor.errors import require, suggest_name
 
 if TYPE_CHECKING:
-    from fedtailor.run.study.planning import Asked
-    from fedtailor.run.study.running import Ran, Ready
-    from fedtailor.run.study.tables import Rows
+    from fedtailor.studies.execute import PartRun, PreparedStudy
+    from fedtailor.studies.plan import StudyRequest
+    from fedtailor.studies.tables import TextTable
 
-WIDTH = 130
+TABLE_WIDTH = 130
 """Columns of a table where there is no terminal."""
 
 
 def study(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[NAME] [KEY=VALUE]...", show_default=False)] = None,
+    args: Annotated[list[str] | None, typer.Argument(metavar="[NAME] [KEY=VALUE]...", show_default=False)] = None,
 ) -> None:
     """Runs a study: comparisons that answer a question of a paper, with its published figures beside ours.
 
@@ -44,128 +44,138 @@ def study(
 
         fedtailor study per_fedavg out=DIR write=true
     """
-    if not words:
-        _list()
+    if not args:
+        _list_studies()
         return
-    asked = _asked(words)
-    if asked.own.get("write") == "true":
-        _write(asked)
+    command_args = _parse_study_args(args)
+    if command_args.options.get("write") == "true":
+        _write_records(command_args)
         return
-    _run(asked)
+    _run_study(command_args)
 
 
 COMMANDS = (study,)
-NEED_WORDS = ()
+NEED_ARGS = ()
 
 
-_OWN = ("scale", "parts", "jobs", "budget_s", "out", "write")
+_STUDY_KEYS = ("scale", "parts", "jobs", "budget_s", "out", "write")
 
 
-def _asked(given: list[str]) -> Words:
+def _parse_study_args(given: list[str]) -> CommandArgs:
     """The words, checked as far as that can be done before the study is read."""
     name, *rest = given
     require("=" not in name, f"study: the first word is a study's name, got '{name}'; `fedtailor study` lists them.")
-    for word in rest:
-        require("=" in word, f"study: '{word}' is not KEY=VALUE.")
-    words = words_of("study", given, _OWN)
-    write = words.own.get("write", "false")
+    for arg in rest:
+        require("=" in arg, f"study: '{arg}' is not KEY=VALUE.")
+    command_args = parse_command_args("study", given, _STUDY_KEYS)
+    write = command_args.options.get("write", "false")
     require(write in ("true", "false"), f"study: write must be true or false, got {write}.")
-    return words
+    return command_args
 
 
-def _list() -> None:
+def _list_studies() -> None:
     """The studies: what each is about, its parts, and of how many there is a record."""
-    from fedtailor.run.study.places import found
-    from fedtailor.run.study.reading import read_study
+    from fedtailor.studies.config import read_study
+    from fedtailor.studies.locate import find_studies
 
-    studies = [read_study(folder) for folder in found().values()]
+    studies = [read_study(folder) for folder in find_studies().values()]
     require(bool(studies), "There are no studies here; go to a folder that has them in studies/.")
     rows: list[dict[str, Any]] = []
     for each in studies:
-        there = sum(each.record_of(part).exists() for part in each.parts)
-        rows.append({"study": each.name, "parts": len(each.parts), "records": there, "about": each.title})
+        num_records = sum(each.get_record_path(part).exists() for part in each.parts)
+        rows.append({"study": each.name, "parts": len(each.parts), "records": num_records, "about": each.title})
         rows += [{"study": f"  {part.name}", "parts": "", "records": "", "about": part.title} for part in each.parts]
-    Console().print(listing(rows, "study", "parts", "records", "about"), highlight=False)
+    Console().print(list_rows(rows, "study", "parts", "records", "about"), highlight=False)
 
 
-def _write(words: Words) -> None:
-    from fedtailor.run.study.places import study_named
-    from fedtailor.run.study.written import documents, keep, refresh
+def _write_records(command_args: CommandArgs) -> None:
+    from fedtailor.studies.locate import load_study
+    from fedtailor.studies.publish import copy_records, documents, update_document
 
-    found = study_named(words.rest[0])
-    if words.out is None:
-        refresh(found)
-        for path in documents(found):
+    the_study = load_study(command_args.rest[0])
+    if command_args.out is None:
+        update_document(the_study)
+        for path in documents(the_study):
             print(f"Tables: {path}")
         return
-    for path in keep(found, words.out):
+    for path in copy_records(the_study, command_args.out):
         print(f"Record: {path}")
 
 
-def _run(words: Words) -> None:
-    from fedtailor.run.study.places import study_named
-    from fedtailor.run.study.planning import SCALES, Asked, plan
-    from fedtailor.run.study.running import prepare, run
+def _run_study(command_args: CommandArgs) -> None:
+    from fedtailor.studies.execute import prepare_study, run_study
+    from fedtailor.studies.locate import load_study
+    from fedtailor.studies.plan import SCALES, StudyRequest, plan_study
 
-    scale = words.own.get("scale", "quick")
-    require(scale in SCALES, f"study: there is no scale '{scale}'; {nearest(scale, SCALES)}")
-    name, *rest = words.rest
-    asked = Asked(study_named(name), next(each for each in SCALES if each == scale), tuple(rest))
-    jobs, budget = words.jobs, words.number("budget_s", float)
-    until = None if budget is None else time.monotonic() + budget
-    planned, left_out = plan(asked, tuple(filter(None, words.own.get("parts", "").split(","))))
-    out = words.out or next_folder(name)
+    scale = command_args.options.get("scale", "quick")
+    require(scale in SCALES, f"study: there is no scale '{scale}'; {suggest_name(scale, SCALES)}")
+    name, *rest = command_args.rest
+    request = StudyRequest(load_study(name), next(each for each in SCALES if each == scale), tuple(rest))
+    jobs, budget = command_args.jobs, command_args.get_number("budget_s", float)
+    deadline = None if budget is None else time.monotonic() + budget
+    planned_parts, skipped = plan_study(request, tuple(filter(None, command_args.options.get("parts", "").split(","))))
+    out = command_args.out or choose_run_path(name)
     console = Console()
-    with StudyTold(console, until) as told:
-        for line in [*(each.note for each in planned), *left_out]:
-            told.tell(line)
-        require(bool(planned), f"study {name}: no part can be run.")
-        ready = prepare(asked, planned, out)
-        told.tell(_plan(ready, jobs))
-        told.expect(ready)
-        ran = run(ready, jobs, told.heard, told.asked_to_stop)
-    _end(console, asked, ran, out, words)
+    with StudyProgressReporter(console, deadline) as reporter:
+        for line in [*(each.note for each in planned_parts), *skipped]:
+            reporter.print_message(line)
+        require(bool(planned_parts), f"study {name}: no part can be run.")
+        prepared = prepare_study(request, planned_parts, out)
+        reporter.print_message(_describe_plan(prepared, jobs))
+        reporter.set_totals(prepared)
+        part_runs = run_study(prepared, jobs, reporter.on_event, reporter.should_stop)
+    _print_results(console, request, part_runs, out, command_args)
 
 
-def _plan(ready: "Ready", jobs: int) -> str:
+def _describe_plan(prepared: "PreparedStudy", jobs: int) -> str:
     """What will be done, in a line."""
-    asked, rounds = ready.asked, sorted({*ready.rounds})
+    request, rounds = prepared.request, sorted({*prepared.rounds_per_run})
     each = f"{rounds[0]} rounds" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]} rounds"
-    names = ", ".join(planned.part.name for planned in ready.planned)
-    said = f"{asked.study.name}, scale={asked.scale}: {len(ready.rounds)} runs of {each} ({names}), {jobs} at a time"
-    known = [planned.part for planned in ready.planned if planned.part.minutes is not None]
-    if asked.scale == "quick" or not known:
-        return f"{said}."
-    minutes = sum(part.minutes or 0.0 for part in known)
-    how = "measured" if all(part.measured for part in known) else "estimated"
-    more = "" if len(known) == len(ready.planned) else f" for {len(known)} of {len(ready.planned)} parts"
-    return f"{said}; about {minutes:.0f} minutes of an H200 that several jobs keep busy ({how}){more}."
+    names = ", ".join(planned.part.name for planned in prepared.planned_parts)
+    num_runs = len(prepared.rounds_per_run)
+    text = f"{request.study.name}, scale={request.scale}: {num_runs} runs of {each} ({names}), {jobs} at a time"
+    timed_parts = [planned.part for planned in prepared.planned_parts if planned.part.minutes is not None]
+    if request.scale == "quick" or not timed_parts:
+        return f"{text}."
+    minutes = sum(part.minutes or 0.0 for part in timed_parts)
+    how = "measured" if all(part.measured for part in timed_parts) else "estimated"
+    more = (
+        ""
+        if len(timed_parts) == len(prepared.planned_parts)
+        else f" for {len(timed_parts)} of {len(prepared.planned_parts)} parts"
+    )
+    return f"{text}; about {minutes:.0f} minutes of an H200 that several jobs keep busy ({how}){more}."
 
 
-def _end(console: Console, asked: "Asked", ran: "list[Ran]", out: Path, words: Words) -> None:
+def _print_results(
+    console: Console, request: "StudyRequest", part_runs: "list[PartRun]", out: Path, command_args: CommandArgs
+) -> None:
     """Tables and files of what has finished, and how to go on where something has not."""
-    from fedtailor.run.study.tables import tables, title_of
-    from fedtailor.run.study.written import write_part
+    from fedtailor.studies.publish import write_part
+    from fedtailor.studies.tables import build_tables, make_title
 
-    wide = console if console.is_terminal else Console(width=max(WIDTH, console.width))
-    for each in (each for each in ran if each.finished):
-        part, record = each.planned.part, write_part(asked, each, out)
-        for rows in tables(record, part).values():
-            wide.print(_table(title_of(record, part), rows), highlight=False)
+    wide = console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
+    for each in (each for each in part_runs if each.is_finished):
+        part, record = each.planned.part, write_part(request, each, out)
+        for rows in build_tables(record, part).values():
+            wide.print(_build_table(make_title(record, part), rows), highlight=False)
         where = f"Record: {out / part.name}.json, tables: {out / part.name}.md, figures: {out / 'figures'}"
         console.print(where, highlight=False, soft_wrap=True)
-    if not all(each.finished for each in ran):
+    if not all(each.is_finished for each in part_runs):
         console.print(
-            f"Stopped and saved. Go on with: {words.again(out)}", highlight=False, soft_wrap=True, markup=False
+            f"Stopped and saved. Go on with: {command_args.format_command(out)}",
+            highlight=False,
+            soft_wrap=True,
+            markup=False,
         )
         raise typer.Exit(130)
 
 
-def _table(title: str, rows: "Rows") -> Table:
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    made.add_column(rows.head[0], no_wrap=True)
-    for heading in rows.head[1:]:
-        made.add_column(heading, justify="right")
-    for row in rows.body:
-        made.add_row(*row)
-    return made
+def _build_table(title: str, text_table: "TextTable") -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column(text_table.header[0], no_wrap=True)
+    for heading in text_table.header[1:]:
+        table.add_column(heading, justify="right")
+    for row in text_table.rows:
+        table.add_row(*row)
+    return table

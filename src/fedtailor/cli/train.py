@@ -8,19 +8,25 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from fedtailor.cli.telling import Told, added, next_folder, on_all_ranks, words_of
+from fedtailor.cli.progress import (
+    ProgressReporter,
+    choose_run_path,
+    describe_added_methods,
+    parse_command_args,
+    run_on_all_ranks,
+)
 
-Words = Annotated[list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)]
-Show = Annotated[bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")]
+Args = Annotated[list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)]
+ShowFlag = Annotated[bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")]
 
 
-@on_all_ranks
-def run(words: Words = None, show: Show = False) -> None:
+@run_on_all_ranks
+def run(args: Args = None, show: ShowFlag = False) -> None:
     """Trains one method and records everything.
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds, budget, cohort, seed,
-    engine, device, precision, chunk, compile, threads, memory, evaluate_every, watch, score, scored, target, chosen,
-    checkpoint_every, log, label, out;
+    engine, device, precision, chunk, compile, threads, client_state, evaluate_every, eval_clients,
+    final_eval_clients, eval_groups, target, tuned, checkpoint_every, log, label, out;
     `data.KEY` is for the data set; any other key is a hyper-parameter of the method. `--show` lists them all with their
     values.
 
@@ -38,28 +44,28 @@ def run(words: Words = None, show: Show = False) -> None:
 
         fedtailor run method=fsl+fedsim pretrain=5 gamma=0.5
     """
-    from fedtailor.run.commands import resume_command
-    from fedtailor.run.session import start
-    from fedtailor.run.spec import read_spec, shown
+    from fedtailor.training.command_lines import format_resume_command
+    from fedtailor.training.overrides import read_run_config, to_toml
+    from fedtailor.training.runner import start_run
 
-    asked = words_of("run", words, ("out",))
-    spec = read_spec(asked.rest)
+    command_args = parse_command_args("run", args, ("out",))
+    config = read_run_config(command_args.rest)
     if show:
-        print(shown(spec), end="")
+        print(to_toml(config), end="")
         return
-    out = asked.out or next_folder(spec.data)
+    out = command_args.out or choose_run_path(config.data)
     console = Console()
-    with Told(console) as told:
-        outcome = start(spec, out, (told,), told.asked_to_stop)
-    _end(console, out, [outcome.record], outcome.finished, resume_command(out))
+    with ProgressReporter(console) as reporter:
+        outcome = start_run(config, out, (reporter,), reporter.should_stop)
+    _print_results(console, out, [outcome.record], outcome.is_finished, format_resume_command(out))
 
 
-@on_all_ranks
+@run_on_all_ranks
 def compare(
-    words: Annotated[
+    args: Annotated[
         list[str] | None, typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False)
     ] = None,
-    show: Show = False,
+    show: ShowFlag = False,
 ) -> None:
     """Trains several methods on the same clients, cohorts and first weights: one table, one report.
 
@@ -81,26 +87,26 @@ def compare(
 
         fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo budget=gradients
     """
-    from fedtailor.run.compare import compare as run_all
-    from fedtailor.run.spec import read_comparison, shown
+    from fedtailor.experiments.compare import compare as run_all
+    from fedtailor.training.overrides import read_comparison, to_toml
 
-    given = words_of("compare", words, ("jobs", "out"))
-    asked = read_comparison(given.rest)
-    comparison = asked.with_baselines()
+    command_args = parse_command_args("compare", args, ("jobs", "out"))
+    requested = read_comparison(command_args.rest)
+    comparison = requested.add_baselines()
     if show:
-        print(shown(comparison.resolved()), end="")
+        print(to_toml(comparison.resolve()), end="")
         return
-    out = given.out or next_folder(comparison.data)
-    jobs = given.jobs
+    out = command_args.out or choose_run_path(comparison.data)
+    jobs = command_args.jobs
     console = Console()
-    with Told(console) as told:
-        told.tell_first(added(asked, comparison))
-        outcomes = run_all(comparison, out, jobs, told.heard, told.asked_to_stop, told.tell)
-    finished = len(outcomes) == len(comparison.specs()) and all(each.finished for each in outcomes)
-    _end(console, out, [each.record for each in outcomes], finished, given.again(out))
+    with ProgressReporter(console) as reporter:
+        reporter.set_first_message(describe_added_methods(requested, comparison))
+        outcomes = run_all(comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message)
+    finished = len(outcomes) == len(comparison.make_run_configs()) and all(each.is_finished for each in outcomes)
+    _print_results(console, out, [each.record for each in outcomes], finished, command_args.format_command(out))
 
 
-@on_all_ranks
+@run_on_all_ranks
 def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
     """Goes on with a run that was stopped or killed, from its last checkpoint.
 
@@ -108,43 +114,47 @@ def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show
 
         fedtailor resume DIR
     """
-    from fedtailor.run.commands import resume_command
-    from fedtailor.run.record import Folder
-    from fedtailor.run.session import resume as go_on
+    from fedtailor.training.command_lines import format_resume_command
+    from fedtailor.training.run_dir import RunDir
+    from fedtailor.training.runner import resume_run
 
     console = Console()
-    folder = Folder(out)
-    if folder.spec() and folder.begun() and folder.record()["status"] == "finished":
+    run_dir = RunDir(out)
+    if run_dir.read_config() and run_dir.has_record() and run_dir.read_record()["status"] == "finished":
         console.print(f"The run in {out} has finished already.", highlight=False)
         return
-    with Told(console) as told:
-        outcome = go_on(out, (told,), told.asked_to_stop)
-    _end(console, out, [outcome.record], outcome.finished, resume_command(out))
+    with ProgressReporter(console) as reporter:
+        outcome = resume_run(out, (reporter,), reporter.should_stop)
+    _print_results(console, out, [outcome.record], outcome.is_finished, format_resume_command(out))
 
 
 COMMANDS = (run, compare, resume)
-NEED_WORDS = (resume,)
+NEED_ARGS = (resume,)
 
 
-def _end(console: Console, out: Path, records: Sequence[Mapping[str, Any]], finished: bool, again: str) -> None:
+def _print_results(
+    console: Console, out: Path, records: Sequence[Mapping[str, Any]], is_finished: bool, resume_hint: str
+) -> None:
     """The table and the report, or how to go on."""
-    from fedtailor.disk import disk_trouble
-    from fedtailor.run.printed import WIDTH, table
-    from fedtailor.run.report import write
+    from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_table
+    from fedtailor.reporting.html import write_report
+    from fedtailor.storage.atomic import explain_disk_errors
 
-    place = out / "report.html"
-    with disk_trouble(place, f"the runs are saved, so mend that and run: fedtailor report {shlex.quote(str(out))}"):
+    path = out / "report.html"
+    with explain_disk_errors(
+        path, f"the runs are saved, so mend that and run: fedtailor report {shlex.quote(str(out))}"
+    ):
         if records:
-            write(records, place)
-    if not finished:
-        console.print(f"Stopped and saved. Go on with: {again}", highlight=False, soft_wrap=True)
+            write_report(records, path)
+    if not is_finished:
+        console.print(f"Stopped and saved. Go on with: {resume_hint}", highlight=False, soft_wrap=True)
         raise typer.Exit(130)
-    wide = console if console.is_terminal else Console(width=max(WIDTH, console.width))
-    wide.print(table(records, _title(records), wide.width), highlight=False)
+    wide = console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
+    wide.print(build_table(records, _make_title(records), wide.width), highlight=False)
     console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
 
 
-def _title(records: Sequence[Mapping[str, Any]]) -> str:
-    spec, rounds = records[0]["spec"], sorted({record["spec"]["rounds"] for record in records})
-    equal = f"{rounds[0]} to {rounds[-1]} rounds (as many {spec['budget']} for all)"
-    return f"{spec['data']}: {equal if len(rounds) > 1 else f'{rounds[0]} rounds'} of {spec['cohort']} clients"
+def _make_title(records: Sequence[Mapping[str, Any]]) -> str:
+    config, rounds = records[0]["config"], sorted({record["config"]["rounds"] for record in records})
+    equal = f"{rounds[0]} to {rounds[-1]} rounds (as many {config['budget']} for all)"
+    return f"{config['data']}: {equal if len(rounds) > 1 else f'{rounds[0]} rounds'} of {config['cohort']} clients"

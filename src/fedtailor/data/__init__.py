@@ -5,78 +5,78 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fedtailor.data import options
-from fedtailor.data.arrays import from_arrays
-from fedtailor.data.dataset import FederatedDataset, Summary, check
-from fedtailor.data.digits import digits, load_digits
-from fedtailor.data.federated import defaults_of, federated
-from fedtailor.data.holders import Holders, Split, sole_holder
-from fedtailor.data.npz import from_npz
-from fedtailor.data.sets import KNOWN, add, add_own, installed
-from fedtailor.data.synthetic import synthetic
-from fedtailor.errors import nearest, require
+from fedtailor.data.builtin.arrays import from_arrays
+from fedtailor.data.builtin.digits import digits, load_digits
+from fedtailor.data.builtin.npz import from_npz
+from fedtailor.data.builtin.synthetic import synthetic
+from fedtailor.data.dataset import FederatedDataset, Summary, validate_dataset
+from fedtailor.data.examples import ClientExamples, Split, single_client
+from fedtailor.data.partition import options
+from fedtailor.data.partition.build import get_dataset_defaults, load_federated
+from fedtailor.data.sources import CATALOG, add, add_custom, list_installed
+from fedtailor.errors import require, suggest_name
 
 __all__ = [
-    "KNOWN",
-    "OWN",
+    "BUILT_IN_SOURCES",
+    "CATALOG",
     "SOURCES",
+    "ClientExamples",
     "FederatedDataset",
-    "Holders",
     "Split",
     "Summary",
     "add",
-    "add_own",
-    "check",
+    "add_custom",
     "digits",
-    "federated",
     "from_arrays",
     "from_npz",
-    "installed",
+    "get_options",
+    "list_installed",
     "load",
     "load_digits",
-    "options_of",
-    "sole_holder",
+    "load_federated",
+    "single_client",
     "synthetic",
+    "validate_dataset",
 ]
 
-OWN: dict[str, Callable[..., FederatedDataset]] = {"digits": digits, "synthetic": synthetic}
+BUILT_IN_SOURCES: dict[str, Callable[..., FederatedDataset]] = {"digits": digits, "synthetic": synthetic}
 """The data sets that come with the library."""
 
-SOURCES = (*OWN, *KNOWN)
+SOURCES = (*BUILT_IN_SOURCES, *CATALOG)
 """The data sets that can be had by name; those that do not come with the library are to be added first."""
 
 
-def load(name: str, **given: Any) -> FederatedDataset:
+def load(name: str, **overrides: Any) -> FederatedDataset:
     """A data set by its name, or an `.npz` file's by its path, with its options."""
-    return source_of(name)(**filled(name, given))
+    return get_source(name)(**fill_defaults(name, overrides))
 
 
-def source_of(name: str) -> Callable[..., FederatedDataset]:
+def get_source(name: str) -> Callable[..., FederatedDataset]:
     """What makes the dataset of that name or path."""
     if name.endswith(".npz"):
         return partial(from_npz, name)
-    if name in OWN:
-        return OWN[name]
-    require(name in KNOWN or name in installed(), f"There is no data set '{name}'; {_nearest(name)}")
-    return partial(federated, name)
+    if name in BUILT_IN_SOURCES:
+        return BUILT_IN_SOURCES[name]
+    require(name in CATALOG or name in list_installed(), f"There is no data set '{name}'; {_suggest_name(name)}")
+    return partial(load_federated, name)
 
 
-def filled(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def fill_defaults(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     """The options given, with the defaults of all others that matter beside them; refuses those that do not."""
-    source = source_of(name)
-    if getattr(source, "func", None) is federated:
-        return options.filled(name, defaults_of(name), given)
+    source = get_source(name)
+    if getattr(source, "func", None) is load_federated:
+        return options.fill_defaults(name, get_dataset_defaults(name), overrides)
     parameters = inspect.signature(source).parameters.values()
-    own = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
-    for option in given:
-        require(option in own, f"{name}: there is no option '{option}'; {nearest(option, own)}")
-    return own | given
+    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+    for option in overrides:
+        require(option in defaults, f"{name}: there is no option '{option}'; {suggest_name(option, defaults)}")
+    return defaults | overrides
 
 
-def options_of(name: str) -> dict[str, Any]:
+def get_options(name: str) -> dict[str, Any]:
     """The options of a data set, with their defaults."""
-    return filled(name, {})
+    return fill_defaults(name, {})
 
 
-def _nearest(name: str) -> str:
-    return nearest(name, [*dict.fromkeys((*SOURCES, *installed())), "FILE.npz"])
+def _suggest_name(name: str) -> str:
+    return suggest_name(name, [*dict.fromkeys((*SOURCES, *list_installed())), "FILE.npz"])

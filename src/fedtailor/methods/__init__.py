@@ -8,16 +8,16 @@ from functools import cache
 from importlib import import_module
 from typing import Any, cast
 
-from fedtailor.errors import InputError, nearest
-from fedtailor.methods.composed import WRAPPERS, Composition, MethodFile
-from fedtailor.task import Task
-from fedtailor.types import Method
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method
+from fedtailor.errors import InputError, suggest_name
+from fedtailor.methods.wrappers.composition import WRAPPERS, Composition, MethodModule
 
-__all__ = ["NAMES", "WRAPPERS", "MethodFile", "build", "file_of", "hyper_of"]
+__all__ = ["NAMES", "WRAPPERS", "MethodModule", "build", "load_method_module", "make_hparams"]
 
 NAMES = (
     "local",
-    "centralised",
+    "centralized",
     "fedavg",
     "fedprox",
     "scaffold",
@@ -40,32 +40,32 @@ NAMES = (
 )
 
 
-def file_of(name: str) -> MethodFile:
+def load_method_module(name: str) -> MethodModule:
     """The file of a method, or what stands for that of a composition."""
-    *words, method = name.split("+")
+    *wrapper_names, method = name.split("+")
     if method not in NAMES:
-        raise InputError(f"There is no method '{method}'; {nearest(method, NAMES)}")
-    if words:
-        return _composition(name)
-    return cast(MethodFile, import_module(f"{__name__}.{method.replace('-', '_')}"))
+        raise InputError(f"There is no method '{method}'; {suggest_name(method, NAMES)}")
+    if wrapper_names:
+        return _load_composition(name)
+    return cast(MethodModule, import_module(f"{__name__}.{method.replace('-', '_')}"))
 
 
 @cache
-def _composition(name: str) -> MethodFile:
-    *words, method = name.split("+")
-    return cast(MethodFile, Composition(name, tuple(words), file_of(method)))
+def _load_composition(name: str) -> MethodModule:
+    *wrapper_names, method = name.split("+")
+    return cast(MethodModule, Composition(name, tuple(wrapper_names), load_method_module(method)))
 
 
-def hyper_of(name: str, **options: Any) -> Any:
+def make_hparams(name: str, **options: Any) -> Any:
     """The hyper-parameters of a method, with the given ones set."""
-    kind = file_of(name).Hyper
+    kind = load_method_module(name).HParams
     valid = [field.name for field in fields(kind)]
     for option in options:
         if option not in valid:
-            raise InputError(f"{name} has no hyper-parameter '{option}'; {nearest(option, valid)}")
+            raise InputError(f"{name} has no hyper-parameter '{option}'; {suggest_name(option, valid)}")
     return kind(**options)
 
 
 def build(name: str, task: Task, **options: Any) -> Method:
     """A method by name, with hyper-parameters by name."""
-    return file_of(name).build(task, hyper_of(name, **options))
+    return load_method_module(name).build(task, make_hparams(name, **options))

@@ -4,7 +4,7 @@
     server   theta' = theta + server_lr mean_i Delta_i
 
 The server's examples leave the server, so they are in many hands on purpose, and the data set says so. In expectation
-the objective is that of FSL at gamma = N n_0 / n. Personalising is fine-tuning on the client's own examples. The view
+the objective is that of FSL at gamma = N n_0 / n. Personalizing is fine-tuning on the client's own examples. The view
 fits other methods too: `ds+fedprox`, say.
 
 Identities: it is FedAvg on clients to whose train examples the server's were added.
@@ -12,24 +12,24 @@ Identities: it is FedAvg on clients to whose train examples the server's were ad
 
 from dataclasses import dataclass
 
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method
 from fedtailor.errors import require
 from fedtailor.methods import fedavg
-from fedtailor.task import Task
-from fedtailor.types import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(fedavg.Hyper):
+class HParams(fedavg.HParams):
     """Hyper-parameters of data sharing: those of FedAvg."""
 
 
-def shared(method: Method) -> Method:
+def share_server_data(method: Method) -> Method:
     """A method whose clients train on the server's examples too."""
-    require(method.view == "clients", f"data sharing: {method.name} does not train on clients' data alone.")
+    require(method.data_view == "clients", f"data sharing: {method.name} does not train on clients' data alone.")
     require(bool(method.client.phases), f"data sharing: the clients of {method.name} do not train in rounds.")
-    return method._replace(view="shared")
+    return method._replace(data_view="shared")
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """Data sharing on a task."""
-    return shared(fedavg.build(task, hyper))._replace(name="ds")
+    return share_server_data(fedavg.build(task, hparams))._replace(name="ds")

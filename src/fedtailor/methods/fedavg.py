@@ -1,9 +1,9 @@
 """FedAvg: clients train from the global model, the server averages (McMahan et al., AISTATS 2017).
 
     client   phi_i  = E epochs of SGD on f_i from theta;   Delta_i = phi_i - theta
-    server   theta' = optimiser step with gradient -mean_i Delta_i;   SGD at rate 1: theta' = mean_i phi_i
+    server   theta' = optimizer step with gradient -mean_i Delta_i;   SGD at rate 1: theta' = mean_i phi_i
 
-With Adam or Yogi at the server it is FedAdam or FedYogi (Reddi et al., ICLR 2021), with momentum FedAvgM. Personalising
+With Adam or Yogi at the server it is FedAdam or FedYogi (Reddi et al., ICLR 2021), with momentum FedAvgM. Personalizing
 is fine-tuning: SGD on the client's own data from theta.
 
 Identities: with one client and one step it is SGD.
@@ -13,57 +13,59 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from fedtailor import optim, trees
+from fedtailor.core import optimizers, trees
+from fedtailor.core.optimizers import Optimizer
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method, Params, Routine, ServerState
 from fedtailor.errors import require
-from fedtailor.methods import pieces
-from fedtailor.methods.pieces import option, positive
-from fedtailor.optim import Optimiser
-from fedtailor.task import Task
-from fedtailor.types import Method, Params, State, Work
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(pieces.Local):
+class HParams(LocalHParams):
     """Hyper-parameters of FedAvg."""
 
-    server_optimiser: Literal["sgd", "adam", "yogi"] = option("sgd", "what turns mean changes into steps")
+    server_optimizer: Literal["sgd", "adam", "yogi"] = option("sgd", "what turns mean changes into steps")
     server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
     server_momentum: float = option(0.0, "of SGD")
-    weigh: Literal["clients", "examples"] = option("clients", "whether all clients count alike, or by their examples")
+    weight_by: Literal["clients", "examples"] = option(
+        "clients", "whether all clients count alike, or by their examples"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        plain = self.server_optimiser == "sgd"
-        require(plain or not self.server_momentum, f"fedavg: {self.server_optimiser} takes no server_momentum.")
-        server_optimiser(self)
+        plain = self.server_optimizer == "sgd"
+        require(plain or not self.server_momentum, f"fedavg: {self.server_optimizer} takes no server_momentum.")
+        make_server_optimizer(self)
 
 
-def server_optimiser(hyper: Hyper) -> Optimiser:
-    """The server's optimiser, with the adaptive ones as in FedOpt."""
-    if hyper.server_optimiser == "adam":
-        return optim.adam(hyper.server_lr, b2=0.99, eps=1e-3, bias_correction=False)
-    if hyper.server_optimiser == "yogi":
-        return optim.yogi(hyper.server_lr)
-    return optim.sgd(hyper.server_lr, hyper.server_momentum)
+def make_server_optimizer(hparams: HParams) -> Optimizer:
+    """The server's optimizer, with the adaptive ones as in FedOpt."""
+    if hparams.server_optimizer == "adam":
+        return optimizers.adam(hparams.server_lr, b2=0.99, eps=1e-3, bias_correction=False)
+    if hparams.server_optimizer == "yogi":
+        return optimizers.yogi(hparams.server_lr)
+    return optimizers.sgd(hparams.server_lr, hparams.server_momentum)
 
 
-def server_step(optimiser: Optimiser, state: State, mean_change: Params) -> State:
+def server_step(optimizer: Optimizer, state: ServerState, mean_update: Params) -> ServerState:
     """One step with the mean change as the direction of descent."""
-    new, extra = optimiser.update(trees.scaled(mean_change, -1.0), state.extra, state.params)
-    return state._replace(params=new, extra=extra)
+    new, aux = optimizer.update(trees.scale(mean_update, -1.0), state.aux, state.params)
+    return state._replace(params=new, aux=aux)
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """FedAvg on a task."""
-    optimiser = server_optimiser(hyper)
+    optimizer = make_server_optimizer(hparams)
     return Method(
         name="fedavg",
-        init=optimiser.init,
-        broadcast=pieces.params,
-        new_memory=pieces.nothing,
-        client=pieces.training(hyper, partial(pieces.plain, task.loss)),
-        server=Work(pieces.mean_change, (), partial(server_step, optimiser)),
-        personalise=pieces.fine_tuning(hyper, task.loss),
-        weigh_by="train" if hyper.weigh == "examples" else None,
+        init=optimizer.init,
+        broadcast=local_training.broadcast_params,
+        init_client_state=local_training.no_state,
+        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
+        server=Routine(local_training.start_from_mean_update, (), partial(server_step, optimizer)),
+        personalize=local_training.finetune_routine(hparams, task.loss),
+        weight_by="train" if hparams.weight_by == "examples" else None,
     )

@@ -1,4 +1,4 @@
-"""FedDyn: regularisers that move make the clients' optima agree with the global one (Acar et al., ICLR 2021).
+"""FedDyn: regularizers that move make the clients' optima agree with the global one (Acar et al., ICLR 2021).
 
     client   phi_i  = steps on f_i(phi) - <m_i, phi> + alpha/2 |phi - theta|^2 from theta;   Delta_i = phi_i - theta
              m_i'   = m_i - alpha Delta_i                          stays; f_i's gradient at phi_i, were phi_i exact
@@ -11,7 +11,7 @@ the number of steps. -h/alpha is the sum of all mean changes so far, each times 
 back: a small alpha with little local training overshoots for long. Weight decay is part of f_i; adamw's, which is in no
 loss, is refused. Means count all clients alike.
 
-Personalising is fine-tuning on the plain loss. Identities: the first round is FedProx's with lam = alpha and server
+Personalizing is fine-tuning on the plain loss. Identities: the first round is FedProx's with lam = alpha and server
 rate 1 + S/N.
 """
 
@@ -19,25 +19,36 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from fedtailor import calculus, trees
+from fedtailor.core import autodiff, trees
+from fedtailor.core.optimizers import Optimizer
+from fedtailor.core.task import Task
+from fedtailor.core.types import (
+    Batch,
+    ClientResult,
+    CohortUpdate,
+    Loss,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    ServerState,
+    Tree,
+)
 from fedtailor.errors import require
-from fedtailor.methods import pieces
-from fedtailor.methods.pieces import positive
-from fedtailor.optim import Optimiser
-from fedtailor.task import Task
-from fedtailor.types import Batch, Gathered, Loss, Method, Params, Phase, Result, State, Tree, Work
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(pieces.Local):
+class HParams(LocalHParams):
     """Hyper-parameters of FedDyn."""
 
-    alpha: float = positive(0.1, "strength of the regulariser; the smaller, the more local training a round must do")
+    alpha: float = positive(0.1, "strength of the regularizer; the smaller, the more local training a round must do")
 
     def __post_init__(self) -> None:
         """Refuses values out of range, and decay that belongs to no loss."""
         super().__post_init__()
-        known = self.optimiser != "adamw"
+        known = self.optimizer != "adamw"
         require(known, "feddyn: clients descend a loss, of which adamw's decay is no part; use sgd or adam.")
 
 
@@ -45,52 +56,56 @@ class Carry(NamedTuple):
     """A client at work."""
 
     model: Params  # phi_i
-    optimiser: Tree
-    kept: Params  # m_i
+    opt_state: Tree
+    local_gradient: Params  # m_i
 
 
-def begin(optimiser: Optimiser, sent: Params, kept: Params) -> Carry:
+def init_client(optimizer: Optimizer, broadcast: Params, local_gradient: Params) -> Carry:
     """Starts from the model that was sent, with the gradient that the client has kept."""
-    return Carry(sent, optimiser.init(sent), kept)
+    return Carry(broadcast, optimizer.init(broadcast), local_gradient)
 
 
-def step(
-    optimiser: Optimiser, loss: Loss, alpha: float, sent: Params, carry: Carry, batches: tuple[Batch, ...]
+def client_step(
+    optimizer: Optimizer, loss: Loss, alpha: float, broadcast: Params, carry: Carry, batches: tuple[Batch, ...]
 ) -> Carry:
-    """One step of the optimiser along g_i(phi) - m_i + alpha (phi - theta)."""
-    gradient = trees.sub(calculus.gradient(loss, carry.model, batches[0]), carry.kept)
-    gradient = trees.add(gradient, trees.sub(carry.model, sent), alpha)
-    return Carry(*optimiser.update(gradient, carry.optimiser, carry.model), carry.kept)
+    """One step of the optimizer along g_i(phi) - m_i + alpha (phi - theta)."""
+    gradient = trees.sub(autodiff.gradient(loss, carry.model, batches[0]), carry.local_gradient)
+    gradient = trees.add(gradient, trees.sub(carry.model, broadcast), alpha)
+    return Carry(*optimizer.update(gradient, carry.opt_state, carry.model), carry.local_gradient)
 
 
-def finish(alpha: float, sent: Params, carry: Carry) -> Result:
+def finalize_client(alpha: float, broadcast: Params, carry: Carry) -> ClientResult:
     """Uploads the change and keeps m_i'."""
-    moved = trees.sub(carry.model, sent)
-    return Result(moved, memory=trees.add(carry.kept, moved, -alpha))
+    moved = trees.sub(carry.model, broadcast)
+    return ClientResult(moved, state=trees.add(carry.local_gradient, moved, -alpha))
 
 
-def server_step(alpha: float, state: State, gathered: Gathered) -> State:
+def server_step(alpha: float, state: ServerState, cohort_update: CohortUpdate) -> ServerState:
     """Moves h by the mean over all clients, then the model by the cohort's mean and h."""
-    h = trees.add(state.extra, gathered.change, -alpha * gathered.cohort / gathered.clients)
-    mean = trees.add(state.params, gathered.change)
-    return state._replace(params=trees.add(mean, h, -1.0 / alpha), extra=h)
+    h = trees.add(state.aux, cohort_update.update, -alpha * cohort_update.cohort_size / cohort_update.num_clients)
+    mean = trees.add(state.params, cohort_update.update)
+    return state._replace(params=trees.add(mean, h, -1.0 / alpha), aux=h)
 
 
-def nothing_kept(state: State) -> Params:
+def init_client_state(state: ServerState) -> Params:
     """What a client keeps before it has taken part: zeros."""
-    return trees.zeros(state.params)
+    return trees.zeros_like(state.params)
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """FedDyn on a task."""
-    optimiser = pieces.local_optimiser(hyper)
-    training = partial(step, optimiser, task.loss, hyper.alpha)
+    optimizer = make_local_optimizer(hparams)
+    training = partial(client_step, optimizer, task.loss, hparams.alpha)
     return Method(
         name="feddyn",
-        init=trees.zeros,
-        broadcast=pieces.params,
-        new_memory=nothing_kept,
-        client=Work(partial(begin, optimiser), (Phase(training, hyper.plan()),), partial(finish, hyper.alpha)),
-        server=Work(pieces.taken_up, (), partial(server_step, hyper.alpha)),
-        personalise=pieces.fine_tuning(hyper, task.loss),
+        init=trees.zeros_like,
+        broadcast=local_training.broadcast_params,
+        init_client_state=init_client_state,
+        client=Routine(
+            partial(init_client, optimizer),
+            (Phase(training, hparams.batch_plan()),),
+            partial(finalize_client, hparams.alpha),
+        ),
+        server=Routine(local_training.pass_through, (), partial(server_step, hparams.alpha)),
+        personalize=local_training.finetune_routine(hparams, task.loss),
     )

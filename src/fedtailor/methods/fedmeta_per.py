@@ -6,23 +6,24 @@
 
 The paper's algorithm 3 stops after the inner step; its equations are meant. A client without a head starts from the
 first one. A newcomer starts from it too; or, if clients offer theirs (`offer`), it adapts each of at most so many on
-its own examples and keeps the one with the smallest loss on them. Personalising is the inner step.
+its own examples and keeps the one with the smallest loss on them. Personalizing is the inner step.
 
 Identities: with personal = none it is FedMeta; with alpha = 0 it is FedPer on the query examples.
 """
 
 from dataclasses import dataclass
 
-from fedtailor.methods import fedmeta, personal_layers
-from fedtailor.task import Task
-from fedtailor.types import Method
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method
+from fedtailor.methods import fedmeta
+from fedtailor.methods.wrappers import personal_layers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(fedmeta.Hyper, personal_layers.Hyper):
+class HParams(fedmeta.HParams, personal_layers.HParams):
     """Hyper-parameters of FedMeta-Per."""
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """FedMeta-Per on a task."""
-    return personal_layers.build(task, hyper, fedmeta.build(task, hyper))._replace(name="fedmeta-per")
+    return personal_layers.build(task, hparams, fedmeta.build(task, hparams))._replace(name="fedmeta-per")

@@ -4,7 +4,7 @@
              has kept
     server   averages the bases;   heads never travel
 
-`personal` chooses other layers. Personalising is fine-tuning of both, from the shared base and the client's own head (a
+`personal` chooses other layers. Personalizing is fine-tuning of both, from the shared base and the client's own head (a
 newcomer: the first head); before it, the figures are FedPer's, after it FedPerMeta's. With `average_heads` the heads do
 travel and are averaged for prediction, though clients train their own: so a published table evaluated FedPer (Nguyen et
 al., ACIIDS 2022), to its disadvantage.
@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fedtailor import trees
+from fedtailor.core import trees
+from fedtailor.core.task import Task
+from fedtailor.core.types import ClientResult, Method, Params, Tree
 from fedtailor.errors import require
-from fedtailor.methods import fedavg, personal_layers
-from fedtailor.methods.pieces import option
-from fedtailor.task import Task
-from fedtailor.types import Method, Params, Result, Tree
+from fedtailor.methods import fedavg
+from fedtailor.methods.hparams import option
+from fedtailor.methods.wrappers import personal_layers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(personal_layers.Hyper, fedavg.Hyper):
+class HParams(personal_layers.HParams, fedavg.HParams):
     """Hyper-parameters of FedPer."""
 
     average_heads: bool = option(False, "predict with the average of the heads, to reproduce a published table")
@@ -36,23 +37,26 @@ class Hyper(personal_layers.Hyper, fedavg.Hyper):
         require(not (self.offer and self.average_heads), "fedper: averaged heads leave none to offer; set offer=0.")
 
 
-def upload_head(finish: Any, sent: Params, carry: Tree) -> Result:
+def upload_head(finalize: Any, broadcast: Params, carry: Tree) -> ClientResult:
     """The change of the base, and how far the client's own head is from the average that was sent."""
-    result: Result = finish(sent, carry)
-    own = result.memory[0]
-    return Result({**result.change, **trees.sub(own, {name: sent[name] for name in own})}, result.memory)
-
-
-def averaged(method: Method, personal: Method) -> Method:
-    """FedPer as it trains, with what FedAvg would send and predict with."""
-    client = personal.client
-    return method._replace(
-        new_memory=personal.new_memory, client=client._replace(finish=partial(upload_head, client.finish))
+    result: ClientResult = finalize(broadcast, carry)
+    personal = result.state[0]
+    return ClientResult(
+        {**result.update, **trees.sub(personal, {name: broadcast[name] for name in personal})}, result.state
     )
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def with_averaged_heads(method: Method, personal: Method) -> Method:
+    """FedPer as it trains, with what FedAvg would send and predict with."""
+    client = personal.client
+    return method._replace(
+        init_client_state=personal.init_client_state,
+        client=client._replace(finalize=partial(upload_head, client.finalize)),
+    )
+
+
+def build(task: Task, hparams: HParams) -> Method:
     """FedPer on a task."""
-    average = fedavg.build(task, hyper)
-    made = personal_layers.build(task, hyper, average)
-    return (averaged(average, made) if hyper.average_heads else made)._replace(name="fedper")
+    average = fedavg.build(task, hparams)
+    personal = personal_layers.build(task, hparams, average)
+    return (with_averaged_heads(average, personal) if hparams.average_heads else personal)._replace(name="fedper")

@@ -3,34 +3,38 @@
     client   phi_i  = E epochs on f_i(phi) + lam/2 |phi - theta|^2 from theta;   Delta_i = phi_i - theta
     server   theta' = theta + server_lr mean_i Delta_i
 
-Personalising is fine-tuning on the plain loss. Identities: with lam = 0 it is FedAvg.
+Personalizing is fine-tuning on the plain loss. Identities: with lam = 0 it is FedAvg.
 """
 
 from dataclasses import dataclass
 from functools import partial
 
-from fedtailor.methods import pieces
-from fedtailor.methods.pieces import not_negative, positive
-from fedtailor.task import Task
-from fedtailor.types import Method, Work
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method, Routine
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams, non_negative, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(pieces.Local):
+class HParams(LocalHParams):
     """Hyper-parameters of FedProx."""
 
-    lam: float = not_negative(0.1, "how strongly a client is held near the global model (mu in the paper)")
+    lam: float = non_negative(0.1, "how strongly a client is held near the global model (mu in the paper)")
     server_lr: float = positive(1.0, "1: the plain average")
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """FedProx on a task."""
     return Method(
         name="fedprox",
-        init=pieces.nothing,
-        broadcast=pieces.params,
-        new_memory=pieces.nothing,
-        client=pieces.training(hyper, partial(pieces.proximal, task.loss, hyper.lam)),
-        server=Work(pieces.mean_change, (), partial(pieces.add, hyper.server_lr)),
-        personalise=pieces.fine_tuning(hyper, task.loss),
+        init=local_training.no_state,
+        broadcast=local_training.broadcast_params,
+        init_client_state=local_training.no_state,
+        client=local_training.training_routine(
+            hparams, partial(local_training.proximal_gradient, task.loss, hparams.lam)
+        ),
+        server=Routine(
+            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.server_lr)
+        ),
+        personalize=local_training.finetune_routine(hparams, task.loss),
     )

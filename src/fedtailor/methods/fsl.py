@@ -8,7 +8,7 @@ eta_g is `server_lr`, eta_l `lr`, eta_0 `learn_lr`. By the paper's rules eta_g =
 server takes as many examples a round as a client does, and eta_0 = sqrt(S) eta_l K / K0. Clients count alike. The same
 learning can follow any method's update: `fsl+fedsim`, say.
 
-Personalising is fine-tuning. Identities: with gamma = 0 it is FedAvg with server rate eta_g; with clients that do not
+Personalizing is fine-tuning. Identities: with gamma = 0 it is FedAvg with server rate eta_g; with clients that do not
 move it is SGD on the server's data.
 """
 
@@ -17,38 +17,43 @@ from functools import partial
 from math import sqrt
 from typing import Self
 
-from fedtailor.methods import pieces, server_learning
-from fedtailor.methods.pieces import positive
-from fedtailor.task import Task
-from fedtailor.types import Method, Work
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method, Routine
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import RunFacts, positive
+from fedtailor.methods.wrappers import server_learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(server_learning.Hyper):
+class HParams(server_learning.HParams):
     """Hyper-parameters of FSL."""
 
     server_lr: float | None = positive(
         None, "rate at which the mean change is added (eta_g); None: sqrt(S), in Python: 1"
     )
 
-    def for_run(self, facts: pieces.Facts) -> Self:
+    def resolve(self, facts: RunFacts) -> Self:
         """The paper's rules for what was left open."""
-        return replace(super().for_run(facts), server_lr=self.server_lr or sqrt(facts.cohort))
+        return replace(super().resolve(facts), server_lr=self.server_lr or sqrt(facts.cohort_size))
 
 
-def averaging(task: Task, hyper: Hyper) -> Method:
+def build_averaging(task: Task, hparams: HParams) -> Method:
     """The method whose server is to learn: FedAvg with server rate eta_g."""
     return Method(
         name="fsl",
-        init=pieces.nothing,
-        broadcast=pieces.params,
-        new_memory=pieces.nothing,
-        client=pieces.training(hyper, partial(pieces.plain, task.loss)),
-        server=Work(pieces.mean_change, (), partial(pieces.add, hyper.server_lr or 1.0)),
-        personalise=pieces.fine_tuning(hyper, task.loss),
+        init=local_training.no_state,
+        broadcast=local_training.broadcast_params,
+        init_client_state=local_training.no_state,
+        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
+        server=Routine(
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.server_lr or 1.0),
+        ),
+        personalize=local_training.finetune_routine(hparams, task.loss),
     )
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """FSL on a task."""
-    return server_learning.build(task, hyper, averaging(task, hyper))
+    return server_learning.build(task, hparams, build_averaging(task, hparams))

@@ -6,22 +6,25 @@
 
 The paper does not print how the two are weighed; this is our reading. Rates and defaults are those of FSL.
 
-Personalising is fine-tuning. Identities: with gamma = 0 it is FedAvg with server rate eta_g; the change of a round is
+Personalizing is fine-tuning. Identities: with gamma = 0 it is FedAvg with server rate eta_g; the change of a round is
 FedAvg's plus what SGD on the server's data alone would have done.
 """
 
 from dataclasses import dataclass
 
-from fedtailor.methods import fsl, server_learning
-from fedtailor.task import Task
-from fedtailor.types import Method
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method
+from fedtailor.methods import fsl
+from fedtailor.methods.wrappers import server_learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(fsl.Hyper):
+class HParams(fsl.HParams):
     """Hyper-parameters of FSL-p."""
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """FSL-p on a task."""
-    return server_learning.build(task, hyper, fsl.averaging(task, hyper), beside=True)._replace(name="fsl-p")
+    return server_learning.build(task, hparams, fsl.build_averaging(task, hparams), is_parallel=True)._replace(
+        name="fsl-p"
+    )

@@ -3,7 +3,7 @@
     client   trains its own encoder and the shared head together by SGD on f_i
     server   averages the heads;   encoders never travel
 
-It is FedPer the other way round: all layers but the last are personal, `personal` chooses others. Personalising is
+It is FedPer the other way round: all layers but the last are personal, `personal` chooses others. Personalizing is
 fine-tuning of both. A newcomer starts with the first encoder, which nobody has trained: LG-FedAvg is for those who take
 part, and sends the least.
 
@@ -12,14 +12,15 @@ Identities: with personal = none it is FedAvg; with personal = all it is Local (
 
 from dataclasses import dataclass
 
-from fedtailor.methods import fedavg, personal_layers
-from fedtailor.methods.pieces import option
-from fedtailor.task import Task
-from fedtailor.types import Method
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method
+from fedtailor.methods import fedavg
+from fedtailor.methods.hparams import option
+from fedtailor.methods.wrappers import personal_layers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(personal_layers.Hyper, fedavg.Hyper):
+class HParams(personal_layers.HParams, fedavg.HParams):
     """Hyper-parameters of LG-FedAvg."""
 
     personal: str | int | None = option(
@@ -27,6 +28,6 @@ class Hyper(personal_layers.Hyper, fedavg.Hyper):
     )
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """LG-FedAvg on a task."""
-    return personal_layers.build(task, hyper, fedavg.build(task, hyper))._replace(name="lg-fedavg")
+    return personal_layers.build(task, hparams, fedavg.build(task, hparams))._replace(name="lg-fedavg")

@@ -1,19 +1,21 @@
 """pFedMe: personal models around a shared one that descends their Moreau envelopes (Dinh et al., NeurIPS 2020).
 
-    F_i(w)  = min_theta f_i(theta) + lam/2 |theta - w|^2,   grad F_i(w) = lam (w - theta_i(w)), theta_i the minimiser
+    F_i(w)  = min_theta f_i(theta) + lam/2 |theta - w|^2,   grad F_i(w) = lam (w - theta_i(w)), theta_i the minimizer
     client  w_i = w, theta = w; then in each local round, with one batch B:
               theta <- theta - inner_lr (g_B(theta) + lam (theta - w_i)),   inner_steps (K) times
               w_i   <- w_i - lr lam (w_i - theta)                           theta is kept, w_i - w travels
     server  w' = (1 - beta) w + beta mean_i w_i
 
-`lr` is the paper's eta: it moves w_i, which travels, down the gradient of the envelope; another optimiser is given that
+`lr` is the paper's eta: it moves w_i, which travels, down the gradient of the envelope; another optimizer is given that
 same gradient. w_i begins each round at the broadcast (algorithm 1). Of theta the paper asks a certain accuracy and says
 not from where: here it begins a round at w and goes on from the last theta, as in the authors' code. In the paper
 everybody trains and a sample uploads; here the sample alone trains, which leaves w' as it is. For convex f, inner steps
 settle if inner_lr (lam + curvature of f) < 2, and those of w_i if lr lam < 2, for no envelope curves more than lam.
 
-Personalising goes on with such local rounds, w_i from the broadcast and theta from the one that was kept (a newcomer's
-is w), and gives theta; `tune_lr` moves w_i there. Identities: one local round with K = 1 is a step of FedAvg at rate
+Personalizing goes on with such local rounds, w_i from the broadcast and theta from the one that was kept (a newcomer's
+is w), and gives theta; `finetune_lr` moves w_i there.
+
+Identities: one local round with K = 1 is a step of FedAvg at rate
 lr lam inner_lr; one local round with lr = 1 / lam is K steps of FedProx on that batch; with theta solved for, w differs
 from FedAvg's by O(1 / lam).
 """
@@ -21,20 +23,20 @@ from FedAvg's by O(1 / lam).
 from dataclasses import dataclass
 from functools import partial
 
-from fedtailor import calculus, optim, trees
+from fedtailor.core import autodiff, optimizers, trees
+from fedtailor.core.optimizers import Optimizer
+from fedtailor.core.task import Task
+from fedtailor.core.types import Batch, ClientResult, Loss, Method, Params, Phase, Routine, Tree
 from fedtailor.errors import require
-from fedtailor.methods import pieces
-from fedtailor.methods.pieces import positive
-from fedtailor.optim import Optimiser
-from fedtailor.task import Task
-from fedtailor.types import Batch, Loss, Method, Params, Phase, Result, Tree, Work
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, positive
 
 Carry = tuple[tuple[Params, Tree], Params]
-"""w_i with its optimiser's state, and theta."""
+"""w_i with its optimizer's state, and theta."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(pieces.Local):
+class HParams(LocalHParams):
     """Hyper-parameters of pFedMe."""
 
     lr: float = positive(0.1, "step size of w_i down its envelope (eta in the paper); safe below 2 / lam")
@@ -42,7 +44,7 @@ class Hyper(pieces.Local):
     inner_lr: float = positive(0.05, "step size of the personal model; best near 1 / (lam + curvature)")
     inner_steps: int = positive(5, "steps of the personal model on each batch (K in the paper)")
     beta: float = positive(1.0, "how far the server goes from w to the mean w_i; 1: all the way")
-    tune_lr: float | None = positive(None, "step size of w_i when personalising; None: lr")
+    finetune_lr: float | None = positive(None, "step size of w_i when personalizing; None: lr")
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
@@ -51,49 +53,51 @@ class Hyper(pieces.Local):
         require(step < 2, f"pfedme: inner_lr * lam must be below 2, or inner steps run away, got {step:g}.")
 
 
-def start_round(optimiser: Optimiser, sent: Params, kept: Params) -> Carry:
+def init_client(optimizer: Optimizer, broadcast: Params, personal: Params) -> Carry:
     """Both models begin at the one that was sent."""
-    return (sent, optimiser.init(sent)), sent
+    return (broadcast, optimizer.init(broadcast)), broadcast
 
 
-def start_tuning(optimiser: Optimiser, sent: Params, kept: Params) -> Carry:
+def init_finetune(optimizer: Optimizer, broadcast: Params, personal: Params) -> Carry:
     """w_i begins at the model that was sent, theta goes on from the one that was kept."""
-    return (sent, optimiser.init(sent)), kept
+    return (broadcast, optimizer.init(broadcast)), personal
 
 
 def local_round(
-    hyper: Hyper, loss: Loss, optimiser: Optimiser, sent: Params, carry: Carry, batches: tuple[Batch, ...]
+    hparams: HParams, loss: Loss, optimizer: Optimizer, broadcast: Params, carry: Carry, batches: tuple[Batch, ...]
 ) -> Carry:
     """theta nearly solves its problem on a batch, then w_i goes down the gradient of the envelope."""
-    (w, memory), theta = carry
-    for _ in range(hyper.inner_steps):
-        slope = calculus.proximal_gradient(loss, hyper.lam, w, theta, batches[0])
-        theta = trees.add(theta, slope, -hyper.inner_lr)
-    return optimiser.update(trees.scaled(trees.sub(w, theta), hyper.lam), memory, w), theta
+    (w, opt_state), theta = carry
+    for _ in range(hparams.inner_steps):
+        slope = autodiff.proximal_gradient(loss, hparams.lam, w, theta, batches[0])
+        theta = trees.add(theta, slope, -hparams.inner_lr)
+    return optimizer.update(trees.scale(trees.sub(w, theta), hparams.lam), opt_state, w), theta
 
 
-def finish_round(sent: Params, carry: Carry) -> Result:
+def finalize_client(broadcast: Params, carry: Carry) -> ClientResult:
     """How far w_i has come travels; theta stays."""
     (w, _), theta = carry
-    return Result(change=trees.sub(w, sent), memory=theta)
+    return ClientResult(update=trees.sub(w, broadcast), state=theta)
 
 
-def personal(sent: Params, carry: Carry) -> Params:
+def get_personal_params(broadcast: Params, carry: Carry) -> Params:
     """theta."""
     return carry[1]
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """pFedMe on a task."""
-    optimiser, tuner = pieces.local_optimiser(hyper), optim.sgd(hyper.tune_lr or hyper.lr)
-    training = Phase(partial(local_round, hyper, task.loss, optimiser), hyper.plan())
-    tuning = hyper.tuning(partial(local_round, hyper, task.loss, tuner))
+    optimizer, finetune_optimizer = make_local_optimizer(hparams), optimizers.sgd(hparams.finetune_lr or hparams.lr)
+    training = Phase(partial(local_round, hparams, task.loss, optimizer), hparams.batch_plan())
+    finetune_phases = hparams.finetune_phases(partial(local_round, hparams, task.loss, finetune_optimizer))
     return Method(
         name="pfedme",
-        init=pieces.nothing,
-        broadcast=pieces.params,
-        new_memory=pieces.params,
-        client=Work(partial(start_round, optimiser), (training,), finish_round),
-        server=Work(pieces.mean_change, (), partial(pieces.add, hyper.beta)),
-        personalise=Work(partial(start_tuning, tuner), tuning, personal),
+        init=local_training.no_state,
+        broadcast=local_training.broadcast_params,
+        init_client_state=local_training.broadcast_params,
+        client=Routine(partial(init_client, optimizer), (training,), finalize_client),
+        server=Routine(
+            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.beta)
+        ),
+        personalize=Routine(partial(init_finetune, finetune_optimizer), finetune_phases, get_personal_params),
     )

@@ -7,7 +7,7 @@ Reptile in batches (arXiv 1803.02999) with clients as its tasks, as Jiang et al.
 With two or more steps the mean change holds, to second order, the inner product of a client's gradients on different
 batches: theta is drawn to where a few steps help. The original anneals epsilon to 0 in a straight line: decay="linear".
 
-Personalising is fine-tuning, which is what theta was learned for. Identities: with epsilon = 1 it is FedAvg; with one
+Personalizing is fine-tuning, which is what theta was learned for. Identities: with epsilon = 1 it is FedAvg; with one
 step of plain SGD it is FedAvg with rate epsilon lr.
 """
 
@@ -15,41 +15,41 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, Self
 
-from fedtailor import optim, trees
-from fedtailor.methods import pieces
-from fedtailor.methods.pieces import option, positive
-from fedtailor.optim import Schedule
-from fedtailor.task import Task
-from fedtailor.types import Method, Params, State, Work
+from fedtailor.core import optimizers, schedules, trees
+from fedtailor.core.schedules import Schedule
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method, Params, Routine, ServerState
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams, RunFacts, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(pieces.Local):
+class HParams(LocalHParams):
     """Hyper-parameters of Fed-Reptile."""
 
     epsilon: float = positive(0.5, "how far the server moves towards the clients' mean; 1: all the way, as FedAvg does")
     decay: Literal["constant", "linear", "cosine"] = option("constant", "of epsilon, over `decay_rounds`")
     decay_rounds: int | None = positive(None, "where the decay ends; None: where the run does (in Python: no decay)")
 
-    def for_run(self, facts: pieces.Facts) -> Self:
+    def resolve(self, facts: RunFacts) -> Self:
         """The decay ends where the run does, unless said otherwise."""
         return replace(self, decay_rounds=self.decay_rounds or max(1, facts.rounds))
 
 
-def server_step(epsilon: float, decay: Schedule, state: State, mean_change: Params) -> State:
+def server_step(epsilon: float, decay: Schedule, state: ServerState, mean_update: Params) -> ServerState:
     """theta + epsilon_t * mean change."""
-    return state._replace(params=trees.add(state.params, mean_change, epsilon * decay(state.round)))
+    return state._replace(params=trees.add(state.params, mean_update, epsilon * decay(state.round)))
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """Fed-Reptile on a task."""
-    decay = optim.schedule(hyper.decay, hyper.decay_rounds) if hyper.decay_rounds else optim.constant()
+    decay = optimizers.schedule(hparams.decay, hparams.decay_rounds) if hparams.decay_rounds else schedules.constant()
     return Method(
         name="reptile",
-        init=pieces.nothing,
-        broadcast=pieces.params,
-        new_memory=pieces.nothing,
-        client=pieces.training(hyper, partial(pieces.plain, task.loss)),
-        server=Work(pieces.mean_change, (), partial(server_step, hyper.epsilon, decay)),
-        personalise=pieces.fine_tuning(hyper, task.loss),
+        init=local_training.no_state,
+        broadcast=local_training.broadcast_params,
+        init_client_state=local_training.no_state,
+        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
+        server=Routine(local_training.start_from_mean_update, (), partial(server_step, hparams.epsilon, decay)),
+        personalize=local_training.finetune_routine(hparams, task.loss),
     )

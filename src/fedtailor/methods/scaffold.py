@@ -13,7 +13,7 @@ is part of the gradient, so c_i holds it too. Momentum and adaptive steps are re
 (theta - y_i) / (K_i lr) is no mean gradient, and the correction would be wrong without a word. Means count all clients
 alike.
 
-Personalising is fine-tuning on the plain loss. Identities: the first round is FedAvg's; so is every round with one
+Personalizing is fine-tuning on the plain loss. Identities: the first round is FedAvg's; so is every round with one
 client, and with one step if everybody takes part.
 """
 
@@ -25,26 +25,37 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor import calculus, trees
+from fedtailor.core import autodiff, trees
+from fedtailor.core.optimizers import Optimizer
+from fedtailor.core.task import Task
+from fedtailor.core.types import (
+    Batch,
+    ClientResult,
+    CohortUpdate,
+    Loss,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    ServerState,
+    Tree,
+)
 from fedtailor.errors import require
-from fedtailor.methods import pieces
-from fedtailor.methods.pieces import positive
-from fedtailor.optim import Optimiser
-from fedtailor.task import Task
-from fedtailor.types import Batch, Gathered, Loss, Method, Params, Phase, Result, State, Tree, Work
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper(pieces.Local):
+class HParams(LocalHParams):
     """Hyper-parameters of SCAFFOLD."""
 
     server_lr: float = positive(1.0, "step size of the server (eta_g in the paper); 1: the plain average")
 
     def __post_init__(self) -> None:
-        """Refuses values out of range, and optimisers that break the control variates."""
+        """Refuses values out of range, and optimizers that break the control variates."""
         super().__post_init__()
         why = "scaffold: the control variates need plain SGD steps at the clients;"
-        require(self.optimiser == "sgd", f"{why} optimiser must be sgd, got {self.optimiser}.")
+        require(self.optimizer == "sgd", f"{why} optimizer must be sgd, got {self.optimizer}.")
         require(not self.momentum, f"{why} momentum must be 0, got {self.momentum}.")
 
 
@@ -63,64 +74,64 @@ class Carry(NamedTuple):
     steps: Tensor  # taken so far
 
 
-def begin(sent: Pair, control: Params) -> Carry:
+def init_client(broadcast: Pair, control: Params) -> Carry:
     """Starts from the model that was sent, with the client's own control variate."""
-    counter = trees.leaves(sent.model)[0].new_zeros((), dtype=torch.int64)
-    return Carry(sent.model, control, counter)
+    counter = trees.leaves(broadcast.model)[0].new_zeros((), dtype=torch.int64)
+    return Carry(broadcast.model, control, counter)
 
 
-def step(optimiser: Optimiser, loss: Loss, sent: Pair, carry: Carry, batches: tuple[Batch, ...]) -> Carry:
+def client_step(optimizer: Optimizer, loss: Loss, broadcast: Pair, carry: Carry, batches: tuple[Batch, ...]) -> Carry:
     """One step along g_i(y_i) - c_i + c."""
-    gradient = calculus.gradient(loss, carry.model, batches[0])
-    corrected = trees.add(trees.sub(gradient, carry.control), sent.control)
-    model, _ = optimiser.update(corrected, (), carry.model)
+    gradient = autodiff.gradient(loss, carry.model, batches[0])
+    corrected = trees.add(trees.sub(gradient, carry.control), broadcast.control)
+    model, _ = optimizer.update(corrected, (), carry.model)
     return Carry(model, carry.control, carry.steps + 1)
 
 
-def finish(lr: float, sent: Pair, carry: Carry) -> Result:
+def finalize_client(lr: float, broadcast: Pair, carry: Carry) -> ClientResult:
     """Uploads both changes and keeps the new control variate."""
-    moved = trees.sub(carry.model, sent.model)
-    control = trees.apply(partial(control_change, lr, carry.steps), moved, sent.control)
-    return Result(Pair(moved, control), memory=trees.add(carry.control, control))
+    moved = trees.sub(carry.model, broadcast.model)
+    control = trees.apply(partial(compute_control_update, lr, carry.steps), moved, broadcast.control)
+    return ClientResult(Pair(moved, control), state=trees.add(carry.control, control))
 
 
-def control_change(lr: float, steps: Tensor, moved: Tensor, control: Tensor) -> Tensor:
+def compute_control_update(lr: float, steps: Tensor, moved: Tensor, control: Tensor) -> Tensor:
     """c_i' - c_i = (theta - y_i) / (K_i lr) - c, or 0 without a step."""
     return torch.where(steps > 0, -moved / lr / steps.clamp(min=1) - control, 0)
 
 
-def server_step(rate: float, state: State, gathered: Gathered) -> State:
+def server_step(rate: float, state: ServerState, cohort_update: CohortUpdate) -> ServerState:
     """Moves the model by the cohort's mean, and c by what it means for the mean over all clients."""
-    change: Pair = gathered.change
-    control = trees.add(state.extra, change.control, gathered.cohort / gathered.clients)
-    return state._replace(params=trees.add(state.params, change.model, rate), extra=control)
+    update: Pair = cohort_update.update
+    control = trees.add(state.aux, update.control, cohort_update.cohort_size / cohort_update.num_clients)
+    return state._replace(params=trees.add(state.params, update.model, rate), aux=control)
 
 
-def pair(state: State) -> Pair:
+def broadcast_pair(state: ServerState) -> Pair:
     """Sends the model and c."""
-    return Pair(state.params, state.extra)
+    return Pair(state.params, state.aux)
 
 
-def zero_control(state: State) -> Params:
+def init_client_state(state: ServerState) -> Params:
     """The control variate of a client that has not taken part."""
-    return trees.zeros(state.params)
+    return trees.zeros_like(state.params)
 
 
-def begin_tuning(start: Callable[[Tree, Tree], Tree], sent: Pair, control: Params) -> Tree:
-    """Personalising starts from the model alone."""
-    return start(sent.model, control)
+def init_finetune(init: Callable[[Tree, Tree], Tree], broadcast: Pair, control: Params) -> Tree:
+    """Personalizing starts from the model alone."""
+    return init(broadcast.model, control)
 
 
-def build(task: Task, hyper: Hyper) -> Method:
+def build(task: Task, hparams: HParams) -> Method:
     """SCAFFOLD on a task."""
-    training = partial(step, pieces.local_optimiser(hyper), task.loss)
-    tuning = pieces.fine_tuning(hyper, task.loss)
+    training = partial(client_step, make_local_optimizer(hparams), task.loss)
+    finetune = local_training.finetune_routine(hparams, task.loss)
     return Method(
         name="scaffold",
-        init=trees.zeros,
-        broadcast=pair,
-        new_memory=zero_control,
-        client=Work(begin, (Phase(training, hyper.plan()),), partial(finish, hyper.lr)),
-        server=Work(pieces.taken_up, (), partial(server_step, hyper.server_lr)),
-        personalise=tuning._replace(start=partial(begin_tuning, tuning.start)),
+        init=trees.zeros_like,
+        broadcast=broadcast_pair,
+        init_client_state=init_client_state,
+        client=Routine(init_client, (Phase(training, hparams.batch_plan()),), partial(finalize_client, hparams.lr)),
+        server=Routine(local_training.pass_through, (), partial(server_step, hparams.server_lr)),
+        personalize=finetune._replace(init=partial(init_finetune, finetune.init)),
     )

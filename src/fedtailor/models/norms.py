@@ -1,9 +1,12 @@
-"""GroupNorm in place of BatchNorm: the normalisation that needs nothing but the example itself."""
+"""GroupNorm in place of BatchNorm: the normalization that needs nothing but the example itself."""
 
 import copy
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedtailor.compat.torch_internals import is_batch_norm
+
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 def with_group_norm(model: nn.Module, groups: int = 32) -> nn.Module:
@@ -13,17 +16,17 @@ def with_group_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     becomes one group, because it may see plain vectors, of which small groups would leave hardly more than signs.
     Scale and shift are taken over, frozen if they were; a layer used in several places stays one layer.
     """
-    made: dict[_BatchNorm, nn.GroupNorm] = {}
+    replaced: dict[BatchNorm, nn.GroupNorm] = {}
     copied = copy.deepcopy(model)
     for module in list(copied.modules()):
         for name, child in list(module._modules.items()):
-            if isinstance(child, _BatchNorm):
-                made[child] = made.get(child) or _group_norm(child, groups)
-                setattr(module, name, made[child])
-    return _group_norm(copied, groups) if isinstance(copied, _BatchNorm) else copied
+            if is_batch_norm(child):
+                replaced[child] = replaced.get(child) or _make_group_norm(child, groups)
+                setattr(module, name, replaced[child])
+    return _make_group_norm(copied, groups) if is_batch_norm(copied) else copied
 
 
-def _group_norm(layer: _BatchNorm, groups: int) -> nn.GroupNorm:
+def _make_group_norm(layer: BatchNorm, groups: int) -> nn.GroupNorm:
     channels = layer.num_features
     most = 1 if isinstance(layer, nn.BatchNorm1d) else max(1, min(groups, channels // 2))
     fitting = max(count for count in range(1, most + 1) if channels % count == 0)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from fedtailor.models.vision import channel_axis, image_size
+from fedtailor.models.vision import make_channel_layers, parse_image_shape
 
 STAGES = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))  # channels in, channels out, stride
 
@@ -16,15 +16,15 @@ def resnet18(shape: Sequence[int], classes: int, groups: int = 2, stem: Literal[
     The stem "7x7" with stride 2 and pooling is ResNet's own and the one of federated work on CIFAR-100, where images of
     24 x 24 reach the last stage as a single place. The stem "3x3" with neither is meant for images that small.
     """
-    channels = image_size("resnet18", shape)[0]
+    channels = parse_image_shape("resnet18", shape)[0]
     blocks = [
         block
         for inputs, outputs, stride in STAGES
-        for block in (Residual(inputs, outputs, stride, groups), Residual(outputs, outputs, 1, groups))
+        for block in (ResidualBlock(inputs, outputs, stride, groups), ResidualBlock(outputs, outputs, 1, groups))
     ]
     model = nn.Sequential(
-        *channel_axis(shape),
-        *_stem(channels, groups, stem),
+        *make_channel_layers(shape),
+        *_make_stem(channels, groups, stem),
         *blocks,
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
@@ -36,12 +36,12 @@ def resnet18(shape: Sequence[int], classes: int, groups: int = 2, stem: Literal[
     return model
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions of 3 x 3 beside a way past them, which is a convolution of 1 x 1 where shapes change."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
-        self.way = nn.Sequential(
+        self.residual = nn.Sequential(
             nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
             nn.GroupNorm(groups, outputs),
             nn.ReLU(),
@@ -49,20 +49,20 @@ class Residual(nn.Module):
             nn.GroupNorm(groups, outputs),
         )
         same = inputs == outputs and stride == 1
-        self.past = nn.Sequential() if same else _projection(inputs, outputs, stride, groups)
+        self.downsample = nn.Sequential() if same else _make_projection(inputs, outputs, stride, groups)
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         """The activated sum of both ways."""
-        activated: Tensor = self.activation(self.way(x) + self.past(x))
+        activated: Tensor = self.activation(self.residual(x) + self.downsample(x))
         return activated
 
 
-def _projection(inputs: int, outputs: int, stride: int, groups: int) -> nn.Sequential:
+def _make_projection(inputs: int, outputs: int, stride: int, groups: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(groups, outputs))
 
 
-def _stem(channels: int, groups: int, stem: str) -> list[nn.Module]:
+def _make_stem(channels: int, groups: int, stem: str) -> list[nn.Module]:
     if stem not in ("7x7", "3x3"):
         raise ValueError(f"resnet18: stem must be 7x7 or 3x3, got {stem!r}.")
     if stem == "3x3":

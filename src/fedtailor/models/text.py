@@ -8,21 +8,21 @@ from collections import OrderedDict
 import torch
 from torch import Tensor, nn
 
-from fedtailor.models.recurrence import recurrence
+from fedtailor.ops.lstm import lstm_layer
 
 
-def shakespeare(vocabulary: int = 90, last: bool = False) -> nn.Sequential:
+def shakespeare(vocabulary: int = 90, last_only: bool = False) -> nn.Sequential:
     """FedSIM's network for Shakespeare (table 7): characters in 8 dimensions, two LSTM layers of 256."""
-    return language_model(vocabulary, embedding=8, hidden=256, layers=2, last=last)
+    return language_model(vocabulary, embedding=8, hidden=256, layers=2, last_only=last_only)
 
 
-def stackoverflow(vocabulary: int = 10_000, last: bool = False) -> nn.Sequential:
+def stackoverflow(vocabulary: int = 10_000, last_only: bool = False) -> nn.Sequential:
     """FedSIM's network for StackOverflow (table 8): words in 96 dimensions, an LSTM of 670, a dense layer of 96."""
-    return language_model(vocabulary, embedding=96, hidden=670, dense=96, last=last)
+    return language_model(vocabulary, embedding=96, hidden=670, dense=96, last_only=last_only)
 
 
 def language_model(
-    vocabulary: int, embedding: int, hidden: int, layers: int = 1, dense: int | None = None, last: bool = False
+    vocabulary: int, embedding: int, hidden: int, layers: int = 1, dense: int | None = None, last_only: bool = False
 ) -> nn.Sequential:
     """Embedding, LSTM, a dense layer without activation if `dense` is its width, and the head, the last layer.
 
@@ -31,14 +31,14 @@ def language_model(
     encoder: OrderedDict[str, nn.Module] = OrderedDict(
         embedding=nn.Embedding(vocabulary, embedding), lstm=LSTM(embedding, hidden, layers)
     )
-    if last:
-        encoder["last"] = LastPlace()
+    if last_only:
+        encoder["last"] = LastStep()
     if dense is not None:
         encoder["dense"] = nn.Linear(hidden, dense)
     return nn.Sequential(OrderedDict(encoder, head=nn.Linear(dense or hidden, vocabulary)))
 
 
-class LastPlace(nn.Module):
+class LastStep(nn.Module):
     """What is at the last place: [B, T, width] to [B, width]."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,11 +57,11 @@ class LSTM(nn.Module):
         super().__init__()
         self.layers = layers
         for layer in range(layers):
-            self._add(f"weight_ih_l{layer}", hidden, 4 * hidden, inputs if layer == 0 else hidden)
-            self._add(f"weight_hh_l{layer}", hidden, 4 * hidden, hidden)
-            self._add(f"bias_ih_l{layer}", hidden, 4 * hidden)
+            self._add_parameter(f"weight_ih_l{layer}", hidden, 4 * hidden, inputs if layer == 0 else hidden)
+            self._add_parameter(f"weight_hh_l{layer}", hidden, 4 * hidden, hidden)
+            self._add_parameter(f"bias_ih_l{layer}", hidden, 4 * hidden)
 
-    def _add(self, name: str, hidden: int, *shape: int) -> None:
+    def _add_parameter(self, name: str, hidden: int, *shape: int) -> None:
         """A parameter drawn as torch draws it."""
         bound = hidden**-0.5
         self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
@@ -73,5 +73,5 @@ class LSTM(nn.Module):
         steps = x.transpose(0, 1)  # time first, so that what the recurrence reads lies together
         for layer in range(self.layers):
             own = (getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "bias_ih", "weight_hh"))
-            steps = recurrence(steps, *own)
+            steps = lstm_layer(steps, *own)
         return steps.transpose(0, 1)

@@ -2,7 +2,7 @@
 
 The last layer is the linear head and all before it the encoder: `model[:-1]` and `model[-1]`. A convolutional model is
 made for images of one size, of any that survives its pooling. A shape without channels, [height, width], is that of
-grey images, which come as [B, height, width].
+gray images, which come as [B, height, width].
 """
 
 import itertools
@@ -21,25 +21,25 @@ def mlp(inputs: int, hidden: tuple[int, ...], classes: int, activation: type[nn.
 
 def lenet(shape: Sequence[int], classes: int) -> nn.Sequential:
     """FedMeta-Per's network for CIFAR-10: 6 and 16 channels of 5 x 5, each pooled, then 120, 84 and the classes."""
-    channels = image_size("lenet", shape)[0]
+    channels = parse_image_shape("lenet", shape)[0]
     first = (nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2))
     second = (nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2))
-    return _classifier("lenet", shape, (*first, *second), (120, 84), classes)
+    return _image_classifier("lenet", shape, (*first, *second), (120, 84), classes)
 
 
 def fsl_emnist(shape: Sequence[int], classes: int) -> nn.Sequential:
     """FSL's network for EMNIST (table II): only the first convolution keeps the size, and one pooling follows both."""
-    return _two_convolutions("fsl_emnist", shape, classes, padding=(1, 0), pools=1)
+    return _two_layer_cnn("fsl_emnist", shape, classes, padding=(1, 0), pools=1)
 
 
 def fsl_cifar(shape: Sequence[int], classes: int) -> nn.Sequential:
     """FSL's network for CIFAR-10 (table III): convolutions that keep the size, each followed by pooling."""
-    return _two_convolutions("fsl_cifar", shape, classes, padding=(1, 1), pools=2)
+    return _two_layer_cnn("fsl_cifar", shape, classes, padding=(1, 1), pools=2)
 
 
 def fedsim_femnist(shape: Sequence[int], classes: int) -> nn.Sequential:
     """FedSIM's network for FEMNIST (table 6): no convolution keeps the size, and one pooling follows both."""
-    return _two_convolutions("fedsim_femnist", shape, classes, padding=(0, 0), pools=1)
+    return _two_layer_cnn("fedsim_femnist", shape, classes, padding=(0, 0), pools=1)
 
 
 def conv4(shape: Sequence[int], classes: int, channels: int = 32, groups: int = 2) -> nn.Sequential:
@@ -47,16 +47,16 @@ def conv4(shape: Sequence[int], classes: int, channels: int = 32, groups: int = 
 
     AFML does not print its models; this is the one that its kind of experiment uses most.
     """
-    widths = (image_size("conv4", shape)[0], *(channels,) * 4)
+    widths = (parse_image_shape("conv4", shape)[0], *(channels,) * 4)
     blocks = [
         layer
         for a, b in itertools.pairwise(widths)
         for layer in (nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(groups, b), nn.ReLU(), nn.MaxPool2d(2))
     ]
-    return _classifier("conv4", shape, blocks, (), classes)
+    return _image_classifier("conv4", shape, blocks, (), classes)
 
 
-def image_size(model: str, shape: Sequence[int]) -> tuple[int, int, int]:
+def parse_image_shape(model: str, shape: Sequence[int]) -> tuple[int, int, int]:
     """Channels, height and width of images of a shape, which may leave the channels out if there is one."""
     if len(shape) not in (2, 3):
         raise ValueError(f"{model}: images must be of shape [channels, height, width], got {list(shape)}.")
@@ -64,16 +64,16 @@ def image_size(model: str, shape: Sequence[int]) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def channel_axis(shape: Sequence[int]) -> list[nn.Module]:
-    """The layer that gives grey images a channel, if their shape has none."""
+def make_channel_layers(shape: Sequence[int]) -> list[nn.Module]:
+    """The layer that gives gray images a channel, if their shape has none."""
     return [nn.Unflatten(1, (1, shape[0]))] if len(shape) == 2 else []
 
 
-def _two_convolutions(
+def _two_layer_cnn(
     name: str, shape: Sequence[int], classes: int, padding: tuple[int, int], pools: int
 ) -> nn.Sequential:
     """32 and 64 channels of 3 x 3, the last or both pooled, then 128 and the classes; dropout of 1/4 and 1/2."""
-    channels = image_size(name, shape)[0]
+    channels = parse_image_shape(name, shape)[0]
     features = (
         nn.Conv2d(channels, 32, 3, padding=padding[0]),
         nn.ReLU(),
@@ -83,10 +83,10 @@ def _two_convolutions(
         nn.MaxPool2d(2),
         nn.Dropout(0.25),
     )
-    return _classifier(name, shape, features, (128,), classes, dropout=0.5)
+    return _image_classifier(name, shape, features, (128,), classes, dropout=0.5)
 
 
-def _classifier(
+def _image_classifier(
     name: str,
     shape: Sequence[int],
     features: Sequence[nn.Module],
@@ -95,37 +95,37 @@ def _classifier(
     dropout: float = 0.0,
 ) -> nn.Sequential:
     """Layers that look at images, dense ones with ReLU (and dropout) after each, and the head."""
-    sizes, dropped = (_flat_size(name, shape, features), *hidden), dropout > 0
+    sizes, dropped = (_compute_flat_size(name, shape, features), *hidden), dropout > 0
     dense = [
         layer
         for a, b in itertools.pairwise(sizes)
         for layer in (nn.Linear(a, b), nn.ReLU(), *(nn.Dropout(dropout) for _ in range(dropped)))
     ]
-    return nn.Sequential(*channel_axis(shape), *features, nn.Flatten(), *dense, nn.Linear(sizes[-1], classes))
+    return nn.Sequential(*make_channel_layers(shape), *features, nn.Flatten(), *dense, nn.Linear(sizes[-1], classes))
 
 
-def _flat_size(name: str, shape: Sequence[int], features: Sequence[nn.Module]) -> int:
+def _compute_flat_size(name: str, shape: Sequence[int], features: Sequence[nn.Module]) -> int:
     """How many numbers an image has become behind these layers."""
-    channels, height, width = image_size(name, shape)
-    least = reduce(_side_before, reversed(features), 1)
+    channels, height, width = parse_image_shape(name, shape)
+    least = reduce(_compute_input_side, reversed(features), 1)
     if min(height, width) < least:
         raise ValueError(f"{name}: images must be at least {least} x {least}, got {height} x {width}.")
     channels = [layer.out_channels for layer in features if isinstance(layer, nn.Conv2d)][-1]
-    return channels * reduce(_side_after, features, height) * reduce(_side_after, features, width)
+    return channels * reduce(_compute_output_side, features, height) * reduce(_compute_output_side, features, width)
 
 
-def _side_after(side: int, layer: nn.Module) -> int:
-    kernel, stride, padding = _window(layer)
+def _compute_output_side(side: int, layer: nn.Module) -> int:
+    kernel, stride, padding = _get_kernel_stride_padding(layer)
     return (side + 2 * padding - kernel) // stride + 1
 
 
-def _side_before(side: int, layer: nn.Module) -> int:
+def _compute_input_side(side: int, layer: nn.Module) -> int:
     """The least side that a layer makes this one of."""
-    kernel, stride, padding = _window(layer)
+    kernel, stride, padding = _get_kernel_stride_padding(layer)
     return (side - 1) * stride + kernel - 2 * padding
 
 
-def _window(layer: nn.Module) -> tuple[int, int, int]:
+def _get_kernel_stride_padding(layer: nn.Module) -> tuple[int, int, int]:
     """Kernel, stride and padding of a layer along a side."""
     if isinstance(layer, nn.Conv2d):
         return layer.kernel_size[0], layer.stride[0], int(layer.padding[0])

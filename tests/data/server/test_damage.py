@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
-from fedtailor.data.holders import Array
-from fedtailor.data.server import damage as module
-from fedtailor.data.server.damage import DAMAGES, damaged
+from fedtailor.data.examples import Array
+from fedtailor.data.server_data import damage as module
+from fedtailor.data.server_data.damage import DAMAGES, damage_examples
 from fedtailor.errors import InputError
 
 CLASSES = 7
@@ -27,15 +27,15 @@ def toy(count: int = 40, channels: int = 1, height: int = 12, width: int = 12, s
 
 
 def worse(x: Array, name: str, amount: float, seed: int = 0) -> Array:
-    return damaged(x, np.zeros(len(x), int), CLASSES, damage=name, amount=amount, draws=draws(seed))[0]
+    return damage_examples(x, np.zeros(len(x), int), CLASSES, damage=name, amount=amount, rng=draws(seed))[0]
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_damage_is_a_copy_of_the_same_kind_that_the_seed_decides(name: str) -> None:
     x, y = toy(channels=3)
     kept = x.copy(), y.copy()
-    once = damaged(x, y, CLASSES, damage=name, amount=0.4, draws=draws())
-    again = damaged(x, y, CLASSES, damage=name, amount=0.4, draws=draws())
+    once = damage_examples(x, y, CLASSES, damage=name, amount=0.4, rng=draws())
+    again = damage_examples(x, y, CLASSES, damage=name, amount=0.4, rng=draws())
     for new, same, old, was in zip(once, again, (x, y), kept, strict=True):
         assert (new.dtype, new.shape) == (old.dtype, old.shape)
         assert not np.shares_memory(new, old)
@@ -50,7 +50,7 @@ def test_a_damage_is_a_copy_of_the_same_kind_that_the_seed_decides(name: str) ->
 @pytest.mark.parametrize("name", sorted(set(DAMAGES) - {"blur", "contrast"}))
 def test_another_seed_damages_otherwise(name: str) -> None:
     x, y = toy()
-    one, other = (damaged(x, y, CLASSES, damage=name, amount=0.4, draws=draws(seed)) for seed in (0, 1))
+    one, other = (damage_examples(x, y, CLASSES, damage=name, amount=0.4, rng=draws(seed)) for seed in (0, 1))
     assert any((a != b).any() for a, b in zip(one, other, strict=True))
 
 
@@ -58,7 +58,9 @@ def test_another_seed_damages_otherwise(name: str) -> None:
 def test_nothing_is_lost_at_amount_0_and_nothing_can_be_taken_from_nobody(name: str) -> None:
     x, y = toy()
     for rows in (slice(None), slice(0)):
-        new = damaged(x[rows], y[rows], CLASSES, damage=name, amount=0 if rows.stop is None else 0.5, draws=draws())
+        new = damage_examples(
+            x[rows], y[rows], CLASSES, damage=name, amount=0 if rows.stop is None else 0.5, rng=draws()
+        )
         np.testing.assert_array_equal(new[0], x[rows])
         np.testing.assert_array_equal(new[1], y[rows])
         assert not np.shares_memory(new[0], x)
@@ -145,7 +147,7 @@ def test_contrast_shrinks_every_image_around_its_own_mean() -> None:
 def test_images_are_damaged_alike_whether_they_fit_in_a_block_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
     x, _ = toy()
     whole = {name: worse(x, name, 0.3) for name in ("noise", "blur", "invert", "contrast")}
-    monkeypatch.setattr(module, "BLOCK", 16)
+    monkeypatch.setattr(module, "BLOCK_IMAGES", 16)
     for name, expected in whole.items():
         np.testing.assert_array_equal(worse(x, name, 0.3), expected)
 
@@ -155,7 +157,7 @@ def test_images_are_damaged_alike_whether_they_fit_in_a_block_or_not(monkeypatch
 def test_so_many_labels_become_any_of_the_others(shape: tuple[int, ...], amount: float) -> None:
     tokens = np.zeros((shape[0], 5), np.int32)
     y = np.full(shape, 2, np.uint8)
-    x, new = damaged(tokens, y, CLASSES, damage="wrong-labels", amount=amount, draws=draws())
+    x, new = damage_examples(tokens, y, CLASSES, damage="wrong-labels", amount=amount, rng=draws())
     np.testing.assert_array_equal(x, tokens)
     counts = np.bincount(new.ravel(), minlength=CLASSES)
     wrong = round(amount * y.size)
@@ -168,7 +170,7 @@ def test_so_many_labels_become_any_of_the_others(shape: tuple[int, ...], amount:
 def test_shuffled_labels_are_the_same_labels_elsewhere() -> None:
     x, _ = toy(600, height=2, width=2)
     y = np.arange(600)
-    new = damaged(x, y, 600, damage="shuffled-labels", amount=0.5, draws=draws())[1]
+    new = damage_examples(x, y, 600, damage="shuffled-labels", amount=0.5, rng=draws())[1]
     np.testing.assert_array_equal(np.sort(new), y)
     assert 290 <= (new != y).sum() <= 300  # of those chosen, one on average stays where it is
 
@@ -177,7 +179,7 @@ def test_shuffled_labels_are_the_same_labels_elsewhere() -> None:
 @pytest.mark.parametrize("name", DAMAGES)
 def test_bad_amounts_are_refused(name: str, amount: float) -> None:
     with pytest.raises(InputError, match=rf"^{name}: amount must be a number from 0 to 1, got .*\.$"):
-        damaged(*toy(), CLASSES, damage=name, amount=amount, draws=draws())
+        damage_examples(*toy(), CLASSES, damage=name, amount=amount, rng=draws())
 
 
 def test_what_cannot_be_damaged_is_refused() -> None:
@@ -194,5 +196,5 @@ def test_what_cannot_be_damaged_is_refused() -> None:
     ]
     for images, labels, classes, name, sentence in cases:
         with pytest.raises(InputError) as problem:
-            damaged(images, labels, classes, damage=name, amount=0.5, draws=draws())
+            damage_examples(images, labels, classes, damage=name, amount=0.5, rng=draws())
         assert sentence in str(problem.value)

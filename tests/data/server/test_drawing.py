@@ -23,10 +23,10 @@ from divided import (
     writers,
 )
 from fedtailor.data import FederatedDataset, add, load
-from fedtailor.data.federated import OVERLAP
-from fedtailor.data.server import drawing
-from fedtailor.data.server.damage import damaged
-from fedtailor.data.sets import stored
+from fedtailor.data.partition.build import OVERLAP_REASON
+from fedtailor.data.server_data import holdout
+from fedtailor.data.server_data.damage import damage_examples
+from fedtailor.data.sources import open_dataset
 from fedtailor.errors import InputError
 
 pytest_plugins = ["places"]
@@ -62,7 +62,7 @@ def rows_served(dataset: FederatedDataset) -> list[int]:
 
 def whose_rows(dataset: FederatedDataset) -> dict[int, str]:
     index, whose = held(dataset)
-    return dict(zip(index.tolist(), dataset.ids[whose].tolist(), strict=True))
+    return dict(zip(index.tolist(), dataset.client_names[whose].tolist(), strict=True))
 
 
 @pytest.mark.parametrize("name", ["mnist", "femnist"])
@@ -71,15 +71,15 @@ def test_the_server_has_what_it_asked_for_and_clients_have_the_rest(name: str, s
     made, alone = load(name, **options_of(name, source)), load(name, **options_of(name, source, server=0))
     rows, left, before = rows_served(made), whose_rows(made), whose_rows(alone)
     assert set(rows).isdisjoint(left)
-    assert set(rows) | set(left) == set(before) == set(range(stored(name).rows))
-    assert served(made)[1].tolist() == stored(name).columns["y"][rows].tolist()
+    assert set(rows) | set(left) == set(before) == set(range(open_dataset(name).num_rows))
+    assert served(made)[1].tolist() == open_dataset(name).columns["y"][rows].tolist()
     assert made.overlap == ""
     gave = [before[row] for row in rows]
     if source in ("people", "clients") or name == "femnist":  # everybody else is as if there were no server
         assert left == {row: who for row, who in before.items() if row not in set(rows)}
     if source == "people":
         assert len(set(gave)) == 3
-        assert set(gave).isdisjoint(made.ids.tolist())
+        assert set(gave).isdisjoint(made.client_names.tolist())
     elif source == "clients":
         assert sorted(gave.count(who) for who in set(gave)) == [6] * 4
     else:
@@ -107,7 +107,7 @@ def test_with_overlap_clients_keep_what_the_server_draws(name: str, source: str)
     alone = load(name, **options_of(name, source, overlap=True, server=0))
     assert whose_rows(made) == whose_rows(alone)
     assert set(rows_served(made)) <= set(whose_rows(made))
-    assert made.overlap == OVERLAP
+    assert made.overlap == OVERLAP_REASON
     assert made.overlap in str(made.describe())
     tested = set(made.clients.splits["test"].index.tolist())
     assert tested.isdisjoint(rows_served(made))
@@ -141,7 +141,7 @@ def test_no_client_has_an_image_that_equals_one_of_the_servers(source: str, plac
     assert set(kept).isdisjoint(own)
     if source in ("examples", "classes"):
         assert len(own) == 63
-        everything = contents(stored("mnist").columns["x"])
+        everything = contents(open_dataset("mnist").columns["x"])
         assert sorted(kept) == sorted(image for image in everything if image not in set(own))
     else:
         assert len(index) == 500 - (150 if source == "people" else 24)
@@ -190,14 +190,14 @@ def test_only_the_server_is_damaged(damage: str, amount: float) -> None:
             np.testing.assert_array_equal(x, was_x)
             assert (y != was_y).sum() == 25
     assert [truth[image] for image in contents(was_x)] == was_y.tolist()
-    nothing = damaged(was_x, was_y, 10, damage=damage, amount=0, draws=np.random.default_rng(0))
+    nothing = damage_examples(was_x, was_y, 10, damage=damage, amount=0, rng=np.random.default_rng(0))
     np.testing.assert_array_equal(nothing[0], was_x)
 
 
 def test_people_who_gave_to_the_server_keep_their_name_and_their_group() -> None:
     made = load("femnist", server_from="clients", server=2, server_each=10)
     alone = load("femnist", server_from="clients", server=0)
-    assert made.ids.tolist() == alone.ids.tolist()
+    assert made.client_names.tolist() == alone.client_names.tolist()
     assert [group(made, name) for name in made.groups] == [group(alone, name) for name in alone.groups]
     sizes = [{name: len(rows) for name, rows in rows_of(each, "train").items()} for each in (made, alone)]
     assert sum(sizes[0][name] < sizes[1][name] for name in sizes[0]) == 2
@@ -206,15 +206,15 @@ def test_people_who_gave_to_the_server_keep_their_name_and_their_group() -> None
 def test_what_cannot_be_drawn_is_refused() -> None:
     draws, labels, whose = np.random.default_rng(0), np.array([0] * 9 + [1]), np.array([0, 0, 0, -1, 1])
     with pytest.raises(InputError, match=r"^d: server must not ask for more of a class than there are, got 2; 1 of"):
-        drawing.classes("d", labels, 4, draws)
+        holdout.draw_balanced("d", labels, 4, draws)
     with pytest.raises(InputError, match=r"^d: server_from=classes needs one label for each example"):
-        drawing.classes("d", np.zeros((3, 2), np.int64), 2, draws)
+        holdout.draw_balanced("d", np.zeros((3, 2), np.int64), 2, draws)
     with pytest.raises(InputError, match=r"^d: server must be at most 1 clients, got 2: only 1 of 2 clients have more"):
-        drawing.clients("d", whose, 2, draws, each=1)
+        holdout.draw_from_clients("d", whose, 2, draws, each=1)
     with pytest.raises(InputError, match=r"^d: server_each must be a whole number of at least 1, got 0"):
-        drawing.clients("d", whose, 1, draws, each=0)
+        holdout.draw_from_clients("d", whose, 1, draws, each=0)
     with pytest.raises(InputError, match=r"^d: server must leave some of the 10 examples, got 10"):
-        drawing.examples("d", labels, 10, draws)
+        holdout.draw_examples("d", labels, 10, draws)
 
 
 @settings(max_examples=80, deadline=None)
@@ -228,7 +228,7 @@ def test_so_many_of_each_of_so_many_clients(whose: list[int], server: int, each:
     column = np.array(whose)
     large = [who for who in set(whose) - {-1} if whose.count(who) > each]
     try:
-        rows = drawing.clients("d", column, server, np.random.default_rng(seed), each=each)
+        rows = holdout.draw_from_clients("d", column, server, np.random.default_rng(seed), each=each)
     except InputError:
         assert len(large) < server
         return

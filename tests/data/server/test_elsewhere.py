@@ -9,12 +9,12 @@ import pytest
 
 from divided import contents, data_folder, fingerprint, held, images_of, labels_of, saved, served, writers
 from fedtailor.data import add, load
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
-from fedtailor.data.server import elsewhere
-from fedtailor.data.sets import KNOWN, stored
-from fedtailor.data.sets.known import VERSION
-from fedtailor.data.store import MadeFrom, build
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.server_data import external
+from fedtailor.data.sources import CATALOG, open_dataset
+from fedtailor.data.sources.catalog import READER_VERSION
+from fedtailor.data.store import Provenance, build
 from fedtailor.errors import InputError
 
 pytest_plugins = ["places"]
@@ -26,7 +26,7 @@ RULED = {"partition": "iid", "clients": 20}
 def built(name: str, x: Array, y: Any, like: str) -> None:
     """A store with what is said of a known set, but any images."""
     columns = {"x": x, "y": np.asarray(y, np.uint8), "testing": np.zeros(len(x), bool)}
-    build(name, [Block("", columns)], dict(KNOWN[like].attributes), MadeFrom(VERSION))
+    build(name, [Block("", columns)], dict(CATALOG[like].attributes), Provenance(READER_VERSION))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,16 +66,16 @@ def test_white_on_black_is_turned_into_dark_on_white() -> None:
     x, y = served(made)
     assert [truth[image] for image in contents(255 - x)] == y.tolist()
     back = load("mnist", **RULED, **other(10, "femnist"))
-    assert set(contents(255 - served(back)[0])) <= set(contents(stored("femnist").columns["x"]))
+    assert set(contents(255 - served(back)[0])) <= set(contents(open_dataset("femnist").columns["x"]))
 
 
 def test_larger_images_are_shrunk_to_means_and_classes_go_by_name() -> None:
     x, y = served(load("cifar10", **RULED, **other(45, "stl10")))
-    theirs, names = stored("stl10"), KNOWN["stl10"].attributes["labels"]
+    theirs, names = open_dataset("stl10"), CATALOG["stl10"].attributes["labels"]
     large, kinds = theirs.columns["x"].astype(np.int64), theirs.columns["y"]
     means = sum(large[:, :, i::3, j::3] for i in range(3) for j in range(3)) / 9
     small = {image.tobytes(): names[kind] for image, kind in zip(np.rint(means).astype(np.uint8), kinds, strict=True)}
-    ours = [KNOWN["cifar10"].attributes["labels"][label] for label in y]
+    ours = [CATALOG["cifar10"].attributes["labels"][label] for label in y]
     assert [small[image] for image in contents(x)] == ours
     assert x.shape == (45, 3, 32, 32)
     assert sorted(set(ours)) == sorted(set(names) - {"monkey"})
@@ -103,7 +103,7 @@ def test_another_content_of_the_other_set_is_another_division(place: Path) -> No
     for seed in (1, 2):
         add("mnist", saved(place / "mnist.npz", images_of("mnist", seed=seed)))
         made.append(load("emnist-balanced", **RULED, **other(20, "mnist")))
-        assert set(contents(served(made[-1])[0])) <= set(contents(stored("mnist").columns["x"]))
+        assert set(contents(served(made[-1])[0])) <= set(contents(open_dataset("mnist").columns["x"]))
     assert fingerprint(made[0]) != fingerprint(made[1])
 
 
@@ -132,7 +132,7 @@ def test_what_does_not_fit_is_refused(name: str, options: dict[str, Any], senten
     built("odd", np.zeros((20, 1, 30, 28), np.uint8), np.arange(20) % 10, "mnist")
     attributes = {"classes": 10, "scale": 1 / 255}
     columns = {"x": np.zeros((9, 1, 28, 28), np.uint8), "y": np.arange(9, dtype=np.uint8)}
-    build("plain", [Block("", columns)], attributes, MadeFrom(VERSION))
+    build("plain", [Block("", columns)], attributes, Provenance(READER_VERSION))
     with pytest.raises(InputError, match=f"^{sentence}"):
         load(name, **RULED, **options)
 
@@ -151,7 +151,7 @@ def rendered(server: int, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["mnist", "femnist"])
 def test_rendered_characters_look_like_the_sets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**(RULED if name == "mnist" else {}), "server_rotations": "-10,10"}
-    classes = KNOWN[name].attributes["classes"]
+    classes = CATALOG[name].attributes["classes"]
     made = load(name, **options, **rendered(2 * classes + 3))
     (x, y), index = served(made), held(made)[0]
     counts = np.bincount(y, minlength=classes)
@@ -160,10 +160,10 @@ def test_rendered_characters_look_like_the_sets(name: str, monkeypatch: pytest.M
     corner = np.median(x[:, 0, 0, 0])
     assert corner == (255 if name == "femnist" else 0)
     assert len(set(contents(x))) == len(x)
-    assert len(index) == stored(name).rows
+    assert len(index) == open_dataset(name).num_rows
     if name == "mnist":
         assert fingerprint(load(name, **options, **rendered(23), seed=1)) != fingerprint(made)
-    monkeypatch.setattr(elsewhere, "rendered", None)  # it takes long, and is done once
+    monkeypatch.setattr(external, "render_characters", None)  # it takes long, and is done once
     assert fingerprint(load(name, **options, **rendered(2 * classes + 3))) == fingerprint(made)
 
 
@@ -183,5 +183,5 @@ def test_what_has_no_characters_cannot_be_rendered() -> None:
     with pytest.raises(InputError, match=r"^cifar10: its classes are no characters that could be rendered; choose"):
         load("cifar10", **RULED, **rendered(10))
     built("wide", np.zeros((40, 1, 28, 20), np.uint8), np.arange(40) % 10, "mnist")
-    with pytest.raises(InputError, match=r"^wide: rendered characters are square and grey, but its .* \[1, 28, 20\]"):
+    with pytest.raises(InputError, match=r"^wide: rendered characters are square and gray, but its .* \[1, 28, 20\]"):
         load("wide", **RULED, **rendered(10))

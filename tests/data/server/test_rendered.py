@@ -9,14 +9,14 @@ import pytest
 from PIL import ImageFont
 
 from fedtailor.data import load_digits
-from fedtailor.data.holders import Array
-from fedtailor.data.server import faces
-from fedtailor.data.server.rendered import EMNIST_FILL, both_cases, rendered
-from fedtailor.data.sets import KNOWN
+from fedtailor.data.examples import Array
+from fedtailor.data.server_data import glyphs
+from fedtailor.data.server_data.rendered import EMNIST_FILL, add_lowercase, render_characters
+from fedtailor.data.sources import CATALOG
 from fedtailor.errors import InputError
 
-EMNIST = [name for name in KNOWN if name.startswith("emnist")]
-LETTERS = {name: tuple(KNOWN[name].attributes["labels"]) for name in ("mnist", "femnist", *EMNIST)}
+EMNIST = [name for name in CATALOG if name.startswith("emnist")]
+LETTERS = {name: tuple(CATALOG[name].attributes["labels"]) for name in ("mnist", "femnist", *EMNIST)}
 SOME = ("0", "I", "L", "W", "g", "x")
 
 
@@ -56,7 +56,7 @@ def extent(image: Array) -> tuple[int, int, int, int]:
 
 
 def test_the_papers_setting_has_15_different_images_of_each_character() -> None:
-    x, y = rendered(LETTERS["emnist-balanced"])
+    x, y = render_characters(LETTERS["emnist-balanced"])
     assert x.shape == (705, 1, 28, 28)
     assert (x.dtype.name, y.dtype.name) == ("uint8", "int64")
     np.testing.assert_array_equal(y, np.repeat(np.arange(47), 15))
@@ -83,22 +83,22 @@ def test_label_sets_have_as_many_characters_as_classes() -> None:
 
 
 def test_both_cases_join_where_the_lower_case_is_no_class() -> None:
-    assert both_cases(("1", "A", "B", "b")) == ("1", "Aa", "B", "b")
-    assert both_cases(LETTERS["femnist"]) == LETTERS["femnist"]
-    assert sum(len(name) == 2 for name in both_cases(LETTERS["emnist-balanced"])) == 15
+    assert add_lowercase(("1", "A", "B", "b")) == ("1", "Aa", "B", "b")
+    assert add_lowercase(LETTERS["femnist"]) == LETTERS["femnist"]
+    assert sum(len(name) == 2 for name in add_lowercase(LETTERS["emnist-balanced"])) == 15
 
 
 def test_a_class_of_two_characters_has_the_images_of_both() -> None:
-    x, y = rendered(("Aa", "B"))
-    apart, _ = rendered(("A", "a", "B"))
+    x, y = render_characters(("Aa", "B"))
+    apart, _ = render_characters(("A", "a", "B"))
     np.testing.assert_array_equal(x, apart)
     np.testing.assert_array_equal(y, np.repeat([0, 1], [30, 15]))
 
 
 def test_dark_is_the_complement_and_the_same_is_rendered_again() -> None:
-    x, y = rendered(SOME)
+    x, y = render_characters(SOME)
     for _ in range(2):
-        dark, labels = rendered(SOME, dark=True)
+        dark, labels = render_characters(SOME, dark=True)
         np.testing.assert_array_equal(dark, 255 - x)
         np.testing.assert_array_equal(labels, y)
 
@@ -106,14 +106,16 @@ def test_dark_is_the_complement_and_the_same_is_rendered_again() -> None:
 @pytest.mark.parametrize("points", [100, 120, 150])
 @pytest.mark.parametrize("side", [28, 64])
 def test_a_bar_has_the_area_of_its_height_in_points_and_the_pens_width(points: float, side: int) -> None:
-    (image,), _ = rendered(("I",), fonts=("rowmans",), rotations=(0,), points=(points,), side=side)
+    (image,), _ = render_characters(("I",), fonts=("rowmans",), rotations=(0,), points=(points,), side=side)
     high, pen = side * (points / 144) * 0.7, side * 0.1  # capitals are 0.7 em
     np.testing.assert_allclose(image.sum() / 255, high * pen + np.pi * pen**2 / 4, rtol=0.03)
     assert abs(28 / side * (side - sum(extent(image[0])[:2]) - high - pen)) < 1.5
 
 
 def test_the_pen_is_as_wide_where_characters_fill_the_image() -> None:
-    (image,), _ = rendered(("I",), fonts=("rowmans",), rotations=(0,), points=(120,), fill=EMNIST_FILL, pen=0.15)
+    (image,), _ = render_characters(
+        ("I",), fonts=("rowmans",), rotations=(0,), points=(120,), fill=EMNIST_FILL, pen=0.15
+    )
     pen = 28 * 0.15
     np.testing.assert_allclose(image.sum() / 255, (24 - pen) * pen + np.pi * pen**2 / 4, rtol=0.03)
 
@@ -122,19 +124,19 @@ def test_the_pen_is_as_wide_where_characters_fill_the_image() -> None:
 @pytest.mark.parametrize("built_in", [True, False])
 def test_a_bar_leans_to_the_left_by_the_angle(angle: float, built_in: bool, font: Path) -> None:
     fonts = ("rowmans",) if built_in else (str(font),)
-    (image,), _ = rendered(("I",), fonts=fonts, rotations=(angle,), points=(120,))
+    (image,), _ = render_characters(("I",), fonts=fonts, rotations=(angle,), points=(120,))
     (tall, lean), (_, wide) = moments(image[0])[1]
     np.testing.assert_allclose(np.degrees(np.arctan2(2 * lean, tall - wide) / 2), angle, atol=1)
 
 
 def test_sizes_are_in_proportion() -> None:
-    x, _ = rendered(("S",), rotations=(10,), points=(60, 90, 120))
+    x, _ = render_characters(("S",), rotations=(10,), points=(60, 90, 120))
     spread = np.array([np.trace(moments(image)[1]) ** 0.5 for image in x[:, 0]])
     np.testing.assert_allclose(spread / spread[-1], [0.5, 0.75, 1], atol=0.015)
 
 
-def test_fill_makes_all_characters_equally_large_and_centres_their_bounding_boxes(font: Path) -> None:
-    x, _ = rendered(SOME, fonts=("cursive", str(font)), fill=EMNIST_FILL)
+def test_fill_makes_all_characters_equally_large_and_centers_their_bounding_boxes(font: Path) -> None:
+    x, _ = render_characters(SOME, fonts=("cursive", str(font)), fill=EMNIST_FILL)
     for number, image in enumerate(x[:, 0]):
         above, below, left, right = extent(image)
         assert abs(above - below) <= 1
@@ -143,7 +145,7 @@ def test_fill_makes_all_characters_equally_large_and_centres_their_bounding_boxe
 
 
 def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
-    x, _ = rendered(("W",), points=(100, 200, 300))
+    x, _ = render_characters(("W",), points=(100, 200, 300))
     ring = np.ones((28, 28), bool)
     ring[1:-1, 1:-1] = False
     smaller, largest = x[0::3, 0], x[2::3, 0]
@@ -155,7 +157,7 @@ def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
 
 def test_rendered_digits_are_like_handwritten_ones_only_as_they_are() -> None:
     real, truth = load_digits()  # white on black, 8 x 8
-    x, y = rendered(LETTERS["mnist"], side=8, fill=EMNIST_FILL)
+    x, y = render_characters(LETTERS["mnist"], side=8, fill=EMNIST_FILL)
 
     def likeness(images: Array) -> float:
         means = np.stack([images[y == label].mean(0).ravel() for label in range(10)])
@@ -168,27 +170,27 @@ def test_rendered_digits_are_like_handwritten_ones_only_as_they_are() -> None:
 
 
 def test_some_of_each_class_are_drawn_without_repeating() -> None:
-    every, _ = rendered(SOME)
-    x, y = rendered(SOME, per_class=6, draws=np.random.default_rng(0))
+    every, _ = render_characters(SOME)
+    x, y = render_characters(SOME, per_class=6, rng=np.random.default_rng(0))
     np.testing.assert_array_equal(y, np.repeat(np.arange(len(SOME)), 6))
     assert len(np.unique(x.reshape(len(x), -1), axis=0)) == len(x)
     for image, label in zip(x, y, strict=True):
         assert (every[15 * label : 15 * (label + 1)] == image).all(axis=(1, 2, 3)).any()
-    again, other = (rendered(SOME, per_class=6, draws=np.random.default_rng(seed))[0] for seed in (0, 1))
+    again, other = (render_characters(SOME, per_class=6, rng=np.random.default_rng(seed))[0] for seed in (0, 1))
     np.testing.assert_array_equal(again, x)
     assert (other != x).any()
 
 
 def test_what_two_fonts_share_comes_once() -> None:
-    _, y = rendered(("A", "0"), fonts=("cursive", "rowmans"))  # their digits are the same
+    _, y = render_characters(("A", "0"), fonts=("cursive", "rowmans"))  # their digits are the same
     np.testing.assert_array_equal(np.bincount(y), [30, 15])
     with pytest.raises(InputError, match=r"at most 15, as .* give 15 different images of '0', got 20; name more"):
-        rendered(("A", "0"), fonts=("cursive", "rowmans"), per_class=20, draws=np.random.default_rng(0))
+        render_characters(("A", "0"), fonts=("cursive", "rowmans"), per_class=20, rng=np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("style", faces.STYLES)
+@pytest.mark.parametrize("style", glyphs.STYLES)
 def test_every_style_has_every_character_upright(style: str) -> None:
-    x, _ = rendered(LETTERS["femnist"], fonts=(style,), rotations=(0,), points=(120,), side=16)
+    x, _ = render_characters(LETTERS["femnist"], fonts=(style,), rotations=(0,), points=(120,), side=16)
     assert len(np.unique(x.reshape(62, -1), axis=0)) > 58
     seven = x[7, 0].astype(float)
     assert seven[:8].sum() > seven[8:].sum()
@@ -197,13 +199,15 @@ def test_every_style_has_every_character_upright(style: str) -> None:
 @pytest.mark.parametrize("name", ["Aileron", "aileron regular"])
 def test_an_installed_family_is_found_by_its_own_name(name: str, alone: Path) -> None:
     (alone.parent / "broken.otf").write_bytes(b"no font")
-    np.testing.assert_array_equal(rendered(SOME, fonts=(name,))[0], rendered(SOME, fonts=(str(alone),))[0])
+    np.testing.assert_array_equal(
+        render_characters(SOME, fonts=(name,))[0], render_characters(SOME, fonts=(str(alone),))[0]
+    )
 
 
 @pytest.mark.parametrize("name", ["Ailero", "Aileron Bold", "DejaVu Sans", "some"])
 def test_no_other_family_is_taken_instead(name: str, alone: Path) -> None:
     with pytest.raises(InputError, match=rf"no font '{name}' is installed; install it, or name a \.ttf .* cursive"):
-        rendered(SOME, fonts=(name,))
+        render_characters(SOME, fonts=(name,))
 
 
 def test_characters_and_fonts_that_are_not_there_are_named(font: Path) -> None:
@@ -218,16 +222,16 @@ def test_characters_and_fonts_that_are_not_there_are_named(font: Path) -> None:
     ]
     for character, name, sentence in cases:
         with pytest.raises(InputError) as problem:
-            rendered((character,), fonts=(name,))
+            render_characters((character,), fonts=(name,))
         assert sentence in str(problem.value)
 
 
 @pytest.mark.parametrize("package", ["HersheyFonts", "PIL.Image"])
 def test_a_missing_package_is_named_with_its_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    faces._glyphs.cache_clear()
+    glyphs._load_glyphs.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(InputError, match=rf"needs the package {package[:3]}\w*: pip install 'fedtailor\[render\]'"):
-        rendered(("A",))
+        render_characters(("A",))
 
 
 @pytest.mark.parametrize(
@@ -250,6 +254,6 @@ def test_a_missing_package_is_named_with_its_extra(package: str, monkeypatch: py
 )
 def test_what_cannot_be_rendered_is_refused(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError) as problem:
-        rendered(**({"classes": ("A", "B")} | options))  # type: ignore[arg-type]
+        render_characters(**({"classes": ("A", "B")} | options))  # type: ignore[arg-type]
     assert sentence in str(problem.value)
     assert str(problem.value).startswith("rendered: ")

@@ -17,18 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
-from fedtailor.data.store import (
-    MadeFrom,
-    build,
-    columns,
-    files,
-    fingerprint,
-    names,
-    opened,
-    remove,
-)
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store import Provenance, build, columns, files, fingerprint, list_stores, open_store, remove
 from fedtailor.errors import InputError
 from stores import MADE, blocks_of, full, left_behind, toy
 
@@ -64,8 +55,8 @@ def populations(draw: st.DrawFn) -> list[Block]:
 @given(populations(), st.sampled_from([1, 7, 64, 1 << 20]))
 def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(columns, "_BUFFER", buffer)
-        patched.setattr(columns, "_IDS", 2)
+        patched.setattr(columns, "_BUFFER_BYTES", buffer)
+        patched.setattr(columns, "_IDS_PER_WRITE", 2)
         stored = build("any", blocks, {"about": "ü", "scale": 0.5}, MADE)
     stored.verify()
     assert stored.attributes == {"about": "ü", "scale": 0.5}
@@ -76,19 +67,19 @@ def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
         assert column.dtype == wanted.dtype
         np.testing.assert_array_equal(column, wanted)
     whose = [block.client for block in blocks for _ in next(iter(block.columns.values()))]
-    assert stored.ids.tolist() == list(dict.fromkeys(whose))
-    assert stored.rows == len(whose)
+    assert stored.client_names.tolist() == list(dict.fromkeys(whose))
+    assert stored.num_rows == len(whose)
     for number, (start, end) in enumerate(pairwise(stored.offsets.tolist())):
-        assert whose[start:end] == [stored.ids[number]] * (end - start) != []
+        assert whose[start:end] == [stored.client_names[number]] * (end - start) != []
 
 
 def test_many_clients_of_one_row_each() -> None:
     count = 20_000
     stored = build("many", (Block(f"{n:x}", {"x": np.array([n])}) for n in range(count)), {}, MADE)
-    assert stored.clients == stored.rows == count
+    assert stored.num_clients == stored.num_rows == count
     np.testing.assert_array_equal(stored.columns["x"], np.arange(count))
     np.testing.assert_array_equal(stored.offsets, np.arange(count + 1))
-    assert stored.ids[[0, 255, -1]].tolist() == ["0", "ff", f"{count - 1:x}"]
+    assert stored.client_names[[0, 255, -1]].tolist() == ["0", "ff", f"{count - 1:x}"]
 
 
 def test_a_reader_may_reuse_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +89,7 @@ def test_a_reader_may_reuse_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
             buffer[:] = number
             yield Block("one", {"x": buffer})
 
-    monkeypatch.setattr(columns, "_BUFFER", 64)
+    monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     np.testing.assert_array_equal(build("reused", overwritten(), {}, MADE).columns["x"], np.repeat(np.arange(40), 5))
 
 
@@ -112,7 +103,7 @@ def test_millions_of_rows() -> None:
 
     stored = build("large", drawn(), {}, MADE)
     stored.verify()
-    assert stored.rows > 3_000_000
+    assert stored.num_rows > 3_000_000
     for number, block in enumerate(drawn()):
         start, end = stored.offsets[number : number + 2]
         np.testing.assert_array_equal(stored.columns["x"][start:end], block.columns["x"])
@@ -137,7 +128,7 @@ def test_a_population_of_the_size_of_stackoverflow() -> None:
 
 
 def test_progress_is_told_and_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_BUFFER", 9 * 4)
+    monkeypatch.setattr(columns, "_BUFFER_BYTES", 9 * 4)
     told: list[tuple[int, int]] = []
     build("toy", blocks_of([5, 6]), {}, MADE, lambda rows, size: told.append((rows, size)))
     assert told == [(4, 36), (8, 72), (11, 99)]
@@ -190,7 +181,7 @@ def test_blocks_that_do_not_make_columns_are_refused(kind: str, place: Path) -> 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_is_refused_with_its_client(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_BUFFER", 3 * 8)
+    monkeypatch.setattr(columns, "_BUFFER_BYTES", 3 * 8)
     given = [Block(f"c{number}", {"x": np.ones(4)}) for number in range(4)]
     given[2].columns["x"][1] = bad
     with pytest.raises(
@@ -201,7 +192,7 @@ def test_what_is_not_finite_is_refused_with_its_client(bad: float, monkeypatch: 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "-x", "ü"])
 def test_names_that_are_no_folders_are_refused(name: str) -> None:
-    for asked in (opened, remove, lambda name: build(name, [], {}, MADE)):
+    for asked in (open_store, remove, lambda name: build(name, [], {}, MADE)):
         with pytest.raises(InputError, match="A store's name must be"):
             asked(name)
 
@@ -229,20 +220,20 @@ def test_a_disk_that_fills_up_leaves_what_was_there(place: Path, monkeypatch: py
         ):
             toy([9, 9])
     assert left_behind(place) == ["toy"]
-    assert opened("toy").rows == 10
+    assert open_store("toy").num_rows == 10
 
 
 def test_a_write_that_fails_midway_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1000))
 
-    class Full(files.Writer):
+    class Full(files.FileWriter):
         def add(self, rows: Array | bytes) -> None:
             super().add(rows)
             if next(calls) == 3:  # and never again, as when somebody makes room
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(columns, "Writer", Full)
-    monkeypatch.setattr(columns, "_BUFFER", 64)
+    monkeypatch.setattr(columns, "FileWriter", Full)
+    monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     with pytest.raises(InputError, match="could not be written: No space left on device"):
         toy([50, 50])
     assert left_behind(place) == []
@@ -251,11 +242,11 @@ def test_a_write_that_fails_midway_is_one_sentence(place: Path, monkeypatch: pyt
 def test_the_disk_begins_early_and_all_the_same_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     reached: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: reached.append(os.fstat(handle).st_size))
-    monkeypatch.setattr(files, "_AHEAD", 100)
-    monkeypatch.setattr(columns, "_BUFFER", 64)
+    monkeypatch.setattr(files, "_SYNC_BYTES", 100)
+    monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     stored = toy([200, 100])
     stored.verify()
-    assert stored.rows == 300
+    assert stored.num_rows == 300
     assert any(100 <= size < 2400 for size in reached)  # of the 2400 bytes of x
     assert 2400 in reached
 
@@ -269,8 +260,8 @@ def test_a_disk_that_says_only_once_that_it_is_full_is_heard(place: Path, monkey
             full(handle)
 
     monkeypatch.setattr(os, "fsync", full_once)
-    monkeypatch.setattr(files, "_AHEAD", 100)
-    monkeypatch.setattr(columns, "_BUFFER", 64)
+    monkeypatch.setattr(files, "_SYNC_BYTES", 100)
+    monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     with pytest.raises(InputError, match="could not be written: No space left on device"):
         toy([50, 50])
     assert left_behind(place) == []
@@ -278,7 +269,9 @@ def test_a_disk_that_says_only_once_that_it_is_full_is_heard(place: Path, monkey
 
 def test_everything_is_on_the_disk_before_the_store_is_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before: dict[int, bool] = {}
-    monkeypatch.setattr(os, "fsync", lambda handle: before.setdefault(os.fstat(handle).st_ino, "toy" not in names()))
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: before.setdefault(os.fstat(handle).st_ino, "toy" not in list_stores())
+    )
     folder = toy().folder
     assert len(list(folder.iterdir())) == 5
     assert all(before[path.stat().st_ino] for path in (folder, *folder.iterdir()))
@@ -298,24 +291,24 @@ def test_a_reader_that_fails_is_heard_and_leaves_nothing(place: Path) -> None:
 def test_what_it_was_made_from_is_told(tmp_path: Path) -> None:
     source = tmp_path / "source.csv"
     source.write_bytes(b"abc")
-    made = MadeFrom("7", (fingerprint(source),))
+    made = Provenance("7", (fingerprint(source),))
     assert made.files[0].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert build("toy", blocks_of([1]), {}, made).made_from == opened("toy", "7").made_from == made
+    assert build("toy", blocks_of([1]), {}, made).made_from == open_store("toy", "7").made_from == made
     with pytest.raises(InputError, match="was built by version 7, not 8; build it again with `fedtailor data add toy`"):
-        opened("toy", "8")
+        open_store("toy", "8")
 
 
 def test_names_and_removing(place: Path) -> None:
-    assert names() == []
+    assert list_stores() == []
     kept = toy(name="b")
     toy(name="a.1")
-    assert names() == ["a.1", "b"]
+    assert list_stores() == ["a.1", "b"]
     remove("b")
     remove("b")
-    assert names() == left_behind(place) == ["a.1"]
+    assert list_stores() == left_behind(place) == ["a.1"]
     assert kept.columns["x"][9, 0] == 9  # whoever has it open keeps it
     with pytest.raises(InputError, match=r"b: there is no such data set in .*; add it with `fedtailor data add b`"):
-        opened("b")
+        open_store("b")
 
 
 def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
@@ -357,10 +350,10 @@ def test_a_damaged_store_is_refused_when_opened(kind: str) -> None:
     damage, sentence = DAMAGE[kind]
     damage(toy().folder)
     with pytest.raises(InputError, match=sentence) as refused:
-        opened("toy")
+        open_store("toy")
     assert str(refused.value).endswith("; build it again with `fedtailor data add toy`.")
     toy()
-    opened("toy").verify()
+    open_store("toy").verify()
 
 
 @pytest.mark.parametrize("file", ["column-x.bin", "column-y.bin", "offsets.bin", "ids.bin"])
@@ -372,4 +365,4 @@ def test_a_changed_byte_is_found_by_verify(file: str) -> None:
     with pytest.raises(
         InputError, match=f"toy: the store is damaged, '{file}' is not what was written; build it again"
     ):
-        opened("toy").verify()
+        open_store("toy").verify()

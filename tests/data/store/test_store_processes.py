@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.store import (
-    build,
-    opened,
-)
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store import build, open_store
 from fedtailor.errors import InputError
 from stores import MADE, blocks_of, left_behind, toy
 
@@ -23,11 +20,11 @@ def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) 
         with pytest.raises(InputError, match=r"toy: another process is at work on .*toy'; wait until it has finished"):
             toy()
         with pytest.raises(InputError, match="there is no such data set"):
-            opened("toy")
+            open_store("toy")
         toy(name="other")
         assert left_behind(place) == [".toy.lock", ".toy.new", "other"]
 
-    assert build("toy", nested(), {}, MADE).rows == 3
+    assert build("toy", nested(), {}, MADE).num_rows == 3
     assert left_behind(place) == ["other", "toy"]
 
 
@@ -36,11 +33,11 @@ import os, random, signal, sys, time
 import numpy as np
 from collections.abc import Iterator
 from pathlib import Path
-from fedtailor.data.blocks import Block
+from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store import *
 from fedtailor.data.store import columns, files
 from fedtailor.errors import InputError
-MADE = MadeFrom("1")
+MADE = Provenance("1")
 """
 
 
@@ -56,8 +53,8 @@ def run_script(script: str) -> str:
 KILLED = """
 found = {"whole": 0, "none": 0, "begun": 0}
 random.seed(0)
-place = files.stores().parent
-columns._BUFFER = 1 << 12
+place = files.get_stores_dir().parent
+columns._BUFFER_BYTES = 1 << 12
 for attempt in range(40):
     if attempt % 4 == 0:
         remove("toy")
@@ -70,13 +67,13 @@ for attempt in range(40):
     os.waitpid(child, 0)
     found["begun"] += ".toy.new" in left_behind(place)
     try:
-        stored = opened("toy")
+        stored = open_store("toy")
     except InputError as problem:
         assert "there is no such data set" in str(problem), problem
         found["none"] += 1
     else:
         stored.verify()
-        assert stored.rows == 6000 and stored.columns["x"][0, 0] == stored.attributes["value"]
+        assert stored.num_rows == 6000 and stored.columns["x"][0, 0] == stored.attributes["value"]
         found["whole"] += 1
     if attempt % 3 == 0:
         toy(name="another")
@@ -115,7 +112,7 @@ for _ in range(2):
     readers.append(os.fork())
     if not readers[-1]:
         for _ in range(20):
-            stored = opened("read")
+            stored = open_store("read")
             stored.verify()
             np.testing.assert_array_equal(stored.columns["x"][:, 0], np.arange(3000))
         os._exit(0)
@@ -123,8 +120,8 @@ for reader in readers:
     assert os.waitpid(reader, 0)[1] == 0
 os.write(go[1], b"!")
 assert os.waitpid(builder, 0)[1] == 0
-assert opened("toy").rows == 10
-print(*left_behind(files.stores().parent))
+assert open_store("toy").num_rows == 10
+print(*left_behind(files.get_stores_dir().parent))
 """
 
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedtailor.run.study.planning import Asked, plan
-from fedtailor.run.study.reading import Study, read_study
-from fedtailor.run.study.records import Record
-from fedtailor.run.study.running import prepare, run
-from fedtailor.run.study.written import write_part
+from fedtailor.studies.config import Study, read_study
+from fedtailor.studies.execute import prepare_study, run_study
+from fedtailor.studies.plan import StudyRequest, plan_study
+from fedtailor.studies.publish import write_part
+from fedtailor.studies.record import Record
 
 COMPARISON = """
 data = "digits"
@@ -25,9 +25,9 @@ evaluate_every = 1
 checkpoint_every = 2
 [data_options]
 clients = 12
-[hyper]
+[hparams]
 batch = 200
-tune_epochs = 1
+finetune_epochs = 1
 """
 HEAD = 'title = "Small"\nquestion = "Does it work?"\n'
 PART = '[[parts]]\nname = "one"\ntitle = "Two methods"\n'
@@ -50,9 +50,9 @@ def small(tmp_path: Path, more: str = "", comparison: str = COMPARISON) -> Study
 
 def done(study: Study, out: Path, *words: str, jobs: int = 1, scale: Any = "paper", **how: Any) -> dict[str, Record]:
     """Runs a study and returns the records of the parts that have come to their end."""
-    asked = Asked(study, scale, words)
-    ran = run(prepare(asked, plan(asked)[0], out), jobs, **how)
-    return {each.planned.part.name: write_part(asked, each, out) for each in ran if each.finished}
+    asked = StudyRequest(study, scale, words)
+    ran = run_study(prepare_study(asked, plan_study(asked)[0], out), jobs, **how)
+    return {each.planned.part.name: write_part(asked, each, out) for each in ran if each.is_finished}
 
 
 def figures(record: Mapping[str, Any]) -> str:

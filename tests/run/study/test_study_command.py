@@ -122,6 +122,6 @@ def test_write_keeps_records_of_paper_scale_in_a_checkout(tmp_path: Path, study:
 
 
 def test_studies_need_no_plotly() -> None:
-    code = "import sys, fedtailor.run.study.written, fedtailor.run.study.running\n"
-    code += "sys.exit(any(name.startswith(('plotly', 'fedtailor.run.report')) for name in sys.modules))"
+    code = "import sys, fedtailor.studies.publish, fedtailor.studies.execute\n"
+    code += "sys.exit(any(name.startswith(('plotly', 'fedtailor.reporting.html')) for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,17 +6,17 @@ import pytest
 from small_study import COMPARISON, HEAD, PART, small, written
 
 from fedtailor.errors import InputError
-from fedtailor.run.study import places
-from fedtailor.run.study.reading import read_study, words_of
+from fedtailor.studies import locate
+from fedtailor.studies.config import format_overrides, read_study
 
 
 def test_a_study_is_read(tmp_path: Path) -> None:
-    study = small(tmp_path, 'figure = "new before worst tenth"\nquick = { rounds = 2 }\n')
+    study = small(tmp_path, 'headline = "new before worst tenth"\nquick = { rounds = 2 }\n')
     (part,) = study.parts
     assert (study.name, study.title, part.name) == ("small", "Small", "one")
     assert (part.column, part.statistic) == ("new before", "worst tenth")
-    assert study.file_of(part) == study.folder / "one.toml"
-    assert part.show == ("accuracy",)
+    assert study.get_comparison_path(part) == study.folder / "one.toml"
+    assert part.tables == ("accuracy",)
 
 
 WRONG = {
@@ -25,10 +25,13 @@ WRONG = {
     "no parts": (HEAD + "parts = []\n", "parts: "),
     "part's key": (HEAD + PART + "minuts = 3\n", "there is no key 'parts.0.minuts'; did you mean minutes?"),
     "name": (HEAD + PART.replace('"one"', '"../one"'), "parts.0.name: "),
-    "group": (HEAD + PART + 'figure = "all after micro"\n', "part one: figure must begin with one of local before, "),
-    "statistic": (HEAD + PART + 'figure = "local after mean"\n', "part one: figure must end with one of micro, "),
-    "table": (HEAD + PART + 'show = ["speeds"]\n', "parts.0.show.0: "),
-    "sweep": (HEAD + PART + 'show = ["sweep"]\n', "part one: to show a sweep, name what varies ([parts.vary])."),
+    "group": (
+        HEAD + PART + 'headline = "all after micro"\n',
+        "part one: headline must begin with one of local before, ",
+    ),
+    "statistic": (HEAD + PART + 'headline = "local after mean"\n', "part one: headline must end with one of micro, "),
+    "table": (HEAD + PART + 'tables = ["speeds"]\n', "parts.0.tables.0: "),
+    "sweep": (HEAD + PART + 'tables = ["sweep"]\n', "part one: to show a sweep, name what varies ([parts.vary])."),
     "published": (
         HEAD + PART + 'published = { fedavg = [1.0, 2.0] }\nvary = { key = "lr", values = [0.1] }\n',
         "part one: published.fedavg has 2 numbers for 1 varied values.",
@@ -58,22 +61,22 @@ def test_a_wrong_file_gets_one_sentence_that_names_it(case: str, tmp_path: Path)
 def test_tables_are_words() -> None:
     table = {"rounds": 3, "data.clients": 4, "fedsim": {"lam": 0.5}, "tune": {"lr": [0.1, 1.0]}, "data": "digits"}
     expected = ["rounds=3", "data.clients=4", "fedsim.lam=0.5", "tune.lr=0.1,1.0", "data=digits"]
-    assert words_of(table) == expected
-    assert words_of({"overlap": True, "label": "3"}) == ["overlap=true", 'label="3"']
+    assert format_overrides(table) == expected
+    assert format_overrides({"overlap": True, "label": "3"}) == ["overlap=true", 'label="3"']
 
 
 def test_studies_are_found_here_first_then_in_the_checkout_then_in_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     package = tmp_path / "checkout" / "src" / "fedtailor"
-    monkeypatch.setattr(places, "PACKAGE", package)
+    monkeypatch.setattr(locate, "PACKAGE_DIR", package)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     with pytest.raises(InputError, match=r"^There are no studies: none of the folders 'studies', "):
-        places.study_named("small")
+        locate.load_study("small")
     for where in (package / "_studies", tmp_path / "checkout" / "studies", Path("studies")):
         written(where / "small")
-        assert places.found() == {"small": where / "small"}
+        assert locate.find_studies() == {"small": where / "small"}
     with pytest.raises(InputError, match=r"^There is no study 'smal'; did you mean small\?$"):
-        places.study_named("smal")
-    assert places.study_named("small").folder.resolve() == (tmp_path / "here" / "studies" / "small").resolve()
+        locate.load_study("smal")
+    assert locate.load_study("small").folder.resolve() == (tmp_path / "here" / "studies" / "small").resolve()

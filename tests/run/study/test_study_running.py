@@ -15,9 +15,9 @@ import pytest
 from small_study import COMPARISON, done, figures, small
 
 from fedtailor.errors import InputError
-from fedtailor.run.executor import Event
-from fedtailor.run.record import Folder
-from fedtailor.run.study.records import read_record
+from fedtailor.experiments.executor import Event
+from fedtailor.studies.record import read_record
+from fedtailor.training.run_dir import RunDir
 
 TUNE = COMPARISON + "[tune]\nlr = [0.05, 0.5]\n"
 
@@ -42,7 +42,7 @@ def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
         (name, seed) for name in ("fedavg", "fedprox") for seed in (0, 1)
     ]
     for run in record["runs"]:
-        kept = Folder(tmp_path / "out" / "one" / f"{run['name']}-seed{run['seed']}").record()
+        kept = RunDir(tmp_path / "out" / "one" / f"{run['name']}-seed{run['seed']}").read_record()
         looks = [entry["scores"]["new"]["after"] for entry in kept["rounds"]]
         for figure, name in (("micro", "acc_micro"), ("macro", "accuracy")):
             expected = np.mean([look[name] for look in looks[-2:]])
@@ -64,27 +64,27 @@ def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
 
 def test_a_study_that_is_stopped_goes_on_and_ends_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
     study, heard = small(tmp_path), list[Event]()
-    assert done(study, tmp_path / "out", hear=heard.append, stop=lambda: len(heard) > 3) == {}
+    assert done(study, tmp_path / "out", on_event=heard.append, should_stop=lambda: len(heard) > 3) == {}
     assert not (tmp_path / "out" / "one.json").exists()
     assert 0 < len([event for event in heard if event.kind == "round"]) < 24
     heard.clear()
-    assert figures(done(study, tmp_path / "out", hear=heard.append)["one"]) == figures(whole)
+    assert figures(done(study, tmp_path / "out", on_event=heard.append)["one"]) == figures(whole)
     assert any(event.round for event in heard if event.kind == "began")  # it went on in the midst of runs
 
 
 @pytest.mark.slow
 def test_processes_that_are_stopped_go_on_and_end_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
     study, heard = small(tmp_path), list[Event]()
-    done(study, tmp_path / "out", jobs=2, hear=heard.append, stop=lambda: bool(heard))
+    done(study, tmp_path / "out", jobs=2, on_event=heard.append, should_stop=lambda: bool(heard))
     assert figures(done(study, tmp_path / "out", jobs=2)["one"]) == figures(whole)
 
 
 def test_several_processes_come_to_the_same_as_one(tmp_path: Path, whole: dict[str, Any]) -> None:
     heard: list[Event] = []
     before = os.environ.get("OMP_NUM_THREADS")
-    found = done(small(tmp_path), tmp_path / "out", jobs=2, hear=heard.append)
+    found = done(small(tmp_path), tmp_path / "out", jobs=2, on_event=heard.append)
     assert figures(found["one"]) == figures(whole)
-    ends = sorted(event.run.place.name for event in heard if event.kind == "finished")
+    ends = sorted(event.run.path.name for event in heard if event.kind == "finished")
     assert ends == [f"{name}-seed{seed}" for name in ("fedavg", "fedprox") for seed in (0, 1)]
     assert os.environ.get("OMP_NUM_THREADS") == before
 
@@ -111,7 +111,7 @@ def test_a_study_that_is_killed_goes_on_and_ends_the_same(jobs: int, tmp_path: P
 
 def test_a_run_that_diverges_is_written_down_and_not_run_again(tmp_path: Path) -> None:
     study, heard = small(tmp_path), list[Event]()
-    record = done(study, tmp_path / "out", "fedprox.lr=1e30", hear=heard.append)["one"]
+    record = done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]
     gone = [run for run in record["runs"] if run["name"] == "fedprox"]
     assert [run["status"] for run in gone] == ["diverged", "diverged"]
     assert all("no longer finite" in run["problem"] for run in gone)
@@ -121,18 +121,18 @@ def test_a_run_that_diverges_is_written_down_and_not_run_again(tmp_path: Path) -
     assert "| `fedprox` | 2 | diverged | diverged | diverged | diverged |" in shown
     assert sum(event.kind == "diverged" for event in heard) == 2
     heard.clear()
-    assert done(study, tmp_path / "out", "fedprox.lr=1e30", hear=heard.append)["one"]["runs"] == record["runs"]
+    assert done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]["runs"] == record["runs"]
     assert heard == []
 
 
 def test_what_varies_is_run_with_each_value(tmp_path: Path) -> None:
-    study = small(tmp_path, 'show = ["sweep"]\nvary = { key = "lr", values = [0.1, 0.5] }\n')
+    study = small(tmp_path, 'tables = ["sweep"]\nvary = { key = "lr", values = [0.1, 0.5] }\n')
     record = done(study, tmp_path / "out", "seeds=0")["one"]
     assert [(run["name"], run["value"]) for run in record["runs"]] == [
         (name, value) for value in (0.1, 0.5) for name in ("fedavg", "fedprox")
     ]
-    specs = [Folder(tmp_path / "out" / "one" / value / "fedavg-seed0").spec() for value in ("0.1", "0.5")]
-    assert [spec.hyper["lr"] for spec in specs] == [0.1, 0.5]
+    specs = [RunDir(tmp_path / "out" / "one" / value / "fedavg-seed0").read_config() for value in ("0.1", "0.5")]
+    assert [spec.hparams["lr"] for spec in specs] == [0.1, 0.5]
     assert sorted(path.name for path in (tmp_path / "out" / "figures").iterdir()) == [
         "one-0.1-curves.svg",
         "one-0.5-curves.svg",
@@ -142,24 +142,24 @@ def test_what_varies_is_run_with_each_value(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_what_is_tuned_is_chosen_as_the_command_tune_would(jobs: int, tmp_path: Path) -> None:
-    from fedtailor.run.spec import read_comparison
-    from fedtailor.run.tuning import best, tune
+    from fedtailor.experiments.tune import select_best, tune
+    from fedtailor.training.overrides import read_comparison
 
     study = small(tmp_path, 'tune = { rounds = 3, trials = 2, "data.validation_clients" = 0.3 }\n', TUNE)
     record = done(study, tmp_path / "out", "seeds=0", jobs=jobs)["one"]
     words = ["rounds=3", "trials=2", "data.validation_clients=0.3", "seeds=0"]
     trials = tune(read_comparison([str(study.folder / "one.toml"), *words]), tmp_path / "tuned")
     for run in record["runs"]:
-        expected = best(trial for trial in trials if trial.word == run["name"]).point
-        assert run["chosen"] == expected
-        spec = Folder(tmp_path / "out" / "one" / f"{run['name']}-seed0").spec()
-        assert spec.hyper["lr"] == expected["lr"]
-        assert (spec.rounds, spec.chosen) == (6, ("lr",))
+        expected = select_best(trial for trial in trials if trial.variant == run["name"]).point
+        assert run["tuned"] == expected
+        spec = RunDir(tmp_path / "out" / "one" / f"{run['name']}-seed0").read_config()
+        assert spec.hparams["lr"] == expected["lr"]
+        assert (spec.rounds, spec.tuned) == (6, ("lr",))
         assert "validation_clients" not in record["comparison"]["data_options"]
-    tried = [{"method": trial.word, "point": trial.point, "validation": trial.figure} for trial in trials]
+    tried = [{"method": trial.variant, "point": trial.point, "validation": trial.score} for trial in trials]
     assert record["trials"] == tried
-    written = (tmp_path / "out" / "one" / "tune" / "chosen.toml").read_text()
-    assert written.replace(str(tmp_path / "out"), "") == (tmp_path / "tuned" / "chosen.toml").read_text()
+    written = (tmp_path / "out" / "one" / "tune" / "tuned.toml").read_text()
+    assert written.replace(str(tmp_path / "out"), "") == (tmp_path / "tuned" / "tuned.toml").read_text()
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -176,22 +176,22 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_runs_that_ended_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None:
-    study, elsewhere = small(tmp_path), ("chunk=2", "engine=one_by_one", "checkpoint_every=3")
+    study, elsewhere = small(tmp_path), ("chunk=2", "engine=sequential", "checkpoint_every=3")
     done(study, tmp_path / "out", "seeds=0")
     record = tmp_path / "out" / "one" / "fedavg-seed0" / "record.json"
     before = record.read_bytes()
     done(study, tmp_path / "out", "seeds=0,1", *elsewhere)
     assert record.read_bytes() == before
     assert (
-        read_record(tmp_path / "out" / "one.json")["comparison"]["engine"] == "vectorised"
+        read_record(tmp_path / "out" / "one.json")["comparison"]["engine"] == "vectorized"
     )  # as the first run was made
-    assert Folder(tmp_path / "out" / "one" / "fedavg-seed1").spec().engine == "one_by_one"
+    assert RunDir(tmp_path / "out" / "one" / "fedavg-seed1").read_config().engine == "sequential"
     with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):
         done(study, tmp_path / "out", "seeds=0,1", "precision=float64")
 
 
 def test_a_run_that_was_stopped_goes_on_as_it_began(tmp_path: Path) -> None:
-    done(small(tmp_path), tmp_path / "out", "checkpoint_every=1", stop=after(3))
+    done(small(tmp_path), tmp_path / "out", "checkpoint_every=1", should_stop=after(3))
     with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):
         done(small(tmp_path), tmp_path / "out", "checkpoint_every=1", "chunk=2")
 
@@ -206,7 +206,7 @@ def test_everything_is_checked_before_anything_is_begun(tmp_path: Path) -> None:
 def test_a_process_that_fails_lets_the_others_finish(tmp_path: Path) -> None:
     study = small(tmp_path)
     place = tmp_path / "out" / "one" / "fedavg-seed0"
-    done(study, tmp_path / "out", stop=after(3))
+    done(study, tmp_path / "out", should_stop=after(3))
     (place / "rounds.jsonl").unlink()
     with pytest.raises(InputError, match="lacks rounds"):
         done(study, tmp_path / "out", jobs=2)

@@ -1,13 +1,13 @@
-"""STL-10: 96 x 96 colour images in column-major binary files, optionally as CIFAR-10 would have them."""
+"""STL-10: 96 x 96 color images in column-major binary files, optionally as CIFAR-10 would have them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
-from fedtailor.data.readers.files import Source, checked_labels, fixed_rows, part
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.readers.files import FileSource, add_test_column, parse_labels, read_fixed_rows
 from fedtailor.errors import require
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
@@ -16,7 +16,7 @@ TO_CIFAR10 = np.array([0, 2, 1, 3, 4, 5, 7, -1, 8, 9])  # -1: monkeys, which CIF
 
 
 def stl10(path: str | Path, like: str = "stl10", side: int = SIDE) -> Iterator[Block]:
-    """The labelled images of the folder or archive `stl10_binary`: train before test, labels from 0.
+    """The labeled images of the folder or archive `stl10_binary`: train before test, labels from 0.
 
     With like="cifar10" labels are CIFAR-10's numbers and monkeys are left out, so 9 classes remain (no frogs). A `side`
     that divides 96 shrinks: each pixel is then the rounded mean of a square (32: 3 x 3 pixels, CIFAR's size).
@@ -24,28 +24,30 @@ def stl10(path: str | Path, like: str = "stl10", side: int = SIDE) -> Iterator[B
     require(like in ("stl10", "cifar10"), f"STL-10: like must be stl10 or cifar10, got {like!r}.")
     divides = type(side) is int and 0 < side <= SIDE and SIDE % side == 0
     require(divides, f"STL-10: side must be a whole number that divides {SIDE}, got {side!r}.")
-    source = Source(path)
-    source.first(("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"))
-    for name, testing in (("train", False), ("test", True)):
-        for x, y in _pairs(source, name):
+    source = FileSource(path)
+    source.find_first(("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin"))
+    for name, is_test in (("train", False), ("test", True)):
+        for x, y in _read_pairs(source, name):
             kept = TO_CIFAR10[y] >= 0 if like == "cifar10" else np.full(len(y), True)
             named = TO_CIFAR10[y[kept]].astype(np.uint8) if like == "cifar10" else y
-            yield Block("", part({"x": _shrunk(x[kept], side), "y": named}, testing))
+            yield Block("", add_test_column({"x": _shrink(x[kept], side), "y": named}, is_test))
 
 
-def _pairs(source: Source, name: str) -> Iterator[tuple[Array, Array]]:
+def _read_pairs(source: FileSource, name: str) -> Iterator[tuple[Array, Array]]:
     """Images [n, 3, 96, 96], turned upright, and labels from 0."""
     with source.open(f"{name}_y.bin", "labels of STL-10") as file:
-        y = checked_labels(source.label(f"{name}_y.bin"), np.frombuffer(file.read(), np.uint8), len(CLASSES), lowest=1)
-    start, images = 0, source.label(f"{name}_X.bin")
+        y = parse_labels(
+            source.get_display_path(f"{name}_y.bin"), np.frombuffer(file.read(), np.uint8), len(CLASSES), lowest=1
+        )
+    start, images = 0, source.get_display_path(f"{name}_X.bin")
     with source.open(f"{name}_X.bin", "images of STL-10") as file:
-        for rows in fixed_rows(images, file, 3 * SIDE * SIDE, len(y)):
+        for rows in read_fixed_rows(images, file, 3 * SIDE * SIDE, len(y)):
             x = rows.reshape(-1, 3, SIDE, SIDE).swapaxes(2, 3)
             yield np.ascontiguousarray(x), y[start : start + len(x)]
             start += len(x)
 
 
-def _shrunk(images: Array, side: int) -> Array:
+def _shrink(images: Array, side: int) -> Array:
     if side == SIDE:
         return images
     square = SIDE // side

@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtailor.data.blocks import Block
-from fedtailor.data.holders import Array
-from fedtailor.data.readers.files import checked_labels, checked_pixels, equally_long, in_pieces, part, reading
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.readers.files import (
+    add_test_column,
+    parse_labels,
+    parse_pixels,
+    require_equal_lengths,
+    split_into_blocks,
+    translate_read_errors,
+)
 from fedtailor.data.readers.text import Encoder, encode_characters
 from fedtailor.errors import import_extra, is_number, require
 
@@ -25,78 +32,80 @@ class Part(NamedTuple):
     """One client's examples of one part, by feature."""
 
     client: str
-    testing: bool
+    is_test: bool
     features: dict[str, Any]
 
 
 def fed_emnist(path: str | Path, digits_only: bool = False) -> Iterator[Block]:
     """Federated EMNIST by writer: images [n, 1, 28, 28] dark on white, labels 0-9, A-Z, a-z (or digits alone)."""
     stem, classes = ("fed_emnist_digitsonly", 10) if digits_only else ("fed_emnist", 62)
-    for client, testing, found in _parts(path, stem, ("pixels", "label")):
+    for client, is_test, found in _read_parts(path, stem, ("pixels", "label")):
         label = f"{path}' of '{client}"
-        x, y = checked_pixels(label, found["pixels"], (1, 28, 28)), _labels(label, found["label"], classes)
-        equally_long(path, f"'{client}'", x=x, y=y)
-        yield from in_pieces(client, part({"x": x, "y": y}, testing))
+        x, y = parse_pixels(label, found["pixels"], (1, 28, 28)), _parse_labels(label, found["label"], classes)
+        require_equal_lengths(path, f"'{client}'", x=x, y=y)
+        yield from split_into_blocks(client, add_test_column({"x": x, "y": y}, is_test))
 
 
 def fed_cifar100(path: str | Path) -> Iterator[Block]:
     """Federated CIFAR-100: 500 clients `train_N` and 100 others `test_N` of 100 images each."""
-    for client, testing, found in _parts(path, "fed_cifar100", ("image", "label", "coarse_label")):
+    for client, is_test, found in _read_parts(path, "fed_cifar100", ("image", "label", "coarse_label")):
         label = f"{path}' of '{client}"
         images = np.asarray(found["image"])
         good = images.dtype.kind in "iu" and images.size == len(images) * 32 * 32 * 3
         require(good, f"'{label}' must have images of 32 x 32 x 3, got {list(images.shape)} of {images.dtype}.")
         inside = images.size == 0 or (images.min() >= 0 and images.max() <= 255)
         require(inside, f"'{label}' must have pixels from 0 to 255, but some are outside.")
-        y, coarse = _labels(label, found["label"], 100), _labels(label, found["coarse_label"], 20)
-        equally_long(path, f"'{client}'", x=images, y=y, coarse=coarse)
+        y, coarse = _parse_labels(label, found["label"], 100), _parse_labels(label, found["coarse_label"], 20)
+        require_equal_lengths(path, f"'{client}'", x=images, y=y, coarse=coarse)
         x = np.moveaxis(images.astype(np.uint8).reshape(-1, 32, 32, 3), -1, 1)
         columns = {"x": np.ascontiguousarray(x), "y": y, "coarse": coarse}
-        yield from in_pieces(f"{'test' if testing else 'train'}_{client}", part(columns, testing))
+        yield from split_into_blocks(f"{'test' if is_test else 'train'}_{client}", add_test_column(columns, is_test))
 
 
 def shakespeare(path: str | Path, encode: Encoder = encode_characters) -> Iterator[Block]:
     """Federated Shakespeare by role: every speech encoded."""
-    return _texts(path, "shakespeare", "snippets", encode, None)
+    return _read_texts(path, "shakespeare", "snippets", encode, None)
 
 
 def stackoverflow(
-    path: str | Path, encode: Encoder, most: int | None = 1000, held_out: bool = False
+    path: str | Path, encode: Encoder, max_sentences: int | None = 1000, held_out: bool = False
 ) -> Iterator[Block]:
     """Federated StackOverflow by user: every sentence encoded, of each user's part the first `most` (None: all).
 
     `held_out` asks for the users that are in neither train nor test instead.
     """
-    good = most is None or (is_number(most, whole=True) and most >= 1)
-    require(good, f"StackOverflow: most must be None or a whole number of at least 1, got {most!r}.")
-    return _texts(path, "stackoverflow", "tokens", encode, most, ("held_out",) if held_out else TRAIN_AND_TEST)
+    good = max_sentences is None or (is_number(max_sentences, integer=True) and max_sentences >= 1)
+    require(good, f"StackOverflow: most must be None or a whole number of at least 1, got {max_sentences!r}.")
+    return _read_texts(
+        path, "stackoverflow", "tokens", encode, max_sentences, ("held_out",) if held_out else TRAIN_AND_TEST
+    )
 
 
-def _labels(label: str, values: Any, classes: int) -> Array:
+def _parse_labels(label: str, values: Any, classes: int) -> Array:
     """Labels that may come as one number a row or as rows of one."""
     column = np.asarray(values)
-    return checked_labels(label, column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column, classes)
+    return parse_labels(label, column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column, classes)
 
 
-def _texts(
+def _read_texts(
     path: str | Path,
     stem: str,
     key: str,
     encode: Encoder,
-    most: int | None,
+    max_sentences: int | None,
     endings: tuple[str, ...] = TRAIN_AND_TEST,
 ) -> Iterator[Block]:
-    for client, testing, found in _parts(path, stem, (key,), most, endings):
-        with reading(path, f"texts in UTF-8 of '{client}'"):
+    for client, is_test, found in _read_parts(path, stem, (key,), max_sentences, endings):
+        with translate_read_errors(path, f"texts in UTF-8 of '{client}'"):
             snippets = [each if isinstance(each, str) else bytes(each).decode() for each in found[key]]
-        yield from in_pieces(client, part(encode(snippets), testing))
+        yield from split_into_blocks(client, add_test_column(encode(snippets), is_test))
 
 
-def _parts(
+def _read_parts(
     path: str | Path,
     stem: str,
     keys: Sequence[str],
-    most: int | None = None,
+    max_examples: int | None = None,
     endings: tuple[str, ...] = TRAIN_AND_TEST,
 ) -> Iterator[Part]:
     """Yield every client's parts from the files `STEM_ENDING.h5` of a folder."""
@@ -110,12 +119,12 @@ def _parts(
     clients: set[str] = set()
     with ExitStack() as stack:
         for file in files:
-            with reading(file, KIND):
+            with translate_read_errors(file, KIND):
                 groups[file] = stack.enter_context(h5py.File(file, "r"))["examples"]
                 clients.update(groups[file])
         for client in sorted(clients):
-            for testing, (file, group) in enumerate(groups.items()):
-                with reading(file, KIND):
-                    held = {key: group[client][key][:most] for key in keys} if client in group else None
+            for is_test, (file, group) in enumerate(groups.items()):
+                with translate_read_errors(file, KIND):
+                    held = {key: group[client][key][:max_examples] for key in keys} if client in group else None
                 if held is not None:
-                    yield Part(client, bool(testing), held)
+                    yield Part(client, bool(is_test), held)

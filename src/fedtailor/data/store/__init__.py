@@ -4,24 +4,24 @@
 of its rows beside it. Any number of processes may read, also while another builds.
 """
 
-from fedtailor.data.store.building import build, smallest
-from fedtailor.data.store.files import File, MadeFrom, fingerprint
-from fedtailor.data.store.reading import Stored, names, opened, remove
-from fedtailor.data.store.runs import Runs, runs
-from fedtailor.data.store.scenarios import Scenario, scenario
+from fedtailor.data.store.builder import build, pick_int_dtype
+from fedtailor.data.store.files import File, Provenance, fingerprint
+from fedtailor.data.store.reader import StoredDataset, list_stores, open_store, remove
+from fedtailor.data.store.row_ranges import RowRanges, make_range_split
+from fedtailor.data.store.scenarios import StoredScenario, load_or_build_scenario
 
 __all__ = [
     "File",
-    "MadeFrom",
-    "Runs",
-    "Scenario",
-    "Stored",
+    "Provenance",
+    "RowRanges",
+    "StoredDataset",
+    "StoredScenario",
     "build",
     "fingerprint",
-    "names",
-    "opened",
+    "list_stores",
+    "load_or_build_scenario",
+    "make_range_split",
+    "open_store",
+    "pick_int_dtype",
     "remove",
-    "runs",
-    "scenario",
-    "smallest",
 ]

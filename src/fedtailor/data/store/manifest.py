@@ -6,22 +6,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtailor.data.holders import Array
-from fedtailor.data.store.files import File, MadeFrom
+from fedtailor.data.examples import Array
+from fedtailor.data.store.files import File, Provenance
 from fedtailor.errors import InputError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 
 
-class Column(NamedTuple):
+class ColumnFile(NamedTuple):
     """A file of numbers, or of names, one row after another."""
 
     dtype: str
     shape: tuple[int, ...]  # of all rows together
     file: File
 
-    def mapped(self, folder: Path) -> Array:
+    def open_memmap(self, folder: Path) -> Array:
         """The rows, to be read and not written."""
         rows = np.memmap(folder / self.file.name, np.dtype(self.dtype), "r", shape=self.shape)
         if rows.nbytes != self.file.bytes:
@@ -34,26 +34,26 @@ class Manifest(NamedTuple):
 
     name: str
     attributes: dict[str, Any]
-    made_from: MadeFrom
+    made_from: Provenance
     clients: int
     rows: int
-    columns: dict[str, Column]
-    offsets: Column
-    ids: Column
+    columns: dict[str, ColumnFile]
+    offsets: ColumnFile
+    ids: ColumnFile
 
-    def files(self) -> tuple[File, ...]:
+    def list_files(self) -> tuple[File, ...]:
         """The files there must be."""
         return tuple(each.file for each in (*self.columns.values(), self.offsets, self.ids))
 
-    def written(self) -> bytes:
+    def to_json(self) -> bytes:
         """The content of the JSON file."""
         content = {
             "format": FORMAT,
             **self._asdict(),
             "made_from": {"builder": self.made_from.builder, "files": [f._asdict() for f in self.made_from.files]},
-            "columns": {name: _entry(column) for name, column in self.columns.items()},
-            "offsets": _entry(self.offsets),
-            "ids": _entry(self.ids),
+            "columns": {name: _column_to_json(column) for name, column in self.columns.items()},
+            "offsets": _column_to_json(self.offsets),
+            "ids": _column_to_json(self.ids),
         }
         return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
@@ -64,41 +64,41 @@ def read_manifest(name: str, folder: Path) -> Manifest:
         content = json.loads((folder / MANIFEST).read_bytes())
         found = content.pop("format")
         if found != FORMAT:
-            raise InputError(f"{name}: '{folder}' is in format {found}, not {FORMAT}; {again(name)}")
-        return _read(content)
+            raise InputError(f"{name}: '{folder}' is in format {found}, not {FORMAT}; {format_rebuild_hint(name)}")
+        return _parse_manifest(content)
     except OSError as problem:
         if folder.exists():
-            raise damaged(name, f"'{MANIFEST}' cannot be read ({problem.strerror})") from None
+            raise make_damage_error(name, f"'{MANIFEST}' cannot be read ({problem.strerror})") from None
         missing = f"{name}: there is no such data set in '{folder.parent}'"
         raise InputError(f"{missing}; add it with `fedtailor data add {name}`.") from None
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
-        raise damaged(name, f"'{MANIFEST}' is not a manifest") from None
+        raise make_damage_error(name, f"'{MANIFEST}' is not a manifest") from None
 
 
-def damaged(name: str, how: str) -> InputError:
+def make_damage_error(name: str, how: str) -> InputError:
     """What to say of a store that cannot be used."""
-    return InputError(f"{name}: the store is damaged, {how}; {again(name)}")
+    return InputError(f"{name}: the store is damaged, {how}; {format_rebuild_hint(name)}")
 
 
-def again(name: str) -> str:
+def format_rebuild_hint(name: str) -> str:
     """What to do about a store that cannot be used."""
     return f"build it again with `fedtailor data add {name}`."
 
 
-def _read(content: dict[str, Any]) -> Manifest:
+def _parse_manifest(content: dict[str, Any]) -> Manifest:
     made = content.pop("made_from")
     return Manifest(
-        made_from=MadeFrom(made["builder"], tuple(File(**each) for each in made["files"])),
-        columns={name: _column(**each) for name, each in content.pop("columns").items()},
-        offsets=_column(**content.pop("offsets")),
-        ids=_column(**content.pop("ids")),
+        made_from=Provenance(made["builder"], tuple(File(**each) for each in made["files"])),
+        columns={name: _parse_column(**each) for name, each in content.pop("columns").items()},
+        offsets=_parse_column(**content.pop("offsets")),
+        ids=_parse_column(**content.pop("ids")),
         **content,
     )
 
 
-def _column(dtype: str, shape: list[int], file: dict[str, Any]) -> Column:
-    return Column(dtype, tuple(shape), File(**file))
+def _parse_column(dtype: str, shape: list[int], file: dict[str, Any]) -> ColumnFile:
+    return ColumnFile(dtype, tuple(shape), File(**file))
 
 
-def _entry(column: Column) -> dict[str, Any]:
+def _column_to_json(column: ColumnFile) -> dict[str, Any]:
     return {"dtype": column.dtype, "shape": column.shape, "file": column.file._asdict()}

@@ -11,80 +11,82 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.holders import Array, Split
+from fedtailor.data.examples import Array, Split
 from fedtailor.data.store import files
-from fedtailor.data.store.reading import Stored
-from fedtailor.data.store.runs import Runs, compact
+from fedtailor.data.store.reader import StoredDataset
+from fedtailor.data.store.row_ranges import RowRanges, compact
 from fedtailor.errors import InputError
 
 _FORMAT = 1
-_ABOUT = "scenario.json"
+_SCENARIO_FILE = "scenario.json"
 
 
-class Scenario(NamedTuple):
+class StoredScenario(NamedTuple):
     """Splits of a store's rows, and whatever else was chosen: groups of people, the server's rows, which clients."""
 
     splits: dict[str, Split]
     arrays: dict[str, Array]
 
 
-def scenario(stored: Stored, options: dict[str, Any], make: Callable[[], Scenario]) -> Scenario:
+def load_or_build_scenario(
+    dataset: StoredDataset, options: dict[str, Any], make: Callable[[], StoredScenario]
+) -> StoredScenario:
     """The scenario of these options over a store: read, if it was made before; else made, and kept if the disk lets it.
 
     What is read is memory maps and runs. The options must be what JSON can hold, and say all that `make` depends on
     besides the store's content.
     """
-    about = json.dumps({"format": _FORMAT, "store": stored.identity, "options": options}, sort_keys=True)
-    folder = stored.folder / "scenarios" / hashlib.sha256(about.encode()).hexdigest()[:32]
+    about = json.dumps({"format": _FORMAT, "store": dataset.content_hash, "options": options}, sort_keys=True)
+    folder = dataset.folder / "scenarios" / hashlib.sha256(about.encode()).hexdigest()[:32]
     found = _read(folder)
     if found is not None:
         return found
-    made = make()
+    built = make()
     with suppress(InputError):  # a disk that is full or may not be written to: it is made again next time
-        _save(stored.name, folder, made, about)
-    return _read(folder) or made
+        _save(dataset.name, folder, built, about)
+    return _read(folder) or built
 
 
-def _save(name: str, folder: Path, made: Scenario, about: str) -> None:
-    as_split = {what: _first_like(made.splits, split) for what, split in made.splits.items()}
-    contents = {**json.loads(about), "splits": as_split, "arrays": list(made.arrays)}
-    with files.new_folder(name, folder, wait=True) as fresh, files.trouble(name, folder):
+def _save(name: str, folder: Path, scenario: StoredScenario, about: str) -> None:
+    as_split = {what: _find_alias(scenario.splits, split) for what, split in scenario.splits.items()}
+    contents = {**json.loads(about), "splits": as_split, "arrays": list(scenario.arrays)}
+    with files.build_folder(name, folder, wait=True) as fresh, files.translate_write_errors(name, folder):
         for what in set(as_split.values()):
-            for part, array in _parts(compact(made.splits[what])).items():
+            for part, array in _to_arrays(compact(scenario.splits[what])).items():
                 _write_array(fresh / f"split-{what}-{part}.npy", array)
-        for what, array in made.arrays.items():
+        for what, array in scenario.arrays.items():
             _write_array(fresh / f"array-{what}.npy", array)
-        files.write(fresh / _ABOUT, json.dumps(contents, indent=1).encode())
+        files.write(fresh / _SCENARIO_FILE, json.dumps(contents, indent=1).encode())
 
 
-def _first_like(splits: dict[str, Split], split: Split) -> str:
+def _find_alias(splits: dict[str, Split], split: Split) -> str:
     """The first name of the very same split: who adapts on all of train says so by naming the same split."""
     return next(what for what, other in splits.items() if other is split)
 
 
-def _parts(split: Split) -> dict[str, NDArray[np.int64]]:
+def _to_arrays(split: Split) -> dict[str, NDArray[np.int64]]:
     index = cast(Any, split.index)
-    rows = {"starts": index.starts} if isinstance(index, Runs) else {"index": index}
+    rows = {"starts": index.starts} if isinstance(index, RowRanges) else {"index": index}
     return {**rows, "offsets": split.offsets}
 
 
-def _read(folder: Path) -> Scenario | None:
+def _read(folder: Path) -> StoredScenario | None:
     """The scenario in a folder, unless it is not there, or damaged, and has to be made again."""
     try:
-        contents = json.loads((folder / _ABOUT).read_bytes())
+        contents = json.loads((folder / _SCENARIO_FILE).read_bytes())
         splits = {what: _read_split(folder, what) for what in set(contents["splits"].values())}
         arrays = {what: _read_array(folder / f"array-{what}.npy") for what in contents["arrays"]}
-        return Scenario({what: splits[same] for what, same in contents["splits"].items()}, arrays)
+        return StoredScenario({what: splits[same] for what, same in contents["splits"].items()}, arrays)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _read_split(folder: Path, what: str) -> Split:
-    offsets = _read_array(folder / f"split-{what}-offsets.npy")
-    if (folder / f"split-{what}-starts.npy").exists():
-        starts = _read_array(folder / f"split-{what}-starts.npy")
-        return Split(cast(NDArray[np.int64], Runs(starts, offsets)), offsets)
-    return Split(_read_array(folder / f"split-{what}-index.npy"), offsets)
+def _read_split(folder: Path, split_name: str) -> Split:
+    offsets = _read_array(folder / f"split-{split_name}-offsets.npy")
+    if (folder / f"split-{split_name}-starts.npy").exists():
+        starts = _read_array(folder / f"split-{split_name}-starts.npy")
+        return Split(cast(NDArray[np.int64], RowRanges(starts, offsets)), offsets)
+    return Split(_read_array(folder / f"split-{split_name}-index.npy"), offsets)
 
 
 def _write_array(path: Path, array: Array) -> None:

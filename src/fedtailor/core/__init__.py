@@ -1,0 +1,1 @@
+"""The contract: all that a method author has to read."""

@@ -1,0 +1,200 @@
+"""The image sets: MNIST and its relatives, CIFAR, STL-10, and FEMNIST with its writers."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from fedtailor.data.reader_blocks import Block, drop_duplicates
+from fedtailor.data.readers import cifar, idx, leaf, prepared, stl10, tff
+from fedtailor.data.sources.catalog import CatalogEntry, Remote, image_attributes
+
+DIGITS, UPPERCASE, LOWERCASE = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
+MERGED_CHARACTERS = DIGITS + UPPERCASE + "abdefghnqrt"  # small letters that look like capitals are merged with these
+FASHION_LABELS = [
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+]
+CIFAR10_LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+STL10_LABELS = ["airplane", "bird", "automobile", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+CIFAR100_NAMES = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
+    "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
+    "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster "
+    "man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck "
+    "pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk "
+    "skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger "
+    "tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+)
+CIFAR100_LABELS = CIFAR100_NAMES.split()
+EMNIST_LABELS = {
+    "byclass": DIGITS + UPPERCASE + LOWERCASE,
+    "bymerge": MERGED_CHARACTERS,
+    "balanced": MERGED_CHARACTERS,
+    "letters": UPPERCASE,  # and small ones
+    "digits": DIGITS,
+    "mnist": DIGITS,
+}
+IDX_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+IDX_HINT = f"a folder with {', '.join(IDX_FILES)} (or unpacked)"
+NPZ_HINT = "or an .npz file with x_train, y_train, x_test, y_test"
+MNIST_MD5 = (
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+    "d53e105ee54ea40749a09fcbcd1e9432",
+    "9fb629c4189551a2d022fa330f9573f3",
+    "ec29112dd5afa0611ce80d1b7f02629c",
+)
+FASHION_MD5 = (
+    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "25c81989df183df01b3e8a0aad5dffbe",
+    "bef4ecab320f06d8554ea6380940ec79",
+    "bb300cfdad3c16e7a12a480ee83cd310",
+)
+EMNIST_ZIP = Remote("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e")
+TORONTO_URL, TFF_URL = "https://www.cs.toronto.edu/~kriz", "https://storage.googleapis.com/tff-datasets-public"
+
+
+def _read_mnist(path: Path) -> Iterator[Block]:
+    return prepared.read_images(path, (28, 28), 10) if path.suffix == ".npz" else idx.mnist(path)
+
+
+def _read_emnist(variant: str, path: Path) -> Iterator[Block]:
+    if path.suffix == ".npz":
+        return prepared.read_images(path, (28, 28), idx.VARIANTS[variant].classes)
+    return idx.emnist(path, variant)
+
+
+def _read_cifar10(path: Path) -> Iterator[Block]:
+    return prepared.read_images(path, (32, 32, 3), 10) if path.suffix == ".npz" else cifar.cifar10(path)
+
+
+def _read_femnist(path: Path) -> Iterator[Block]:
+    """FEMNIST from any of its files, without the images that a writer has twice."""
+    return drop_duplicates(_read_writers(path))
+
+
+def _read_writers(path: Path) -> Iterator[Block]:
+    if path.suffix == ".npz":
+        yield from prepared.femnist(path)
+    elif (path / "fed_emnist_train.h5").exists():
+        yield from tff.fed_emnist(path)
+    elif not (path / "train").is_dir() and (files := sorted(path.glob("femnist*.npz"))):
+        for file in files:
+            yield from prepared.femnist(file)
+    else:
+        yield from leaf.femnist(path)
+
+
+def _make_idx_remotes(base: str, checksums: tuple[str, ...]) -> tuple[Remote, ...]:
+    return tuple(Remote(f"{base}/{name}", f"md5:{md5}") for name, md5 in zip(IDX_FILES, checksums, strict=True))
+
+
+def _make_idx_entry(about: str, labels: str | list[str], remotes: tuple[Remote, ...]) -> CatalogEntry:
+    return CatalogEntry(
+        about=about,
+        expected_files=f"{IDX_HINT}, {NPZ_HINT}",
+        read=_read_mnist,
+        attributes=image_attributes(10, labels),
+        remotes=remotes,
+        defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
+    )
+
+
+def _make_emnist_entry(variant: str, labels: str) -> CatalogEntry:
+    coarse = [0 if label in DIGITS else 1 if label in UPPERCASE else 2 for label in labels]
+    return CatalogEntry(
+        about=f"EMNIST {variant}: handwritten {'digits' if labels == DIGITS else 'characters'}, 28 x 28",
+        expected_files=f"gzip.zip, the folder in it, {NPZ_HINT}",
+        read=partial(_read_emnist, variant),
+        attributes=image_attributes(len(labels), labels, coarse=coarse),
+        remotes=(EMNIST_ZIP,),
+        defaults={"partition": "dirichlet", "clients": 100},
+    )
+
+
+IMAGE_SETS: dict[str, CatalogEntry] = {
+    "mnist": _make_idx_entry(
+        "MNIST: 70,000 handwritten digits, 28 x 28",
+        DIGITS,
+        _make_idx_remotes("https://ossci-datasets.s3.amazonaws.com/mnist", MNIST_MD5),
+    ),
+    "fashion-mnist": _make_idx_entry(
+        "Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
+        FASHION_LABELS,
+        _make_idx_remotes("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FASHION_MD5),
+    ),
+    **{f"emnist-{variant}": _make_emnist_entry(variant, labels) for variant, labels in EMNIST_LABELS.items()},
+    "cifar10": CatalogEntry(
+        about="CIFAR-10: 60,000 color photographs of 10 kinds, 32 x 32",
+        expected_files=f"cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it, {NPZ_HINT}",
+        read=_read_cifar10,
+        attributes=image_attributes(
+            10,
+            CIFAR10_LABELS,
+            coarse=[int(name not in ("airplane", "automobile", "ship", "truck")) for name in CIFAR10_LABELS],
+        ),
+        remotes=(Remote(f"{TORONTO_URL}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),),
+        defaults={"partition": "two-labels", "ratio": 2.5, "used": 0.875, "images": 68},
+    ),
+    "cifar100": CatalogEntry(
+        about="CIFAR-100: 60,000 color photographs of 100 kinds in 20 groups, 32 x 32",
+        expected_files="cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder in it",
+        read=cifar.cifar100,
+        attributes=image_attributes(100, CIFAR100_LABELS),
+        remotes=(Remote(f"{TORONTO_URL}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),),
+        defaults={"partition": "pachinko", "clients": 500},
+    ),
+    "fed-cifar100": CatalogEntry(
+        about="CIFAR-100 as TensorFlow Federated divides it: 500 clients who train and 100 new ones",
+        expected_files="fed_cifar100.tar.bz2, or the folder with fed_cifar100_train.h5 and fed_cifar100_test.h5",
+        read=tff.fed_cifar100,
+        attributes=image_attributes(100, CIFAR100_LABELS),
+        remotes=(
+            Remote(
+                f"{TFF_URL}/fed_cifar100.tar.bz2",
+                "sha256:e8575e22c038ecef1ce6c7d492d7abee7da13b1e1ba9b70a7fc18531ba7590de",
+            ),
+        ),
+        defaults={"partition": "natural", "split": "own"},
+    ),
+    "stl10": CatalogEntry(
+        about="STL-10: 13,000 color photographs of 10 kinds, 96 x 96",
+        expected_files="stl10_binary.tar.gz, or the folder in it",
+        read=stl10.stl10,
+        attributes=image_attributes(10, STL10_LABELS),
+        remotes=(
+            Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "md5:91f7769df0f17e558f3565bffb0c7dfb"),
+        ),
+        defaults={"partition": "two-labels", "ratio": 2.5, "least": 10},
+    ),
+    "femnist": CatalogEntry(
+        about="FEMNIST: handwritten characters by writer, 28 x 28, dark on white",
+        expected_files=(
+            "LEAF's folder with train/ and test/, fed_emnist.tar.bz2 or its folder, "
+            "or femnist*.npz files (or their folder)"
+        ),
+        read=_read_femnist,
+        attributes=image_attributes(
+            62, DIGITS + UPPERCASE + LOWERCASE, dark=True, coarse=[0] * 10 + [1] * 26 + [2] * 26
+        ),
+        remotes=(
+            Remote(
+                f"{TFF_URL}/fed_emnist.tar.bz2",
+                "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
+            ),
+        ),
+        defaults={"partition": "natural", "split": "own", "least": 2, "server_from": "people"},
+    ),
+}

@@ -1,0 +1,123 @@
+"""The text sets: Shakespeare's roles by character, users of StackOverflow and Stack Exchange by word."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.data.examples import Array
+from fedtailor.data.reader_blocks import Block
+from fedtailor.data.readers import leaf, prepared, text, tff
+from fedtailor.data.readers.text import Encoder, Vocabulary
+from fedtailor.data.sources.catalog import CatalogEntry, Remote, text_attributes
+from fedtailor.data.sources.images import TFF_URL
+from fedtailor.errors import require
+
+NUM_WORDS = 10_000
+"""How many words are known; all others are one."""
+
+CHARACTER_ATTRIBUTES = text_attributes(text.NUM_CHARACTER_IDS, [text.UNK, text.BOS, text.EOS])
+NATURAL_DEFAULTS = {"partition": "natural", "server_from": "people", "least": 2}
+
+
+def _read_speeches(encode: Encoder, path: Path) -> Iterator[Block]:
+    """Shakespeare from any of its files."""
+    if path.suffix == ".npz":
+        return prepared.shakespeare_roles(path, encode)
+    if (path / "shakespeare_train.h5").exists():
+        return tff.shakespeare(path, encode)
+    found = sorted(path.glob("shakespeare*.npz"))
+    require(bool(found), f"'{path}' must hold shakespeare_train.h5 or a shakespeare*.npz file, but has neither.")
+    return prepared.shakespeare_roles(found[0], encode)
+
+
+def _read_windows(path: Path) -> Iterator[Block]:
+    """Shakespeare's windows as LEAF has them, from LEAF's own files or from texts."""
+    if path.is_dir() and (path / "train").is_dir():
+        return leaf.shakespeare(path)
+    return _read_speeches(text.encode_next_character, path)
+
+
+def _read_stackoverflow(path: Path) -> Iterator[Block]:
+    vocabulary = _load_vocabulary(path, "stackoverflow.word_count", partial(tff.stackoverflow, path))
+    return tff.stackoverflow(path, partial(text.encode_words, vocabulary=vocabulary))
+
+
+def _read_stackexchange(path: Path) -> Iterator[Block]:
+    folder = path if path.is_dir() else path.parent
+    found = sorted(folder.glob("stackexchange*.npz")) if path.is_dir() else [path]
+    require(bool(found), f"'{path}' must hold a stackexchange*.npz file, but has none.")
+    vocabulary = _load_vocabulary(folder, "stackexchange_vocab.txt.gz", partial(prepared.stackexchange, found[0]))
+    return prepared.stackexchange(found[0], partial(text.encode_words, vocabulary=vocabulary))
+
+
+def _load_vocabulary(folder: Path, file_name: str, read: Callable[[Encoder], Iterator[Block]]) -> Vocabulary:
+    """The most frequent words: as a list beside the texts says, or as they are counted in them."""
+    if (folder / file_name).exists():
+        return text.read_vocabulary(folder / file_name, NUM_WORDS)
+    words = text.build_vocabulary(_iter_sentences(read), NUM_WORDS).word_ids
+    return text.make_vocabulary([*words, *(f"<unused {number}>" for number in range(NUM_WORDS - len(words)))])
+
+
+def _iter_sentences(read: Callable[[Encoder], Iterator[Block]]) -> Iterator[str]:
+    """What a reader would encode, client after client."""
+    buffer: list[str] = []
+    for _ in read(partial(_record_sentences, buffer)):
+        yield from buffer
+        buffer.clear()
+
+
+def _record_sentences(buffer: list[str], sentences: Sequence[str]) -> dict[str, Array]:
+    """An encoder that only remembers."""
+    buffer.extend(sentences)
+    return {"x": np.zeros(len(sentences), np.uint8), "y": np.zeros(len(sentences), np.uint8)}
+
+
+SPEECH_FILES = "shakespeare.tar.bz2 or its folder, or a shakespeare_roles.npz"
+TEXT_SETS: dict[str, CatalogEntry] = {
+    "shakespeare": CatalogEntry(
+        about="Shakespeare by role: what character comes next, at each of 80 places",
+        expected_files=SPEECH_FILES,
+        read=partial(_read_speeches, text.encode_characters),
+        attributes=CHARACTER_ATTRIBUTES,
+        remotes=(
+            Remote(
+                f"{TFF_URL}/shakespeare.tar.bz2",
+                "sha256:0285be9906cb5f268092eee4edeeacfc2af4574f2941f7cc2f08a321d7f5c707",
+            ),
+        ),
+        defaults=NATURAL_DEFAULTS,
+    ),
+    "shakespeare-leaf": CatalogEntry(
+        about="Shakespeare by role, LEAF's task: what character follows 80 others",
+        expected_files=f"LEAF's folder with train/ and test/, {SPEECH_FILES}",
+        read=_read_windows,
+        attributes={"classes": text.NUM_CHARACTER_IDS, "tokens": True},
+        defaults=NATURAL_DEFAULTS,
+    ),
+    "stackoverflow": CatalogEntry(
+        about="StackOverflow by user: what word comes next, at each of 20 places",
+        expected_files="the folder of stackoverflow.tar.bz2 with stackoverflow.word_count beside",
+        read=_read_stackoverflow,
+        attributes=text_attributes(NUM_WORDS + 4, [NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3]),
+        remotes=(
+            Remote(
+                f"{TFF_URL}/stackoverflow.tar.bz2",
+                "sha256:99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2",
+            ),
+            Remote(
+                f"{TFF_URL}/stackoverflow.word_count.tar.bz2",
+                "sha256:1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c",
+            ),
+        ),
+        defaults=NATURAL_DEFAULTS | {"split": "own"},
+    ),
+    "stackexchange": CatalogEntry(
+        about="Stack Exchange by user: what word comes next, at each of 20 places",
+        expected_files="a stackexchange_users.npz, with stackexchange_vocab.txt.gz beside, or their folder",
+        read=_read_stackexchange,
+        attributes=text_attributes(NUM_WORDS + 4, [NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3]),
+        defaults=NATURAL_DEFAULTS,
+    ),
+}

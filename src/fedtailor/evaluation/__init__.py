@@ -1,0 +1,1 @@
+"""Figures: of clients, of classes, over rounds, and what they cost."""

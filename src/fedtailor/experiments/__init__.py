@@ -1,0 +1,1 @@
+"""Several runs: comparisons, tuning, equal budgets, and the executor that works them off."""

@@ -1,0 +1,1 @@
+"""Will the server's data help? Looked at before any long run."""

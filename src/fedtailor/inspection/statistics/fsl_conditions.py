@@ -1,0 +1,76 @@
+"""FSL's conditions, from gradients at a model and the step sizes of a run (Mai, La and Zhang, section III)."""
+
+import math
+from typing import NamedTuple
+
+from fedtailor.errors import InputError, require
+from fedtailor.inspection.statistics.gradients import GradientGaps
+
+
+class Condition(NamedTuple):
+    """Both sides of a condition, and whether it holds."""
+
+    left: float
+    right: float
+    is_met: bool
+
+
+class Conditions(NamedTuple):
+    """FSL's conditions; see `fsl_conditions`."""
+
+    angle: Condition  # (8)
+    distance: Condition  # (9)
+    equal_steps: Condition  # (11), the equation
+    small_steps: Condition  # (11), the inequality
+    progress: Condition  # (13)
+
+
+def check_fsl_conditions(
+    gaps: GradientGaps,
+    *,
+    smoothness: float,
+    gamma: float,
+    lr: float,
+    steps: float,
+    server_lr: float,
+    learn_lr: float,
+    learn_steps: float,
+) -> Conditions:
+    """When server learning helps (8), (9), and step sizes for which FSL converges (11), (13).
+
+        (8)   2 <grad F, grad f_0>  >  L s |grad f_0|^2                 a step of size s on f_0 decreases F
+        (9)   |grad F|^2 + (1 - L s) |grad f_0|^2  >  xi^2              the same inequality, rewritten
+        (11)  K eta_l eta_g  =  K_0 eta_0  <=  1/(4 L) min{eta_g, 1/gamma, 8/9}
+        (13)  K_0 eta_0  <=  1/(8 L (gamma + 1)) min{1, (gamma + 1)^2 / (2 kappa)},
+              kappa = max{4 gamma^3, 2 / eta_g^2 + 3 gamma^2}           then h >= (3 gamma + 1) / 4 in theorem 1
+
+    `gaps` are at the model where the server begins to learn. `smoothness` is L, a Lipschitz constant of all gradients;
+    `gamma` the weight of the server's learning; `lr` eta_l and `steps` K a client's rate and number of steps a round;
+    `server_lr` eta_g the rate at which their mean change is added; `learn_lr` eta_0 and `learn_steps` K_0 the server's.
+    Section III-A, with (8) and (9), writes eta_0 for the size s of the server's step, which in algorithm 1 is gamma
+    eta_0: so it is here. With gamma = 0, (8) says that the gradients make an acute angle, and 1/gamma bounds nothing.
+    """
+    positive_args = {"smoothness": smoothness, "lr": lr, "steps": steps, "server_lr": server_lr, "learn_lr": learn_lr}
+    for name, value in (positive_args | {"learn_steps": learn_steps}).items():
+        require(value > 0, f"fsl_conditions: {name} must be positive, got {value}.")
+    require(gamma >= 0, f"fsl_conditions: gamma must not be negative, got {gamma}.")
+    if gaps.server is None or gaps.server_norm is None or gaps.product is None:
+        raise InputError("fsl_conditions: the server's gradient is needed, but the server has no examples.")
+    step, pace = smoothness * gamma * learn_lr, learn_steps * learn_lr
+    kappa = max(4 * gamma**3, 2 / server_lr**2 + 3 * gamma**2)
+    theirs, inverse = steps * lr * server_lr, 1 / gamma if gamma else math.inf
+    return Conditions(
+        angle=_greater_than(2 * gaps.product, step * gaps.server_norm),
+        distance=_greater_than(gaps.overall_norm + (1 - step) * gaps.server_norm, gaps.server),
+        equal_steps=Condition(theirs, pace, math.isclose(theirs, pace, rel_tol=1e-9)),
+        small_steps=_at_most(pace, min(server_lr, inverse, 8 / 9) / (4 * smoothness)),
+        progress=_at_most(pace, min(1.0, (gamma + 1) ** 2 / (2 * kappa)) / (8 * smoothness * (gamma + 1))),
+    )
+
+
+def _greater_than(left: float, right: float) -> Condition:
+    return Condition(left, right, left > right)
+
+
+def _at_most(left: float, right: float) -> Condition:
+    return Condition(left, right, left <= right)

@@ -1,0 +1,34 @@
+"""Centralized: one model trained on all clients' data, pooled in one place: what federated learning gives up.
+
+    theta' = E epochs of SGD on the pooled train examples of all training clients, from theta
+
+It is FedAvg with the pool as the only client. Personalizing is fine-tuning.
+Identities: one round of one epoch is an epoch of SGD on the pool.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from fedtailor.core.task import Task
+from fedtailor.core.types import Method, Routine
+from fedtailor.methods import local_training
+from fedtailor.methods.hparams import LocalHParams
+
+
+@dataclass(frozen=True, kw_only=True)
+class HParams(LocalHParams):
+    """Hyper-parameters of training on the pool."""
+
+
+def build(task: Task, hparams: HParams) -> Method:
+    """Training on the pool."""
+    return Method(
+        name="centralized",
+        init=local_training.no_state,
+        broadcast=local_training.broadcast_params,
+        init_client_state=local_training.no_state,
+        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
+        server=Routine(local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, 1.0)),
+        personalize=local_training.finetune_routine(hparams, task.loss),
+        data_view="pooled",
+    )

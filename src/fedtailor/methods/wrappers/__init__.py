@@ -1,0 +1,1 @@
+"""Wrappers: methods around methods."""

@@ -1,0 +1,1 @@
+"""Operations with rules of their own for stacks and derivatives; the only room with C++ and Triton for models."""

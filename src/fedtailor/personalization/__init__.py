@@ -1,0 +1,1 @@
+"""Models for one client: personalized, exported, used to predict."""

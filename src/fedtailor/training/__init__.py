@@ -1,0 +1,1 @@
+"""One run: its configuration, its loop, its record."""
