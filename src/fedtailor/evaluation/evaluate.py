@@ -63,9 +63,7 @@ def sample_group(context: EngineContext, group: str, max_clients: int | None) ->
     if max_clients is None or max_clients >= len(client_ids):
         return client_ids
     positions = (
-        prng.choice(
-            prng.key(context.seed, Stream.EVAL_CLIENTS, GROUP_STREAMS.get(group, group)), len(client_ids), max_clients
-        )
+        prng.choice(prng.key(context.seed, Stream.EVAL_CLIENTS, GROUP_STREAMS[group]), len(client_ids), max_clients)
         .sort()
         .values.numpy()
     )

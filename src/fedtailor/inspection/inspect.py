@@ -1,6 +1,6 @@
 """Will the server's data help? Looked at before any long run, without a test example or a new client.
 
-Short trials (`inspecting_trials`) predict what server learning gains: the score of validation clients with the server's
+Short trials (`trials`) predict what server learning gains: the score of validation clients with the server's
 data minus the score without. Beside them stand the distances that may explain it: of labels, of images, of examples,
 and of gradients at the warm model, with FSL's conditions.
 """

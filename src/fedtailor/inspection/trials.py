@@ -1,9 +1,10 @@
 """Short trials from one warm model: what `fedtailor inspect` predicts from.
 
-FedAvg trains for `WARM` rounds, so that a model is there which has something to lose. From it `ROUNDS` more rounds are
-run, always with the same cohorts, with and without the server's data. A trial's score is the mean over its last `LAST`
-rounds of how right the model is on validation clients' train examples, which nobody trains on. A few rounds from
-a first model would mislead: there any server data, even wrongly labeled, steadies what a few clients have unsettled.
+FedAvg trains for `WARMUP_ROUNDS` rounds, so that there is a model which has something to lose. From it `TRIAL_ROUNDS`
+more rounds are run, always with the same cohorts, with and without the server's data. A trial's score is the mean over
+the last `SCORED_ROUNDS` rounds of how right the model is on validation clients' train examples, which are not trained
+on. A few rounds from a first model would mislead: there any server data, even wrongly labeled, steadies what a few
+clients have unsettled.
 """
 
 from collections.abc import Iterator

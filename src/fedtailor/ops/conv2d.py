@@ -1,10 +1,10 @@
 """Convolutions that stay one operation when `vmap` gives every client weights of its own.
 
-torch turns such a stack into a grouped convolution, which GPU libraries work off group by group. Here it is one product
-for all clients (see `kernels`), with derivatives of any order. What a convolution of images x under weights w has to do
-with a gradient g by its result is one number that is linear in all three, so there are three operations, each the
-derivative of that number by one of them: `convolved` (by g), `returned` (by x) and `correlated` (by w). The derivatives
-of each are the other two.
+torch turns such a stack into a grouped convolution, which GPU libraries compute group by group. Here it is one product
+for all clients (see `conv2d_triton`), with derivatives of any order. A convolution of images x under weights w, times a
+gradient g by its result, is one number that is linear in all three, so there are three operations, each the derivative
+of that number by one of them: `conv2d` (by g), `conv2d_grad_input` (by x) and `conv2d_grad_weight` (by w). The
+derivatives of each are the other two.
 """
 
 from collections.abc import Callable
@@ -75,13 +75,13 @@ def conv2d(x: Tensor, w: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
 
 
 def conv2d_grad_input(g: Tensor, w: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
-    """The gradient of `convolved` by its images, whose height and width are `size`, from that by its result, g."""
+    """The gradient of `conv2d` by its images, whose height and width are `size`, from that by its result, g."""
     found: Tensor = _Conv2dGradInput.apply(g, w, size, geometry)  # type: ignore[no-untyped-call]
     return found
 
 
 def conv2d_grad_weight(x: Tensor, g: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
-    """The gradient of `convolved` by its weights, whose height and width are `size`, from that by its result, g."""
+    """The gradient of `conv2d` by its weights, whose height and width are `size`, from that by its result, g."""
     found: Tensor = _Conv2dGradWeight.apply(x, g, size, geometry)  # type: ignore[no-untyped-call]
     return found
 

@@ -1,11 +1,11 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Triton kernels: convolutions and long products of a whole stack of clients, each with its own weights; random bits.
+"""Triton kernels: convolutions of a whole stack of clients, each with its own weights.
 
 Images are [clients, batch, height, width, channels] and weights [clients, outputs, height, width, inputs], contiguous.
-They are products of matrices whose left one is never made: its rows are places of images, its columns taps of the
+They are products of matrices whose left one is never made: its rows are pixels of images, its columns taps of the
 window times channels, and its entries are read where they lie. Sums are kept in float32. Weights lie as matrix units
 want them for tf32, what is summed over last: else a product would turn them first, and take twice as long. Windows are
-(stride, pad). Random bits are those of `keyed`.
+(stride, pad).
 """
 
 import torch
@@ -169,7 +169,7 @@ def _conv2d_kernel(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, ONE_TAP: tl.constexpr,
     INPUT_PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of `tall` places and `wide` outputs; with `one_tap`, `deep` columns are channels of the same tap."""
+    """Compute a tile of BLOCK_M pixels and BLOCK_N outputs; with ONE_TAP, BLOCK_K columns are of one tap."""
     num_blocks_n = tl.cdiv(outputs, BLOCK_N)
     client = tl.program_id(1).to(tl.int64)
     row = tl.program_id(0) // num_blocks_n * BLOCK_M + tl.arange(0, BLOCK_M)

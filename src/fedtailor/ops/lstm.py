@@ -157,7 +157,7 @@ class _LSTMBackward(_StackedFunction):
 
 
 def _reference_backward(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What `_Backward` finds from the same but the gates, by operations that can be differentiated."""
+    """Compute what `_LSTMBackward` finds from the same but the gates, by operations that can be differentiated."""
     inputs, weight_ih, _, weight_hh, states, _, grad_states, grad_cells = tensors
     _, slopes, shown, kept = _gate_derivatives(*tensors[:6])
     hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []

@@ -139,7 +139,7 @@ def _choice_array(key: Array, n: int, k: int) -> Array:
 
 
 def dropout_mask(key: Tensor, shape: Sequence[int], p: float) -> Tensor:
-    """What dropout with probability p keeps: True with probability `keep_share(p)` exactly."""
+    """Return what dropout with probability p keeps: True with probability `keep_prob(p)` exactly."""
     n, threshold = math.prod(shape), (_quantize_drop_prob(p) - _DROP_RESOLUTION // 2) * _DROP_RESOLUTION
     drawn = random_int32(key, (n + 1) // 2)
     kept = torch.stack((drawn >= threshold, drawn << 16 >= threshold), -1)  # 16 bits decide: the upper, then the lower
@@ -147,7 +147,7 @@ def dropout_mask(key: Tensor, shape: Sequence[int], p: float) -> Tensor:
 
 
 def keep_prob(p: float) -> float:
-    """The probability with which `keep_mask` keeps: 1 - p to the nearest multiple of 2^-16, never 0."""
+    """Return the probability with which `dropout_mask` keeps: 1 - p to the nearest multiple of 2^-16, never 0."""
     return 1 - _quantize_drop_prob(p) / _DROP_RESOLUTION
 
 

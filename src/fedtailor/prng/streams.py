@@ -27,7 +27,7 @@ class Stream(StrEnum):
         return self.name.lower().replace("_", " ")
 
 
-GROUP_STREAMS = {"participating": "local", "unseen": "new", "train": "train", "validation": "validation"}
+GROUP_STREAMS = {"train": "train", "local": "local", "validation": "validation", "new": "new"}
 """What the name of a group of clients is in a key."""
 
 

@@ -1,12 +1,12 @@
-"""Checkpoints: the server's state and every client's memory after a round, whole or not at all.
+"""Checkpoints: the server's state and every client's state after a round, whole or not at all.
 
     OUT/checkpoints/000010/manifest.json      format, round, and the checksum of every file that belongs to it
-                           state.safetensors  the state's tensors, numbered
-    OUT/client_state/000010-*.safetensors     the memories that changed since the checkpoint before, with their clients
+                           state.safetensors  the server state's tensors, numbered
+    OUT/client_state/000010-*.safetensors     the client states that changed since the checkpoint before
 
-Memories are a log: a checkpoint names the pieces that make them up, oldest first, and only what has changed is written.
-The log is rewritten as one piece when it has grown to twice what it holds. The last two checkpoints are kept. One that
-is damaged is passed over, and goes when the next one is whole.
+Client states are a log: a checkpoint names the segments that make them up, oldest first, and only what has changed is
+written. The log is rewritten as one segment when it has grown to twice what it holds. The last two checkpoints are
+kept. One that is damaged is skipped, and goes when the next one is whole.
 """
 
 import hashlib

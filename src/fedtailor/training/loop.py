@@ -50,10 +50,10 @@ def run_rounds(
     cohort: int,
     should_sync: Callable[[int], bool] = lambda round_idx: True,
 ) -> Iterator[Round]:
-    """Trains round after round from a state on, for as long as rounds are asked for.
+    """Train round after round from a state on, for as long as rounds are asked for.
 
     Cohorts depend on the seed and the round alone, so every method of a comparison meets the same ones. A model that
-    has diverged is refused after the round, or, on a GPU, a round later if the state is not `looked_at` before: then
+    has diverged is refused after the round, or, on a GPU, a round later unless `should_sync` asks for it: then
     the host need not wait for the device in every round.
     """
     client_ids, round_idx = context.data.groups["train"], int(state.round)

@@ -113,7 +113,7 @@ class RunDir:
         write_bytes(self.path / "rounds.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept).encode())
 
     def append_round(self, entry: Mapping[str, Any], should_sync: bool) -> None:
-        """Adds a line for a round that has ended; with `sync` it and those before are on the disk afterwards."""
+        """Add a line for a round that has ended; with `should_sync`, it and those before are on the disk then."""
         with (self.path / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(entry, allow_nan=False) + "\n")
             file.flush()

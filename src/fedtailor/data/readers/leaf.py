@@ -41,7 +41,7 @@ def femnist(folder: str | Path) -> Iterator[Block]:
 
 
 def shakespeare(folder: str | Path) -> Iterator[Block]:
-    """Shakespeare by role: "x" [n, 80] are characters (`text.character_ids`) and "y" [n] is the next one."""
+    """Shakespeare by role: "x" [n, 80] are characters (`text.get_character_ids`) and "y" [n] is the next one."""
     return _read_blocks(Path(folder), _decode_characters)
 
 

@@ -61,7 +61,7 @@ class _RestrictedUnpickler(pickle.Unpickler):
 
 
 def read_pickle(raw: bytes) -> Any:
-    """What a pickle holds; arrays come as `Described`, for `bytes_array`. Anything but plain data is refused."""
+    """Read a pickle; arrays come as `ArrayStandIn`, for `to_byte_array`. Anything but plain data is refused."""
     for word, argument, _ in pickletools.genops(raw):
         require(word.name in ALLOWED_OPCODES, f"it uses {word.name}, which plain data does not need")
         # The unpickler makes room for as many remembered things as the highest number says.

@@ -77,7 +77,7 @@ def blur(x: Images, amount: float, _rng: np.random.Generator) -> Images:
 
 
 def _make_blur_matrix(size: int, deviation: float) -> NDArray[np.float32]:
-    """The matrix [size, size] that blurs a line, with a kernel that is cut off at `FARTHEST` deviations."""
+    """The matrix [size, size] that blurs a line, with a kernel that is cut off at `BLUR_CUTOFF` deviations."""
     reach = int(BLUR_CUTOFF * deviation + 0.5)
     steps = np.arange(-reach, reach + 1)
     kernel = np.exp(-0.5 * (steps / deviation) ** 2)

@@ -28,8 +28,8 @@ def add(
 ) -> StoredDataset:
     """Adds a known data set: from a file, folder or archive at hand, or, without one, from where it is published.
 
-    What is downloaded is checked, kept, and not downloaded again; `progress` and `downloading` are told how
-    far it is.
+    What is downloaded is checked, kept, and not downloaded again; `progress` and `download_progress` are told
+    how far it is.
     """
     require(name in CATALOG, f"There is no data set '{name}' to be added; {suggest_name(name, CATALOG)}")
     entry = CATALOG[name]

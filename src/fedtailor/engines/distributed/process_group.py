@@ -1,7 +1,7 @@
 """Processes that work together, as torchrun starts them: rank 0 leads, the others do what it announces.
 
 All talk between ranks is here. Tensors of the model travel on the device (NCCL between GPUs, Gloo between CPUs), words
-and clients' memories by Gloo. A rank that dies makes the talk of the others fail, or is missed by `Watch`.
+and clients' memories by Gloo. A rank that dies makes the talk of the others fail, or is missed by `Heartbeat`.
 """
 
 import os
@@ -19,7 +19,7 @@ from fedtailor.engines.distributed.heartbeat import Heartbeat
 from fedtailor.errors import LostRankError, require
 
 JOIN_TIMEOUT = timedelta(minutes=5)  # how long ranks wait for each other in the beginning
-RESPONSE_TIMEOUT = timedelta(days=1)  # how long a rank may work before it answers; a dead one is noticed by `Watch`
+RESPONSE_TIMEOUT = timedelta(days=1)  # how long a rank may work before it answers; a dead one is noticed by `Heartbeat`
 
 
 class Ranks:

@@ -81,6 +81,6 @@ def _merge_hparams(name: str, outer: list[type[Any]], inner: type[Any]) -> type[
     inner_fields = [  # else the wrappers' win
         (each.name, each.type, field(default=each.default, metadata=each.metadata)) for each in fields(inner)
     ]
-    merged = make_dataclass("Hyper", inner_fields, bases=(*kinds, inner), frozen=True, kw_only=True)
+    merged = make_dataclass("HParams", inner_fields, bases=(*kinds, inner), frozen=True, kw_only=True)
     merged.__module__ = f"{__name__}.{name}"
     return merged
