@@ -263,7 +263,7 @@ def test_who_has_nothing_to_draw_from_sees_padding_alone(queries: list[int], siz
 
 def test_a_split_that_nobody_has_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"^Plan: batches of split 'query' are wanted, but nobody has an example in it\.$"
+        InputError, match=r"^Plan: batches of split 'query' are wanted, but no client has an example in it\.$"
     ):
         seen(BatchPlan((BatchSpec("query", 2),), steps=1), holders_of([4, 5], [0, 0]), [0, 1], 1)
 

@@ -180,7 +180,7 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
         only_test = {person(number) for number, own in enumerate(people) if all(own) and split == "own"}
         kept = max(server, round(reserved * len(people)), int(reserved > 0))
         if kept >= len(people):
-            with pytest.raises(InputError, match="server must leave somebody of the"):
+            with pytest.raises(InputError, match="server must leave one of the"):
                 load("people", server=server, **options)
             return
         made = load("people", server=server, **options)

@@ -144,12 +144,12 @@ def test_what_cannot_be_is_refused(options: dict[str, Any], sentence: str) -> No
 BAD_OF_PEOPLE: list[tuple[dict[str, Any], str]] = [
     ({"least": 0}, "least must be a whole number of at least 1, got 0"),
     ({"most": 2.5}, "most must be a whole number of at least 1, got 2.5"),
-    ({"least": 7}, "least=7 leaves nobody, the largest client has 6"),
+    ({"least": 7}, "least=7 leaves no client, the largest client has 6"),
     ({"clients": 9}, "clients must be at most 8, who have least=1, got 9"),
     ({"reserved": -1}, "reserved must be a count or a share from 0 to less than 1, got -1"),
     ({"reserved": 1.5}, "reserved must be a count or a share from 0 to less than 1, got 1.5"),
-    ({"reserved": 8}, "server must leave somebody of the 8 people who can train, got 8 people"),
-    ({"server": 8, "server_from": "people"}, "server must leave somebody of the 8 people who can train, got 8"),
+    ({"reserved": 8}, "server must leave one of the 8 people who can train, got 8 people"),
+    ({"server": 8, "server_from": "people"}, "server must leave one of the 8 people who can train, got 8"),
     ({"server": 48, "server_from": "classes"}, "the server leaves nothing to clients; ask for less than 48"),
     ({"partition": "half-and-half", "clients": 2}, "half-and-half: "),
 ]

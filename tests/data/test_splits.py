@@ -119,7 +119,9 @@ def test_splits_of_ones_own_are_kept() -> None:
 
 
 def test_somebody_must_have_two_examples() -> None:
-    with pytest.raises(InputError, match="toy: nobody has two train examples, one to adapt on and one to learn from"):
+    with pytest.raises(
+        InputError, match="toy: no client has two train examples, one to adapt on and one to learn from"
+    ):
         toy_data(sizes=(1, 1, 1, 1)).with_support()
     lonely = toy_data(sizes=(1, 2, 1, 1)).with_support()
     assert [len(rows) for rows in hands(lonely, "support")] == [1, 1, 1, 1]

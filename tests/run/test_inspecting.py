@@ -100,7 +100,7 @@ def test_nothing_of_test_examples_and_unseen_clients_is_looked_at(right: Inspect
     x[hidden], y[hidden] = 1e6, (y[hidden] + 3) % CLASSES
     other = replace(data, clients=data.clients._replace(x=x, y=y))
     assert looked(other, betas=(), fractions=()) == right._replace(betas=[], fractions=[])
-    assert "no test example, and nobody new" in right.scope
+    assert "no test example, and no new client" in right.scope
 
 
 def test_a_trial_goes_on_where_the_warm_model_is_and_scores_validation_clients() -> None:

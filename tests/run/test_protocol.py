@@ -147,7 +147,7 @@ def test_equal_budgets_are_equal_in_what_is_asked_for() -> None:
         "bytes": [12, 12, 12, 6, 12],  # scaffold sends twice as much
     }
     assert said == (
-        "As many bytes for everybody as 12 rounds of fedavg take, in rounds: "
+        "As many bytes for all methods as 12 rounds of fedavg take, in rounds: "
         "local 12, fedavg 12, ditto 12, scaffold 6, pfedme@3 12."
     )
 
@@ -159,7 +159,7 @@ def test_what_a_round_is_said_to_cost_is_what_rounds_cost(tmp_path: Path) -> Non
     outcomes = compare(read_comparison(words), tmp_path / "out", on_message=told.append)
     plain, other = (outcome.record for outcome in outcomes)
     assert told == [
-        "As many client gradients for everybody as 9 rounds of fedavg take, in rounds: "
+        "As many client gradients for all methods as 9 rounds of fedavg take, in rounds: "
         + ", ".join(f"{record['name']} {record['config']['rounds']}" for record in (plain, other))
         + "."
     ]

@@ -81,7 +81,7 @@ def show(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of it.", show_default=False)
     ] = None,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
-    max_clients: Annotated[int | None, typer.Option("--limit", min=1, help="Draw at most so many clients.")] = None,
+    max_clients: Annotated[int | None, typer.Option("--limit", min=1, help="The most clients to draw.")] = None,
 ) -> None:
     """Draws who has which labels: a column for each client, a row for each label; and says it in figures.
 

@@ -28,7 +28,7 @@ def study(
 
     Without a name it lists the studies. `scale=quick`, the default, takes minutes and, where a data set has not been
     added, embedded data; `scale=paper` is the real thing. `parts=a,b` are some of its parts, `jobs=N` runs N processes
-    beside each other, `budget_s=S` stops after so many seconds. Any other key is of the comparisons, as for `fedtailor
+    beside each other, `budget_s=S` stops after S seconds. Any other key is of the comparisons, as for `fedtailor
     compare`: device=cuda, rounds=5, METHOD.lr=0.1. The same command with the same `out` goes on where it was stopped.
 
     Tables end up in OUT/PART.md, figures in OUT/figures, records in OUT/PART.json. `write=true` copies records of

@@ -176,7 +176,7 @@ class _BatchStream:
     def __init__(
         self, batch_spec: BatchSpec, split: Split, client_ids: np.ndarray, keys: IntArray, full_width: bool
     ) -> None:
-        message = f"Plan: batches of split '{batch_spec.split}' are wanted, but nobody has an example in it."
+        message = f"Plan: batches of split '{batch_spec.split}' are wanted, but no client has an example in it."
         require(len(split.index) > 0, message)
         self._sizes = get_client_sizes(split, client_ids)
         self.width = _compute_batch_width(batch_spec, self._sizes, full_width)

@@ -137,7 +137,7 @@ class FederatedDataset:
             return self
         sizes, owners = train.sizes(), train.owners()
         if sizes.max() < 2:
-            raise InputError(f"{self.name}: nobody has two train examples, one to adapt on and one to learn from.")
+            raise InputError(f"{self.name}: no client has two train examples, one to adapt on and one to learn from.")
         supports = np.clip(np.rint(self.support * sizes).astype(np.int64), 1, np.maximum(sizes - 1, 1))
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(DataStream.SUPPORT,))))
         order = np.lexsort((rng.random(len(owners)), owners))

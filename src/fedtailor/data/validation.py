@@ -64,7 +64,7 @@ def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> 
     """Who holds each example (-1: nobody); refuses an example held twice and a holder with nothing to train on."""
     for idle in np.flatnonzero(examples.splits["train"].sizes() == 0)[:1]:
         raise InputError(
-            f"{name}: everybody must have a train example, but {owner_names[idle]} has none; leave it out."
+            f"{name}: every client must have a train example, but {owner_names[idle]} has none; leave it out."
         )
     owners, positions = np.full(len(examples.x), UNASSIGNED), np.zeros(len(examples.x), np.int64)
     aliases = [examples.splits[name] for name in ("train", "test") if name in examples.splits]

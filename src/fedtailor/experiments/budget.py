@@ -47,7 +47,7 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
     each = dict.fromkeys(f"{config.label or config.method} {config.rounds}" for config in budgeted_configs)
     unit = {"gradients": "client gradients", "bytes": "bytes"}[comparison.budget]
     message = (
-        f"As many {unit} for everybody as {comparison.rounds} rounds of {variant} take, in rounds: {', '.join(each)}."
+        f"As many {unit} for all methods as {comparison.rounds} rounds of {variant} take, in rounds: {', '.join(each)}."
     )
     return BudgetedRuns(budgeted_configs, message)
 

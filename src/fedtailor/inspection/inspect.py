@@ -180,7 +180,7 @@ def _describe_scope(data: FederatedDataset) -> str:
         f"Training clients' train examples for training, of {num_clients} of them for distances; "
         f"{num_judged:,} train examples of {len(data.groups['validation']):,} validation clients for every score, "
         f"which is the mean of {SCORED_ROUNDS} rounds; "
-        "no test example, and nobody new."
+        "no test example, and no new client."
     )
 
 

@@ -49,7 +49,7 @@ def select_clients(data: StoredDataset, options: dict[str, Any]) -> NaturalClien
     starts, sizes = np.asarray(data.offsets[:-1]), np.diff(data.offsets)
     large = np.flatnonzero(sizes >= options["least"])
     least = f"least={options['least']}"
-    require(len(large) > 0, f"{data.name}: {least} leaves nobody, the largest client has {sizes.max()}.")
+    require(len(large) > 0, f"{data.name}: {least} leaves no client, the largest client has {sizes.max()}.")
     count = options["clients"]
     if count is not None:
         require(

@@ -62,7 +62,7 @@ def draw_clients(name: str, is_test_only: NDArray[np.bool_], count: int, rng: np
     order = order[np.argsort(~is_test_only[order], kind="stable")]
     train = int((~is_test_only).sum())
     leaves = count - int(is_test_only.sum()) < train
-    require(leaves, f"{name}: server must leave somebody of the {train} people who can train, got {count} people.")
+    require(leaves, f"{name}: server must leave one of the {train} people who can train, got {count} people.")
     return order[:count]
 
 

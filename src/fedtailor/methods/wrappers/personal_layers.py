@@ -163,7 +163,7 @@ def _check_composition(method: Method, offer: int) -> None:
     require(
         method.broadcast is not local_training.no_state, f"{subject} sends nothing, so everything is personal already."
     )
-    require(method.data_view != "pooled", f"{subject} has one client, the pool, and nobody to be personal to.")
+    require(method.data_view != "pooled", f"{subject} has one client, the pool, and no clients to be personal to.")
     require(inner_init is not init_client, f"{subject} has personal layers already.")
     head = "adapts its head to every client already, and moves it by what the server makes of gradients"
     require(method.name != "afml", f"{subject} {head}; compare it with fedmeta-per instead.")

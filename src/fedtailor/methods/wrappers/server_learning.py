@@ -128,5 +128,6 @@ def _check_composition(method: Method) -> None:
     require(not has_server_learning(method), f"server learning: the server of {method.name} learns already.")
     require(
         bool(method.client.phases) and method.broadcast is not local_training.no_state,
-        f"server learning: the clients of {method.name} never see the server's model, so learning there helps nobody.",
+        f"server learning: the clients of {method.name} never see the server's model, "
+        "so learning there helps no client.",
     )
