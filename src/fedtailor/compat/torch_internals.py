@@ -13,7 +13,7 @@ import operator
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cache
@@ -288,8 +288,14 @@ def can_record_operations() -> bool:
     return _make_fx is not None and is_torch_tested()
 
 
-def record_operations(function: Callable[..., Any], leaves: Sequence[Tensor]) -> GraphModule:
+def record_operations(
+    function: Callable[..., Any],
+    leaves: Sequence[Tensor],
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> GraphModule:
     """Return the operations that a function of tensors comes down to, found without doing them.
+
+    Operations that have a decomposition are recorded as what that does.
 
     Private: `torch.fx.experimental.proxy_tensor.make_fx`, tested with torch 2.11 and 2.13.
     Where that cannot be used, a RuntimeError says so: ask `can_record_operations` first.
@@ -298,7 +304,7 @@ def record_operations(function: Callable[..., Any], leaves: Sequence[Tensor]) ->
         raise RuntimeError(describe_tested_torch())
     token = _is_recording.set(True)
     try:
-        record = _make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)
+        record = _make_fx(function, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True)
         graph: GraphModule = record(*leaves)
     finally:
         _is_recording.reset(token)

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from fedtailor.compat.torch_internals import compile_graph, patch_write_order, teach_decomposition
-from fedtailor.compiler.group_norm import DecomposeGroupNorm
+from fedtailor.compiler.decompositions import DECOMPOSITIONS, DecomposeGroupNorm
 from fedtailor.compiler.trace import trace
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
@@ -41,7 +41,7 @@ def _trace_for_inductor(function: Callable[..., None], args: tuple[Tree, ...]) -
     _register_rng_decomposition()
     patch_write_order()
     with DecomposeGroupNorm():
-        graph = trace(function, args)
+        graph = trace(function, args, DECOMPOSITIONS)
     multiply_out_alpha(graph)
     return graph
 

@@ -5,7 +5,7 @@ little; a compiler that is given it need not see through anything, and what has 
 stacks, keeps it.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,10 +16,15 @@ from fedtailor.compat.torch_internals import can_record_operations, record_opera
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
 
+Decompositions = Mapping[Any, Callable[..., Any]]
+"""What an operation is replaced by where a function is traced."""
 
-def trace(function: Callable[..., None], args: tuple[Tree, ...]) -> GraphModule:
-    """A function's list of operations."""
-    return _make_graph(_FlatFunction(function, args), trees.leaves(args))
+
+def trace(
+    function: Callable[..., None], args: tuple[Tree, ...], decompositions: Decompositions | None = None
+) -> GraphModule:
+    """Return the graph of the operations that a function does to the leaves of its arguments."""
+    return _make_graph(_FlatFunction(function, args), trees.leaves(args), decompositions)
 
 
 class TracedFunction:
@@ -58,9 +63,11 @@ class _FlatFunction:
         return trees.leaves(self.output_tree)
 
 
-def _make_graph(function: Callable[..., Any], leaves: Sequence[Tensor]) -> GraphModule:
-    """The operations that count, found without doing them."""
-    graph_module = record_operations(function, leaves)
+def _make_graph(
+    function: Callable[..., Any], leaves: Sequence[Tensor], decompositions: Decompositions | None = None
+) -> GraphModule:
+    """Return the operations that the result depends on, found without doing them."""
+    graph_module = record_operations(function, leaves, decompositions)
     graph_module.graph.eliminate_dead_code()
     graph_module.recompile()
     return graph_module
