@@ -3,11 +3,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test slow test-kernels test-kernels-faults mutate house check format peers bench build clean
+.PHONY: help demo test test-all test-kernels test-kernels-faults mutate house check format peers bench build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
-	@echo "make test    run the tests; make slow: the long ones too; make test-kernels: GPU code without a GPU"
+	@echo "make test    run the tests; make test-all: the long ones too; make test-kernels: GPU code without a GPU"
 	@echo "make check   format, lint, types, layers; make format: mend the format"
 	@echo "make mutate  how many of 40 seeded faults the tests catch; make house: figures of the source"
 	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
@@ -34,8 +34,8 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 test: .venv/developer
 	$(PYTEST)
 
-slow: .venv/developer
-	$(PYTEST) -m 'slow or not slow'
+test-all: .venv/developer
+	$(PYTEST) -m 'not gpu'
 
 # GPU code without a GPU: interpreted, and then compiled for cards that are not there, each in processes of its own.
 # Triton comes alone, as torch's builds for CPUs know nothing of it, and for one platform only.

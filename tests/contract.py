@@ -74,6 +74,18 @@ ROWS: list[Row] = [
 ]
 
 
-def named(rows: list[Row]) -> list[Any]:
-    """The rows as test parameters with readable names."""
-    return [pytest.param(*row, id="-".join([row[0], *(f"{k}={v}" for k, v in row[1].items())])) for row in rows]
+def as_params(rows: list[Row], default: set[str] | None = None) -> list[Any]:
+    """Return rows as test parameters with readable names; those that are not in `default` are marked slow."""
+    params = []
+    for name, hparams in rows:
+        row_id = "-".join([name, *(f"{key}={value}" for key, value in hparams.items())])
+        is_slow = default is not None and row_id not in default
+        params.append(pytest.param(name, hparams, id=row_id, marks=pytest.mark.slow if is_slow else ()))
+    return params
+
+
+def select_representatives(rows: list[Row]) -> set[str]:
+    """Return the ids of the first row of each method and of the compositions of three parts or more."""
+    first_of = dict.fromkeys(name for name, _ in rows if name.count("+") != 1)
+    ids = [(row[0], param.id) for row, param in zip(rows, as_params(rows), strict=True)]
+    return {next(row_id for name, row_id in ids if name == wanted) for wanted in first_of}

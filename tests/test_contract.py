@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from agreement import clone, distance
-from contract import ROWS, named
+from contract import ROWS, as_params, select_representatives
 from fedtailor import methods
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
@@ -20,7 +20,9 @@ from fedtailor.engines.factory import ClientStateStore, EngineContext
 from fedtailor.training.checkpoint import CheckpointManager
 from scenarios import toy_data, toy_setting, train
 
-EACH = pytest.mark.parametrize(("name", "hyper"), named(ROWS))
+EACH = pytest.mark.parametrize(("name", "hyper"), as_params(ROWS))
+REPRESENTATIVES = pytest.mark.parametrize(("name", "hyper"), as_params(ROWS, select_representatives(ROWS)))
+"""For properties that a method's options hardly touch: one row a method by default, all of them by `make test-all`."""
 SIZES = (1, 2, 3, 5, 9, 12, 8)
 CHEAP = {"batch": 4, "finetune_steps": 2}
 
@@ -57,7 +59,7 @@ def test_engines_and_chunks_agree(name: str, hyper: dict[str, Any]) -> None:
         assert distance(reference, outcome(setting_of(name, hyper), name="vectorized", chunk=chunk)) < 1e-10
 
 
-@EACH
+@REPRESENTATIVES
 def test_the_order_of_the_cohort_does_not_matter(name: str, hyper: dict[str, Any]) -> None:
     people = setting_of(name, hyper).data.groups["train"]
     results = []
@@ -70,7 +72,7 @@ def test_the_order_of_the_cohort_does_not_matter(name: str, hyper: dict[str, Any
     assert distance(*results) < 1e-10
 
 
-@EACH
+@REPRESENTATIVES
 def test_nothing_that_is_handed_over_is_changed(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
     columns = [column.copy() for column in setting.data.clients[:2]]
@@ -87,7 +89,7 @@ def test_nothing_that_is_handed_over_is_changed(name: str, hyper: dict[str, Any]
     assert all(np.array_equal(a, b) for a, b in zip(columns, setting.data.clients[:2], strict=True))
 
 
-@EACH
+@REPRESENTATIVES
 def test_methods_pickle_and_repeat_themselves(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
     copied = pickle.loads(pickle.dumps(setting.method))
@@ -99,7 +101,7 @@ def shapes(tree: Tree) -> list[tuple[torch.Size, torch.dtype]]:
     return [(leaf.shape, leaf.dtype) for leaf in trees.leaves(tree)]
 
 
-@EACH
+@REPRESENTATIVES
 def test_shapes_stay_what_they_are(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
     method, first = setting.method, setting.init_server_state()
@@ -117,7 +119,7 @@ def test_shapes_stay_what_they_are(name: str, hyper: dict[str, Any]) -> None:
             assert any(f".{known}".endswith(f".{leaf}") and shape == like for known, like in travelled)
 
 
-@EACH
+@REPRESENTATIVES
 def test_a_checkpoint_gives_back_exactly_what_went_in(name: str, hyper: dict[str, Any], tmp_path: Path) -> None:
     setting = setting_of(name, hyper)
     state, engine = train(setting, 2, 3)
@@ -136,7 +138,7 @@ def test_a_checkpoint_gives_back_exactly_what_went_in(name: str, hyper: dict[str
     assert distance(tuple(on[0]), tuple(on[1])) == 0.0
 
 
-@EACH
+@REPRESENTATIVES
 def test_clients_with_one_example_each(name: str, hyper: dict[str, Any]) -> None:
     data = toy_data(sizes=(1, 1, 1, 1, 1, 2), test=1)  # the last one is new; those who train have one example each
     runs = [train(toy_setting(name, data=data, **CHEAP | hyper), 1, 2, name=each)[0] for each in factory.NAMES]
@@ -144,14 +146,11 @@ def test_clients_with_one_example_each(name: str, hyper: dict[str, Any]) -> None
     assert trees.is_finite(tuple(runs[0]))
 
 
-COMPILED = ("fedavg-epochs=2", "fedsim-decay_rounds=5", "fedmeta-per-inner=meta-sgd")
+COMPILED = {"fedavg-epochs=2", "fedsim-decay_rounds=5", "fedmeta-per-inner=meta-sgd"}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize(
-    ("name", "hyper"),
-    [pytest.param(*row.values, id=row.id, marks=() if row.id in COMPILED else pytest.mark.slow) for row in named(ROWS)],
-)
+@pytest.mark.parametrize(("name", "hyper"), as_params(ROWS, COMPILED))
 def test_compiled_steps_agree(name: str, hyper: dict[str, Any]) -> None:
     data = toy_data(sizes=(24, 17, 9, 8, 3, 2, 1, 1))
     reference = outcome(toy_setting(name, data=data, **CHEAP | hyper), name="sequential")
@@ -160,7 +159,7 @@ def test_compiled_steps_agree(name: str, hyper: dict[str, Any]) -> None:
     assert distance(reference, outcome(setting, compile=True)) < 1e-10
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @EACH
 @pytest.mark.parametrize("compile", [False, True])
 def test_the_gpu_agrees_with_the_cpu(name: str, hyper: dict[str, Any], compile: bool) -> None:

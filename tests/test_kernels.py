@@ -32,6 +32,7 @@ def calculating(precision: str, request: pytest.FixtureRequest) -> torch.dtype:
     return torch.bfloat16 if precision == "bf16" else torch.float32
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 1e-2), ("tf32", 1e-3), ("float32", 1e-5)])
 @pytest.mark.parametrize("shape", SHAPES)
@@ -68,6 +69,7 @@ def test_kernels_do_what_double_precision_does(
         assert gap < most
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
 @pytest.mark.parametrize(
     "shapes", [((), ()), ((5,), ()), ((7, 1), (33,)), ((), (1000,)), ((3, 1), (3, 300)), ((0,), ())]
@@ -81,6 +83,7 @@ def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...
     assert torch.equal(prng.fold(keys.cuda(), counters.cuda()).cpu(), prng.fold(keys, counters))
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
 @pytest.mark.parametrize("clients", [2, 10])
 def test_compiled_hessian_products_are_those_of_double_precision(clients: int, request: pytest.FixtureRequest) -> None:

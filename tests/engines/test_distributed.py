@@ -11,7 +11,7 @@ from torch import Tensor
 
 import ranks
 from agreement import distance
-from contract import ROWS, Row, named
+from contract import ROWS, Row, as_params
 from fedtailor import FedtailorError, classification, fit
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
@@ -101,7 +101,7 @@ def test_more_ranks_than_clients_in_a_cohort(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "cohort"), [(2, 5), (3, 4), (4, 6)])
 def test_every_method_agrees_with_one_process(world: int, cohort: int, tmp_path: Path) -> None:
-    assert len(named(ROWS)) > 50
+    assert len(as_params(ROWS)) > 50
     assert_agree(ROWS, world, cohort, tmp_path / "found")
 
 
