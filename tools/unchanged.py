@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 from contract import ROWS  # noqa: E402
 from divided import add_people, data_folder, fingerprint, images_of, saved, writers  # noqa: E402
