@@ -36,7 +36,9 @@ from peers.protocol import Weights, Work, write
 from processes import LOOP, OURS, Process, python_of
 from results import machine, save, spread
 
-SHORT_FLOATS = ["ours-bf16"] if torch.cpu.get_capabilities().get("amx_bf16") else []  # only there they are fast
+SHORT_FLOATS = (
+    ["ours-bf16"] if torch.cpu.get_capabilities().get("amx_bf16") else []
+)  # only there they are fast
 WAYS: dict[
     str, tuple[str, ...]
 ] = {  # a number: of threads, if not as many as there are cores; ours first, in the precision behind the hyphen
@@ -47,7 +49,10 @@ WARM_UP = 2  # rounds, side by side, with whatever is compiled
 REST_S = 0.3  # seconds between turns, in which threads that wait for work fall asleep
 # Of how far the weights have moved: rounding decides on which side of its kink an activation of the CNN falls.
 TOLERANCES = {"cnn": 2e-2, "mlp": 1e-3}
-SHORT = {"cuda": 5, "bf16": 25}  # times as much where all round factors to tf32, and where ours calculates in bf16
+SHORT = {
+    "cuda": 5,
+    "bf16": 25,
+}  # times as much where all round factors to tf32, and where ours calculates in bf16
 PEOPLE, LR = 100, 0.01
 
 
@@ -96,15 +101,23 @@ def work_of(case: Case, rounds: int) -> Work:
     """Random images, and the cohorts and batches that this project's keys give."""
     draws, examples = np.random.default_rng(0), case.steps * case.batch
     images = draws.integers(0, 256, (PEOPLE, examples, 1, 28, 28), dtype=np.uint8)
-    labels, nobody = draws.integers(0, 10, (PEOPLE, examples)), np.zeros((0, case.clients), np.int64)
+    labels, nobody = (
+        draws.integers(0, 10, (PEOPLE, examples)),
+        np.zeros((0, case.clients), np.int64),
+    )
     work = Work(case.net, images, labels, first_weights(case.net), nobody, nobody, case.batch, LR)
     setting = setting_of(work)
     plan, people = setting.method.client.phases[0].plan, setting.data.groups["train"]
     cohorts, orders = [], []
     for number in range(rounds):
-        chosen = people[prng.choice(prng.key(SEED, "cohort", number).numpy(), len(people), case.clients)]
+        chosen = people[
+            prng.choice(prng.key(SEED, "cohort", number).numpy(), len(people), case.clients)
+        ]
         keys = prng.fold(setting.derive_keys(Stream.CLIENT, number, chosen), 0)
-        rows = [place.rows for (place,) in iter_batch_indices(plan, setting.data.clients, chosen, keys, case.steps)]
+        rows = [
+            place.rows
+            for (place,) in iter_batch_indices(plan, setting.data.clients, chosen, keys, case.steps)
+        ]
         cohorts.append(chosen)
         orders.append(np.concatenate([each.numpy() for each in rows], 1) % examples)
     return work._replace(cohorts=np.stack(cohorts), orders=np.stack(orders))
@@ -133,20 +146,34 @@ def measured(case: Case, ways: tuple[str, ...], device: str) -> dict[str, Any]:
                 process.times.append(process.told())
         ends = {process.way: process.finish() for process in running}
         gaps = refuse_unequal(ends, work, rounds * work.steps_a_round(), device)
-        versions = {name: number for process in running for name, number in process.versions.items()}
+        versions = {
+            name: number for process in running for name, number in process.versions.items()
+        }
         times = {process.way: process.times for process in running}
-    return {"title": case.title, "ms": times, "gaps": gaps, "steps": work.steps_a_round(), "versions": versions}
+    return {
+        "title": case.title,
+        "ms": times,
+        "gaps": gaps,
+        "steps": work.steps_a_round(),
+        "versions": versions,
+    }
 
 
-def refuse_unequal(ends: dict[str, tuple[int, Weights]], work: Work, steps: int, device: str) -> dict[str, float]:
+def refuse_unequal(
+    ends: dict[str, tuple[int, Weights]], work: Work, steps: int, device: str
+) -> dict[str, float]:
     """How far everybody's weights are from the loop's, of how far these moved; stops if somebody did something else."""
     reference = flat(ends[LOOP][1])
     moved = np.linalg.norm(reference - flat(work.weights))
-    gaps = {way: float(np.linalg.norm(flat(end) - reference) / moved) for way, (_, end) in ends.items()}
+    gaps = {
+        way: float(np.linalg.norm(flat(end) - reference) / moved) for way, (_, end) in ends.items()
+    }
     for way, (taken, _) in ends.items():
         allowed = TOLERANCES[work.net] * SHORT.get(way.partition("-")[2], SHORT.get(device, 1))
         if taken != steps or not gaps[way] < allowed:
-            raise SystemExit(f"{way}: unequal work: {taken} steps of {steps}, weights {gaps[way]:.1e} off the loop's.")
+            raise SystemExit(
+                f"{way}: unequal work: {taken} steps of {steps}, weights {gaps[way]:.1e} off the loop's."
+            )
     return gaps
 
 
@@ -157,7 +184,14 @@ def flat(weights: Weights) -> NDArray[np.float32]:
 
 def show(found: dict[str, Any]) -> None:
     """Prints one case."""
-    table = Table("way", "ms a round", "of ours", "weights off the loop's", title=found["title"], title_justify="left")
+    table = Table(
+        "way",
+        "ms a round",
+        "of ours",
+        "weights off the loop's",
+        title=found["title"],
+        title_justify="left",
+    )
     own = statistics.median(next(iter(found["ms"].values())))
     for way, times in found["ms"].items():
         ratio = statistics.median(times) / own
@@ -175,7 +209,9 @@ def main(words: list[str]) -> None:
     here, cases = machine(device), []
     for case in [case for case in CASES[device] if case.net in words] or CASES[device]:
         own = tuple(way for way in ways if way in words or not case.left_out(way))
-        cases.append(measured(case._replace(turns=2, rounds=1) if "quick" in words else case, own, device))
+        cases.append(
+            measured(case._replace(turns=2, rounds=1) if "quick" in words else case, own, device)
+        )
         show(cases[-1])
         if set(words) <= {"cuda"}:
             save("peers" if device == "cpu" else "peers-gpu", {"machine": here, "cases": cases})

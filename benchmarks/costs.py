@@ -51,23 +51,40 @@ def people(sizes: NDArray[np.int64], server: int = 0) -> FederatedDataset:
     draws, count = np.random.default_rng(0), int(sizes.sum()) + server
     x, y = draws.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), draws.integers(0, 10, count)
     whose, own = np.arange(len(sizes)).repeat(sizes), (x[count - server :], y[count - server :])
-    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "unseen_clients": 0.0, "scale": 1 / 255}
-    return from_arrays(x[: len(whose)], y[: len(whose)], whose, server=own if server else None, **everything)
+    everything: dict[str, Any] = {
+        "test_share": 0.0,
+        "validation_clients": 0.0,
+        "unseen_clients": 0.0,
+        "scale": 1 / 255,
+    }
+    return from_arrays(
+        x[: len(whose)], y[: len(whose)], whose, server=own if server else None, **everything
+    )
 
 
 def population(clients: int, each: int = 10, width: int = 32) -> FederatedDataset:
     """So many people with a run of small examples each."""
     draws, sizes = np.random.default_rng(0), np.full(clients, each)
-    x, y = draws.integers(0, 256, (clients * each, width), dtype=np.uint8), draws.integers(0, 10, clients * each)
+    x, y = (
+        draws.integers(0, 256, (clients * each, width), dtype=np.uint8),
+        draws.integers(0, 10, clients * each),
+    )
     starts, everybody, nobody = np.arange(clients) * each, np.arange(clients), np.arange(0)
     splits = {"train": make_range_split(starts, sizes), "test": make_range_split(starts, 0 * sizes)}
-    groups = {"train": everybody, "local": everybody, "validation": nobody, "new": nobody}
+    groups = {
+        "train": everybody,
+        "participating": everybody,
+        "validation": nobody,
+        "unseen": nobody,
+    }
     return FederatedDataset(
         "population", ClientExamples(x, y, splits), everybody.astype(str), groups, None, 10, 1 / 255
     )
 
 
-def rounds_of(setting: EngineContext, clients: int, compile: bool = True, chunk: int | None = None) -> Iterator[Round]:
+def rounds_of(
+    setting: EngineContext, clients: int, compile: bool = True, chunk: int | None = None
+) -> Iterator[Round]:
     """Rounds, for as long as they are asked for."""
     engine = factory.make_engine(setting, chunk=chunk, compile=compile)
     return run_rounds(setting, engine, setting.init_server_state(), clients, [False].__contains__)
@@ -89,12 +106,17 @@ def timed(ways: dict[str, Iterator[Round]], turns: int) -> dict[str, list[float]
 
 def rows(times: dict[str, list[float]], **more: dict[str, Any]) -> list[Row]:
     """What was measured, one row for each way, with what else is known of it."""
-    return [{"what": name, "ms": ms, **{k: v[name] for k, v in more.items()}} for name, ms in times.items()]
+    return [
+        {"what": name, "ms": ms, **{k: v[name] for k, v in more.items()}}
+        for name, ms in times.items()
+    ]
 
 
 def cohort(turns: int, compiled: bool) -> list[Row]:
     """Cohorts of 1 to 1000 clients, 5 steps each."""
-    setting = partial(prepare_context, "fedavg", MLP, people(np.full(1000, EACH)), rounds=1, batch=BATCH, epochs=1)
+    setting = partial(
+        prepare_context, "fedavg", MLP, people(np.full(1000, EACH)), rounds=1, batch=BATCH, epochs=1
+    )
     sizes = {str(clients): clients for clients in (1, 10, 100, 1000)}
     times = timed({name: rounds_of(setting(), clients) for name, clients in sizes.items()}, turns)
     return rows(times, clients=sizes)
@@ -106,11 +128,17 @@ def imbalance(turns: int, compiled: bool) -> list[Row]:
     equal = np.full(20, unequal.sum() // 20)
     equal[: unequal.sum() - equal.sum()] += 1
     datas = {"alike": people(equal), "20 : 1": people(unequal)}
-    examples = {name: int(data.clients.splits["train"].sizes().sum()) for name, data in datas.items()}
-    settings = {
-        name: prepare_context("fedavg", MLP, data, rounds=1, batch=BATCH, epochs=1) for name, data in datas.items()
+    examples = {
+        name: int(data.clients.splits["train"].sizes().sum()) for name, data in datas.items()
     }
-    steps = {name: int((-(-data.clients.splits["train"].sizes() // BATCH)).sum()) for name, data in datas.items()}
+    settings = {
+        name: prepare_context("fedavg", MLP, data, rounds=1, batch=BATCH, epochs=1)
+        for name, data in datas.items()
+    }
+    steps = {
+        name: int((-(-data.clients.splits["train"].sizes() // BATCH)).sum())
+        for name, data in datas.items()
+    }
     times = timed({name: rounds_of(setting, 20) for name, setting in settings.items()}, turns)
     return rows(times, examples=examples, steps=steps)
 
@@ -130,15 +158,21 @@ def populations(turns: int, compiled: bool) -> list[Row]:
 def model(turns: int, compiled: bool) -> list[Row]:
     """Ten clients, 5 steps, with networks from thousands to millions of parameters."""
     nets: dict[str, Callable[[], nn.Module]] = {
-        f"mlp 784-{width}-{width}-10": partial(models.mlp, 784, (width, width), 10) for width in (16, 128, 1024)
+        f"mlp 784-{width}-{width}-10": partial(models.mlp, 784, (width, width), 10)
+        for width in (16, 128, 1024)
     }
     nets["cnn (fedsim_femnist)"] = CNN
     data = people(np.full(20, EACH))
     settings = {
-        name: prepare_context("fedavg", net, data, rounds=1, batch=BATCH, epochs=1) for name, net in nets.items()
+        name: prepare_context("fedavg", net, data, rounds=1, batch=BATCH, epochs=1)
+        for name, net in nets.items()
     }
-    sizes = {name: sum(each.numel() for each in s.task.params.values()) for name, s in settings.items()}
-    return rows(timed({name: rounds_of(s, 10) for name, s in settings.items()}, turns), parameters=sizes)
+    sizes = {
+        name: sum(each.numel() for each in s.task.params.values()) for name, s in settings.items()
+    }
+    return rows(
+        timed({name: rounds_of(s, 10) for name, s in settings.items()}, turns), parameters=sizes
+    )
 
 
 def of_methods(turns: int, compiled: bool) -> list[Row]:
@@ -157,7 +191,10 @@ def memory(turns: int, compiled: bool) -> list[Row]:
     found = []
     for chunk in CHUNKS:
         said = subprocess.run(
-            [sys.executable, __file__, "peak", str(chunk)], check=True, capture_output=True, text=True
+            [sys.executable, __file__, "peak", str(chunk)],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         found.append(json.loads(said.stdout))
     return found
@@ -165,7 +202,9 @@ def memory(turns: int, compiled: bool) -> list[Row]:
 
 def peak(chunk: int) -> Row:
     """The most that a process ever had in RAM, before its first round and after some."""
-    setting = prepare_context("fedavg", CNN, people(np.full(STACKED, BATCH)), rounds=1, batch=BATCH, steps=1)
+    setting = prepare_context(
+        "fedavg", CNN, people(np.full(STACKED, BATCH)), rounds=1, batch=BATCH, steps=1
+    )
     way = rounds_of(setting, STACKED, compile=False, chunk=chunk)
     before, times = resident()["VmHWM"], timed({"": way}, 2)[""]
     return {"what": str(chunk), "ms": times, "before_mb": before, "most_mb": resident()["VmHWM"]}
@@ -198,7 +237,9 @@ def show(name: str, found: list[Row]) -> None:
     first = statistics.median(found[0]["ms"])
     for row in found:
         ratio = statistics.median(row["ms"]) / first
-        table.add_row(row["what"], spread(row["ms"]), f"{ratio:.2f}", *(f"{row[key]:,.4g}" for key in more))
+        table.add_row(
+            row["what"], spread(row["ms"]), f"{ratio:.2f}", *(f"{row[key]:,.4g}" for key in more)
+        )
     Console(width=120).print(table)
 
 

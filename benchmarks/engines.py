@@ -61,7 +61,9 @@ def descend(model: nn.Module, lr: float, batches: Iterator[tuple[Batch, ...]]) -
     for (batch,) in batches:
         optimizer.zero_grad()
         losses = (
-            nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none").reshape(len(batch.y), -1).mean(1)
+            nn.functional.cross_entropy(model(batch.x), batch.y, reduction="none")
+            .reshape(len(batch.y), -1)
+            .mean(1)
         )
         ((losses * batch.mask).sum() / batch.mask.sum()).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -74,7 +76,14 @@ def images(clients: int, each: int) -> sources.FederatedDataset:
     x, y = draws.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8), draws.integers(0, 10, count)
     whose = np.arange(count) % clients
     return sources.from_arrays(
-        x, y, whose, scale=1 / 255, server=100, test_share=0.0, validation_clients=0.0, unseen_clients=0.0
+        x,
+        y,
+        whose,
+        scale=1 / 255,
+        server=100,
+        test_share=0.0,
+        validation_clients=0.0,
+        unseen_clients=0.0,
     )
 
 
@@ -82,12 +91,16 @@ def measured(clients: int) -> dict[str, list[float]]:
     """Milliseconds per round for each way, after a warm-up round."""
     data = images(clients, 402)
     settings = {
-        way: prepare_context("fedavg", MLP, data, rounds=1, seed=1, batch=40, steps=10) for way in ("loop", *ENGINES)
+        way: prepare_context("fedavg", MLP, data, rounds=1, seed=1, batch=40, steps=10)
+        for way in ("loop", *ENGINES)
     }
     runs: dict[str, Iterator[Params]] = {"loop": torch_loop(settings["loop"], clients)}
     for way, options in ENGINES.items():
         loop = run_rounds(
-            settings[way], factory.make_engine(settings[way], **options), settings[way].init_server_state(), clients
+            settings[way],
+            factory.make_engine(settings[way], **options),
+            settings[way].init_server_state(),
+            clients,
         )
         runs[way] = (done.state.params for done in loop)
     ends = {way: next(run) for way, run in runs.items()}
@@ -108,12 +121,19 @@ def main() -> None:
     """Prints the table, and writes what is in it."""
     here, found = machine(), dict[str, dict[str, list[float]]]()
     print(f"FedAvg, MLP 784-80-60-10, batch 40, 10 steps a client; {in_words(here)}")
-    table = Table("clients", "loop, ms", *(f"{way}, ms" for way in ENGINES), *(f"loop/{way}" for way in ENGINES))
+    table = Table(
+        "clients",
+        "loop, ms",
+        *(f"{way}, ms" for way in ENGINES),
+        *(f"loop/{way}" for way in ENGINES),
+    )
     for clients in (10, 50):
         times = found[str(clients)] = measured(clients)
         middle = {way: statistics.median(values) for way, values in times.items()}
         table.add_row(
-            str(clients), *map(spread, times.values()), *(f"{middle['loop'] / middle[way]:.1f}" for way in ENGINES)
+            str(clients),
+            *map(spread, times.values()),
+            *(f"{middle['loop'] / middle[way]:.1f}" for way in ENGINES),
         )
     Console(width=140).print(table)
     save("engines", {"machine": here, "clients": found})

@@ -42,7 +42,9 @@ def images(people: int, each: int = 200) -> sources.FederatedDataset:
     x = draws.integers(0, 256, (people * each, 1, 28, 28), dtype=np.uint8)
     whose = np.arange(people * each) % people
     y = draws.integers(0, 62, len(x))
-    return sources.from_arrays(x, y, whose, scale=1 / 255, test_share=0.0, validation_clients=0.0, unseen_clients=0.0)
+    return sources.from_arrays(
+        x, y, whose, scale=1 / 255, test_share=0.0, validation_clients=0.0, unseen_clients=0.0
+    )
 
 
 def looped(setting: EngineContext, clients: int) -> Iterator[Params]:
@@ -56,7 +58,10 @@ def looped(setting: EngineContext, clients: int) -> Iterator[Params]:
             model.load_state_dict(theta)
             key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
             descend(model, 0.1, iter_batches(phase.plan, site, np.array([client]), key))
-            total = {name: total[name] + value.detach() / clients for name, value in model.named_parameters()}
+            total = {
+                name: total[name] + value.detach() / clients
+                for name, value in model.named_parameters()
+            }
         theta = total
         yield theta
 
@@ -64,7 +69,9 @@ def looped(setting: EngineContext, clients: int) -> Iterator[Params]:
 def ours(setting: EngineContext, clients: int, compile: bool) -> Iterator[Params]:
     """The same by the vectorized engine."""
     engine = factory.make_engine(setting, compile=compile)
-    for done in run_rounds(setting, engine, setting.init_server_state(), clients, lambda number: False):
+    for done in run_rounds(
+        setting, engine, setting.init_server_state(), clients, lambda number: False
+    ):
         yield done.state.params
 
 
@@ -75,7 +82,9 @@ def ways(clients: int) -> dict[str, tuple[bool, Iterator[Params]]]:
 
     def setting(compute: torch.dtype | None = None, stacking: bool = False) -> EngineContext:
         model = (task.with_stacked_ops() if stacking else task).with_compute_dtype(compute)
-        return prepare_context("fedavg", model, data, rounds=1, seed=1, device="cuda", batch=20, epochs=1, lr=0.1)
+        return prepare_context(
+            "fedavg", model, data, rounds=1, seed=1, device="cuda", batch=20, epochs=1, lr=0.1
+        )
 
     return {
         "loop, fp32": (False, looped(setting(), clients)),
@@ -99,7 +108,9 @@ def measured(clients: int) -> dict[str, list[float]]:
         ends[way] = [next(run) for _ in range(3)][-1]
         times[way] = []
     for way in ("fp32", "fp32 compiled"):
-        gap = float(trees.norm(trees.sub(ends[way], ends["loop, fp32"])) / trees.norm(ends["loop, fp32"]))
+        gap = float(
+            trees.norm(trees.sub(ends[way], ends["loop, fp32"])) / trees.norm(ends["loop, fp32"])
+        )
         print(f"{clients} clients, {way}: weights after 3 rounds are {gap:.1e} from the loop's")
     for (way, (tf32, run)), _ in itertools.product(runs.items(), range(REPEATS)):
         allow_tf32(tf32)
@@ -108,7 +119,9 @@ def measured(clients: int) -> dict[str, list[float]]:
         for _ in range(1 if way.startswith("loop") else ROUNDS):
             next(run)
         torch.cuda.synchronize()
-        times[way].append(1000 * (time.perf_counter() - began) / (1 if way.startswith("loop") else ROUNDS))
+        times[way].append(
+            1000 * (time.perf_counter() - began) / (1 if way.startswith("loop") else ROUNDS)
+        )
     return times
 
 
@@ -117,9 +130,17 @@ def main() -> None:
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
     for clients in map(int, sys.argv[1:] or ("10", "50")):
         times = measured(clients)
-        table = Table("way", "ms a round", "least", "most", title=f"{clients} clients", title_justify="left")
+        table = Table(
+            "way", "ms a round", "least", "most", title=f"{clients} clients", title_justify="left"
+        )
         for way, values in times.items():
-            table.add_row(way, *(f"{value:.1f}" for value in (statistics.median(values), min(values), max(values))))
+            table.add_row(
+                way,
+                *(
+                    f"{value:.1f}"
+                    for value in (statistics.median(values), min(values), max(values))
+                ),
+            )
         Console(width=100).print(table)
 
 

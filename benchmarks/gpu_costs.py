@@ -57,10 +57,15 @@ class TorchsOwn(nn.Module):
         return found.transpose(1, 2)
 
 
-def images(people: int, each: int, shape: tuple[int, ...], classes: int, **options: Any) -> sources.FederatedDataset:
+def images(
+    people: int, each: int, shape: tuple[int, ...], classes: int, **options: Any
+) -> sources.FederatedDataset:
     """People with equally many random images."""
     draws, count = np.random.default_rng(0), people * each
-    x, y = draws.integers(0, 256, (count, *shape), dtype=np.uint8), draws.integers(0, classes, count)
+    x, y = (
+        draws.integers(0, 256, (count, *shape), dtype=np.uint8),
+        draws.integers(0, classes, count),
+    )
     return sources.from_arrays(x, y, np.arange(count) % people, scale=1 / 255, **NOBODY, **options)
 
 
@@ -83,12 +88,19 @@ def setting_of(
 def ours(setting: EngineContext, compile: bool) -> Way:
     """One round more."""
     engine = factory.make_engine(setting, compile=compile)
-    return partial(next, run_rounds(setting, engine, setting.init_server_state(), CLIENTS, [False].__contains__))
+    return partial(
+        next,
+        run_rounds(setting, engine, setting.init_server_state(), CLIENTS, [False].__contains__),
+    )
 
 
 def looped(setting: EngineContext, model: nn.Module) -> Iterator[None]:
     """A round one client after another, and the mean."""
-    site, phase, model = setting.make_client_dataset(), setting.method.client.phases[0], model.to("cuda")
+    site, phase, model = (
+        setting.make_client_dataset(),
+        setting.method.client.phases[0],
+        model.to("cuda"),
+    )
     theta = {name: value.clone() for name, value in model.state_dict().items()}
     while True:
         total = trees.zeros_like(theta)
@@ -96,7 +108,10 @@ def looped(setting: EngineContext, model: nn.Module) -> Iterator[None]:
             model.load_state_dict(theta)
             key = setting.derive_keys(Stream.CLIENT, 0, [client])[0]
             descend(model, 0.05, iter_batches(phase.plan, site, np.array([client]), key))
-            total = {name: total[name] + value.detach() / CLIENTS for name, value in model.state_dict().items()}
+            total = {
+                name: total[name] + value.detach() / CLIENTS
+                for name, value in model.state_dict().items()
+            }
         theta = total
         yield
 
@@ -124,11 +139,17 @@ def milliseconds(ways: dict[str, Way]) -> dict[str, dict[str, Any]]:
 def of_models() -> dict[str, Any]:
     """Two models beside a loop."""
     small = partial(models.resnet18, (3, 24, 24), 100)
-    resnet = setting_of("fedavg", small, images(PEOPLE, 100, (3, 24, 24), 100, test_share=0.0), batch=20)
+    resnet = setting_of(
+        "fedavg", small, images(PEOPLE, 100, (3, 24, 24), 100, test_share=0.0), batch=20
+    )
     lstm = setting_of("fedavg", models.shakespeare, texts(PEOPLE, 20), batch=4)
     return {
-        "ResNet-18": milliseconds({"ours": ours(resnet, True), "loop": partial(next, looped(resnet, small()))}),
-        "LSTM": milliseconds({"ours": ours(lstm, False), "loop": partial(next, looped(lstm, TorchsOwn()))}),
+        "ResNet-18": milliseconds(
+            {"ours": ours(resnet, True), "loop": partial(next, looped(resnet, small()))}
+        ),
+        "LSTM": milliseconds(
+            {"ours": ours(lstm, False), "loop": partial(next, looped(lstm, TorchsOwn()))}
+        ),
     }
 
 
@@ -136,7 +157,10 @@ def on_femnist(ways: dict[str, tuple[str, dict[str, Any]]]) -> dict[str, Way]:
     """Rounds of methods on FEMNIST's network."""
     data = images(PEOPLE, 200, (1, 28, 28), 62, test_share=0.0, server=100)
     model = partial(models.fedsim_femnist, (1, 28, 28), 62)
-    return {name: ours(setting_of(method, model, data, batch=20, **own), True) for name, (method, own) in ways.items()}
+    return {
+        name: ours(setting_of(method, model, data, batch=20, **own), True)
+        for name, (method, own) in ways.items()
+    }
 
 
 def of_methods() -> dict[str, Any]:
@@ -160,10 +184,17 @@ def show_kernels() -> None:
             for _ in range(2):
                 way()
             torch.cuda.synchronize()
-        kernels, steps = sorted(seen.key_averages(), key=lambda each: -each.device_time_total), 2 * STEPS
-        print(f"{name}: {sum(each.device_time_total for each in kernels) / steps:.0f} us of the GPU a step")
+        kernels, steps = (
+            sorted(seen.key_averages(), key=lambda each: -each.device_time_total),
+            2 * STEPS,
+        )
+        print(
+            f"{name}: {sum(each.device_time_total for each in kernels) / steps:.0f} us of the GPU a step"
+        )
         for each in kernels[:40]:
-            print(f"{each.device_time_total / steps:8.1f} us, {each.count / steps:.1f} times: {each.key[:100]}")
+            print(
+                f"{each.device_time_total / steps:8.1f} us, {each.count / steps:.1f} times: {each.key[:100]}"
+            )
 
 
 def of_scoring() -> dict[str, Any]:
@@ -172,7 +203,11 @@ def of_scoring() -> dict[str, Any]:
     model = partial(models.fedsim_femnist, (1, 28, 28), 62)
     setting = setting_of("fedavg", model, data, batch=20, epochs=1, finetune_epochs=1)
     engine, state = factory.make_engine(setting), setting.init_server_state()
-    return {"300 people fine-tuned and scored": milliseconds({"ours": lambda: engine.score(state, np.arange(PEOPLE))})}
+    return {
+        "300 people fine-tuned and scored": milliseconds(
+            {"ours": lambda: engine.score(state, np.arange(PEOPLE))}
+        )
+    }
 
 
 PARTS = {"models": of_models, "methods": of_methods, "scoring": of_scoring}
@@ -191,7 +226,10 @@ def main(words: list[str]) -> None:
             base = statistics.median(next(iter(ways.values()))["ms"])
             for name, each in ways.items():
                 ratio, first = statistics.median(each["ms"]) / base, each["first 3 s"]
-                print(f"{title}: {name}: {spread(each['ms'])} ms, {ratio:.2f}, {first} s at first", flush=True)
+                print(
+                    f"{title}: {name}: {spread(each['ms'])} ms, {ratio:.2f}, {first} s at first",
+                    flush=True,
+                )
         known = {"machine": here, "parts": known["parts"] | found}
         save("costs-gpu", known)
 

@@ -71,7 +71,10 @@ class Case(NamedTuple):
     @property
     def words(self) -> dict[str, Any]:
         """The method's hyper-parameters."""
-        own: dict[str, dict[str, Any]] = {"fedprox": {"lam": 0.1}, "per-fedavg": {"variant": "fo", "alpha": 0.01}}
+        own: dict[str, dict[str, Any]] = {
+            "fedprox": {"lam": 0.1},
+            "per-fedavg": {"variant": "fo", "alpha": 0.01},
+        }
         return {"batch": self.batch, "epochs": 1, "lr": self.lr, **own.get(self.method, {})}
 
 
@@ -123,10 +126,16 @@ def dataset(case: Case) -> sources.FederatedDataset:
     draw = np.random.default_rng(0)
     each = case.steps * case.batch
     client = np.arange(CLIENTS).repeat(each)
-    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "unseen_clients": 0.0}
+    everything: dict[str, Any] = {
+        "test_share": 0.0,
+        "validation_clients": 0.0,
+        "unseen_clients": 0.0,
+    }
     if case.net == "lstm":
         texts = draw.integers(0, 90, (CLIENTS * each, 81), dtype=np.uint8)
-        return sources.from_arrays(texts[:, :80], texts[:, 1:], client, tokens=True, classes=90, **everything)
+        return sources.from_arrays(
+            texts[:, :80], texts[:, 1:], client, tokens=True, classes=90, **everything
+        )
     x = draw.integers(0, 256, (CLIENTS * each, 1, 28, 28), dtype=np.uint8)
     y = draw.integers(0, 10, CLIENTS * each)
     return sources.from_arrays(x, y, client, scale=1 / 255, **everything)
@@ -138,7 +147,12 @@ def setting_of(case: Case) -> EngineContext:
     with seeded_init(SEED):
         model = MODELS[case.net]()
     return prepare_context(
-        case.method, infer_task(model, data.example_spec, SEED), data, rounds=1, seed=SEED, **case.words
+        case.method,
+        infer_task(model, data.example_spec, SEED),
+        data,
+        rounds=1,
+        seed=SEED,
+        **case.words,
     )
 
 
@@ -170,29 +184,44 @@ class Loop:
         self._model = TorchLSTM() if case.net == "lstm" else MODELS[case.net]()
         self._model.train()
         first = self._setting.task.params
-        self._names = dict(zip(first, (n for n, p in self._model.named_parameters() if p.requires_grad), strict=True))
+        self._names = dict(
+            zip(
+                first,
+                (n for n, p in self._model.named_parameters() if p.requires_grad),
+                strict=True,
+            )
+        )
         self._theta = [value.clone() for value in first.values()]
         self._own = [p for p in self._model.parameters() if p.requires_grad]
         raw = torch.from_numpy(data.clients.x)
         self._x = raw.long() if case.net == "lstm" else raw.float() / 255
         self._y = torch.from_numpy(data.clients.y).long()
         self._control = [torch.zeros_like(value) for value in self._theta]
-        self._controls = {client: [torch.zeros_like(v) for v in self._theta] for client in range(CLIENTS)}
-        self._step = {"fedprox": self._proximal, "scaffold": self._scaffold, "per-fedavg": self._adapted}.get(
-            case.method, self._plain
-        )
+        self._controls = {
+            client: [torch.zeros_like(v) for v in self._theta] for client in range(CLIENTS)
+        }
+        self._step = {
+            "fedprox": self._proximal,
+            "scaffold": self._scaffold,
+            "per-fedavg": self._adapted,
+        }.get(case.method, self._plain)
         self._orders: dict[int, list[tuple[int, list[tuple[Tensor, ...]]]]] = {}
 
     def prepare(self, number: int) -> None:
         """Work out the cohort and batches of a round, which is no part of the time."""
         setting, case = self._setting, self._case
         clients = setting.data.groups["train"]
-        cohort = clients[prng.choice(prng.key(SEED, "cohort", number).numpy(), len(clients), case.cohort)]
+        cohort = clients[
+            prng.choice(prng.key(SEED, "cohort", number).numpy(), len(clients), case.cohort)
+        ]
         keys = prng.fold(setting.derive_keys(Stream.CLIENT, number, cohort), 0)
         plan = setting.method.client.phases[0].plan
         steps = list(iter_batch_indices(plan, setting.data.clients, cohort, keys, case.steps))
         self._orders[number] = [
-            (int(client), [tuple(place.rows[at] for place in _first_and_last(draws)) for draws in steps])
+            (
+                int(client),
+                [tuple(place.rows[at] for place in _first_and_last(draws)) for draws in steps],
+            )
             for at, client in enumerate(cohort)
         ]
 
@@ -312,7 +341,12 @@ class Process:
         self.end = end
         self.times: list[float] = []
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=env
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=env,
         )
 
     def answer(self) -> dict[str, Any]:
@@ -385,7 +419,14 @@ def measure(name: str, trees: dict[str, Path], turns: int) -> dict[str, Any]:
 
 def show(name: str, found: dict[str, Any]) -> None:
     """Print one case."""
-    table = Table("way", "ms a round", "loop / way", "weights off the loop's", title=name, title_justify="left")
+    table = Table(
+        "way",
+        "ms a round",
+        "loop / way",
+        "weights off the loop's",
+        title=name,
+        title_justify="left",
+    )
     loop = found["ms"]["loop"]
     for title, times in found["ms"].items():
         ratio = statistics.median(a / b for a, b in zip(loop, times, strict=True))

@@ -33,7 +33,11 @@ class Process:
     def __init__(self, way: str, work: Path, device: str) -> None:
         self.way, self.times, self.end = way, list[float](), work.with_name(f"{way}.npz")
         found = os.pathsep.join(filter(None, (str(BENCHMARKS), os.environ.get("PYTHONPATH"))))
-        options = {"PYTHONPATH": found, "FLWR_TELEMETRY_ENABLED": "0", "XLA_PYTHON_CLIENT_PREALLOCATE": "0"}
+        options = {
+            "PYTHONPATH": found,
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "XLA_PYTHON_CLIENT_PREALLOCATE": "0",
+        }
         module, _, how = way.partition("-")
         options |= {"OMP_NUM_THREADS" if how.isdigit() else "PRECISION": how} if how else {}
         command = [str(python_of(way)), "-m", f"peers.{module}", str(work), str(self.end), device]
@@ -64,7 +68,9 @@ class Process:
     def tell(self, rounds: int) -> None:
         """Has it train."""
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # if it has stopped, it gives no answer, and why is said there
+        with suppress(
+            BrokenPipeError
+        ):  # if it has stopped, it gives no answer, and why is said there
             self._process.stdin.write(f"{rounds}\n")
             self._process.stdin.flush()
 

@@ -52,13 +52,17 @@ def peers(found: Found, name: str) -> str:
     panels = [Panel(f"{case['title']}: ms a round", _bars(case)) for case in cases]
     (FOLDER / f"{name}.svg").write_text(svg(panels))
     gap = max(gap for case in cases for gap in case["gaps"].values())
-    versions = ", ".join(f"{name} {number}" for name, number in sorted(cases[0]["versions"].items()))
+    versions = ", ".join(
+        f"{name} {number}" for name, number in sorted(cases[0]["versions"].items())
+    )
     steps = ", ".join(str(case["steps"]) for case in cases)
     checked = (
         f"Gradient steps in a round, the same for all: {steps}. Weights at the end differ from the loop's by at most "
         f"{gap:.0e} of how far these have moved. {versions}; {in_words(found['machine'])}"
     )
-    return "\n\n".join([table(head, rows), f"![Milliseconds per round](results/{name}.svg)", checked])
+    return "\n\n".join(
+        [table(head, rows), f"![Milliseconds per round](results/{name}.svg)", checked]
+    )
 
 
 def _cells(case: Found, way: str, ours: Sequence[str]) -> list[str]:
@@ -74,7 +78,8 @@ def _beside(case: Found, way: str, ours: str) -> str:
 def _bars(case: Found) -> list[Bar]:
     ways = case["ms"].items()
     return [
-        Bar(NAMES[way].replace("*", ""), ms, f"{statistics.median(ms):.0f}", way.startswith("ours")) for way, ms in ways
+        Bar(NAMES[way].replace("*", ""), ms, f"{statistics.median(ms):.0f}", way.startswith("ours"))
+        for way, ms in ways
     ]
 
 
@@ -82,7 +87,11 @@ def costs(found: Found, name: str) -> str:
     """Every part as a table; cohorts and methods as bars too."""
     parts = [
         _part(found["cohort"], "clients a round", {"ms a client": _ms_a_client}),
-        _part(found["imbalance"], "examples of 20 clients", {"examples": _whole("examples"), "steps": _whole("steps")}),
+        _part(
+            found["imbalance"],
+            "examples of 20 clients",
+            {"examples": _whole("examples"), "steps": _whole("steps")},
+        ),
         _part(found["population"], "people", {"making and checking the data, s": _seconds}),
         _part(found["model"], "model, 10 clients", {"parameters": _whole("parameters")}),
         _part(found["methods"], "method, 20 clients", {"gradients": _whole("gradients")}),
@@ -93,10 +102,17 @@ def costs(found: Found, name: str) -> str:
         ),
     ]
     cohort = [
-        Bar(row["what"], [ms / row["clients"] for ms in row["ms"]], _ms_a_client(row), True) for row in found["cohort"]
+        Bar(row["what"], [ms / row["clients"] for ms in row["ms"]], _ms_a_client(row), True)
+        for row in found["cohort"]
     ]
-    each = [Bar(row["what"], row["ms"], _of_first(found["methods"], row), True) for row in found["methods"]]
-    panels = [Panel("By clients a round: ms a client", cohort), Panel("By method: ms a round, and of FedAvg's", each)]
+    each = [
+        Bar(row["what"], row["ms"], _of_first(found["methods"], row), True)
+        for row in found["methods"]
+    ]
+    panels = [
+        Panel("By clients a round: ms a client", cohort),
+        Panel("By method: ms a round, and of FedAvg's", each),
+    ]
     (FOLDER / f"{name}.svg").write_text(svg(panels))
     return "\n\n".join([*parts, f"![Costs](results/{name}.svg)", in_words(found["machine"])])
 
@@ -104,7 +120,11 @@ def costs(found: Found, name: str) -> str:
 def _part(rows: Sequence[Found], first: str, more: dict[str, Callable[[Found], str]]) -> str:
     head = [first, "ms a round", "of the first row's", *more]
     return table(
-        head, [[r["what"], spread(r["ms"]), _of_first(rows, r), *(say(r) for say in more.values())] for r in rows]
+        head,
+        [
+            [r["what"], spread(r["ms"]), _of_first(rows, r), *(say(r) for say in more.values())]
+            for r in rows
+        ],
     )
 
 
@@ -142,7 +162,9 @@ def costs_gpu(found: Found, name: str) -> str:
     for title, ways in found["parts"].items():
         first = statistics.median(next(iter(ways.values()))["ms"])
         times = {way: each["ms"] for way, each in ways.items()}
-        rows = [[way, spread(ms), f"{statistics.median(ms) / first:.2f}"] for way, ms in times.items()]
+        rows = [
+            [way, spread(ms), f"{statistics.median(ms) / first:.2f}"] for way, ms in times.items()
+        ]
         tables.append(table([title, "ms", "of the first row's"], rows))
     return "\n\n".join([*tables, in_words(found["machine"])])
 
@@ -153,7 +175,10 @@ def filled(text: str, name: str, content: str) -> str:
     if begin not in text or end not in text:
         raise SystemExit(f"README.md has no markers for {name}.")
     return re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}", lambda _: f"{begin}\n\n{content}\n\n{end}", text, flags=re.S
+        f"{re.escape(begin)}.*?{re.escape(end)}",
+        lambda _: f"{begin}\n\n{content}\n\n{end}",
+        text,
+        flags=re.S,
     )
 
 

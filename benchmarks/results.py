@@ -50,5 +50,7 @@ def load(name: str) -> dict[str, Any] | None:
 def spread(values: Sequence[float]) -> str:
     """The median, and the smallest and the largest."""
     digits = 0 if statistics.median(values) >= 20 else 1
-    said = [f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    said = [
+        f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))
+    ]
     return f"{said[0]} ({said[1]}-{said[2]})"

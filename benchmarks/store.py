@@ -25,7 +25,15 @@ from fedtailor.data import ClientExamples
 from fedtailor.data.batching import count_steps, iter_batch_indices
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.store import Provenance, StoredDataset, build, make_range_split, open_store, pick_int_dtype, remove
+from fedtailor.data.store import (
+    Provenance,
+    StoredDataset,
+    build,
+    make_range_split,
+    open_store,
+    pick_int_dtype,
+    remove,
+)
 from fedtailor.engines.device_data import DeviceDataset
 
 NAME = "benchmark-population"
@@ -47,7 +55,9 @@ def generate(clients: int, sentences: int) -> Iterator[Block]:
     draws = np.random.default_rng(1)
     pool = draws.integers(0, VOCABULARY, (POOL, TOKENS), pick_int_dtype(0, VOCABULARY - 1))
     starts = draws.integers(0, POOL // 2, clients)
-    for number, (start, size) in enumerate(zip(starts.tolist(), sizes_of(clients, sentences).tolist(), strict=True)):
+    for number, (start, size) in enumerate(
+        zip(starts.tolist(), sizes_of(clients, sentences).tolist(), strict=True)
+    ):
         yield Block(f"user{number:08d}", {"x": pool[start : start + size]})
 
 
@@ -58,9 +68,7 @@ class Took(NamedTuple):
     work: float
 
     def rate(self, size: int) -> str:
-        return (
-            f"{self.clock / 1000:.1f} s ({size / self.clock / 1000:.0f} MB/s), {self.work / 1000:.1f} s of processors"
-        )
+        return f"{self.clock / 1000:.1f} s ({size / self.clock / 1000:.0f} MB/s), {self.work / 1000:.1f} s of processors"
 
 
 def took(work: Callable[..., Any], *given: Any) -> Took:
@@ -73,7 +81,9 @@ def took(work: Callable[..., Any], *given: Any) -> Took:
 def middle(several: list[Took]) -> str:
     """The median, smallest and largest."""
     clock, work = ([each[kind] for each in several] for kind in range(2))
-    said = [f"{statistics.median(each):.0f} ({min(each):.0f}-{max(each):.0f})" for each in (clock, work)]
+    said = [
+        f"{statistics.median(each):.0f} ({min(each):.0f}-{max(each):.0f})" for each in (clock, work)
+    ]
     return f"{said[0]} ms, {said[1]} ms of processors"
 
 
@@ -122,7 +132,11 @@ def cohort(site: DeviceDataset, number: int, split: str, gather: bool) -> int:
 def resident() -> dict[str, float]:
     """MB that this process has in RAM: its own, those that are pages of files, and the most of both together."""
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
-    return {what[:-1]: int(rest[0]) / 1024 for what, *rest in lines if what in ("RssAnon:", "RssFile:", "VmHWM:")}
+    return {
+        what[:-1]: int(rest[0]) / 1024
+        for what, *rest in lines
+        if what in ("RssAnon:", "RssFile:", "VmHWM:")
+    }
 
 
 def read() -> dict[str, str]:
@@ -132,13 +146,18 @@ def read() -> dict[str, str]:
     opening = took(open_store, NAME)
     holders, said, own = next_words(open_store(NAME)), {}, 0.0
     site = DeviceDataset(
-        holders, ExampleSpec((TOKENS - 1,), (TOKENS - 1,), VOCABULARY, 1.0, True), torch.float32, torch.device("cpu")
+        holders,
+        ExampleSpec((TOKENS - 1,), (TOKENS - 1,), VOCABULARY, 1.0, True),
+        torch.float32,
+        torch.device("cpu"),
     )
     for split, which in (("some", f"at most {MOST} sentences each"), ("train", "all sentences")):
         examples = [cohort(site, number, split, True) for number in range(COHORTS)]
         for gather, what in ((False, "places"), (True, "places and batches")):
             times = [took(cohort, site, number, split, gather) for number in range(COHORTS)]
-            said[f"{what} of a cohort, {which}, {statistics.median(examples):.0f} in all"] = middle(times)
+            said[f"{what} of a cohort, {which}, {statistics.median(examples):.0f} in all"] = middle(
+                times
+            )
             own = max(own, resident()["RssAnon"])
     after = resident()
     mapped = after["RssFile"] - before["RssFile"]
@@ -154,17 +173,26 @@ def read() -> dict[str, str]:
 def measured(clients: int, sentences: int) -> None:
     """Builds, reads, prints and deletes."""
     size = int(sizes_of(clients, sentences).sum()) * TOKENS * 2
-    about, made = {"tokens": True, "classes": VOCABULARY, "about": "generated"}, Provenance("benchmark")
-    print(f"{clients} clients, {size // TOKENS // 2} sentences, {size / 1e6:.0f} MB, torch {torch.__version__}")
+    about, made = (
+        {"tokens": True, "classes": VOCABULARY, "about": "generated"},
+        Provenance("benchmark"),
+    )
+    print(
+        f"{clients} clients, {size // TOKENS // 2} sentences, {size / 1e6:.0f} MB, torch {torch.__version__}"
+    )
     print("generating:", took(drained, generate(clients, sentences)).rate(size))
     try:
-        building = took(build, NAME, generate(clients, sentences), about, made, None, int(2.1 * size))
+        building = took(
+            build, NAME, generate(clients, sentences), about, made, None, int(2.1 * size)
+        )
         print("generating and building:", building.rate(size))
         stored = open_store(NAME)
         for _ in range(2):
             print("plain write:", took(plain_write, stored).rate(size))
         print("verifying:", took(stored.verify).rate(size))
-        reading = subprocess.run([sys.executable, __file__, "read"], check=True, capture_output=True, text=True)
+        reading = subprocess.run(
+            [sys.executable, __file__, "read"], check=True, capture_output=True, text=True
+        )
     finally:
         remove(NAME)
     for what, value in json.loads(reading.stdout).items():

@@ -22,7 +22,9 @@ from scenarios import Net, toy_data, toy_task
 DATA = toy_data()
 
 
-def quick(method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = DATA, **options: Any) -> ft.FitResult:
+def quick(
+    method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = DATA, **options: Any
+) -> ft.FitResult:
     chosen: dict[str, Any] = {"rounds": 2, "cohort": 3, "batch": 8} | options
     fitted: ft.FitResult = ft.fit(method, model, data, **chosen)
     return fitted
@@ -30,22 +32,27 @@ def quick(method: Any = "fedavg", model: Any = Net, data: ft.FederatedDataset = 
 
 def test_every_client_is_scored_before_and_after() -> None:
     fitted = quick(rounds=20, lr=0.3, cohort=9)
-    assert list(fitted.scores) == ["local", "validation", "new"]
+    assert list(fitted.scores) == ["participating", "validation", "unseen"]
     for group, scores in fitted.scores.items():
         assert list(scores.ids) == [f"client-{i}" for i in DATA.groups[group]]
         for figures in (scores.before, scores.after):
             assert set(figures) == {"loss", "accuracy"}
             assert all(values.shape == scores.ids.shape for values in figures.values())
         assert np.all(scores.weights["accuracy"] == 6)
-    assert not np.array_equal(fitted.scores["local"].after["loss"], fitted.scores["local"].before["loss"])
+    assert not np.array_equal(
+        fitted.scores["participating"].after["loss"], fitted.scores["participating"].before["loss"]
+    )
 
 
 def test_scores_are_those_of_an_ordinary_loop() -> None:
     fitted = quick()
-    model, rows = fitted.context.task.to_module(fitted.params), DATA.clients.splits["test"].get_rows(4)
+    model, rows = (
+        fitted.context.task.to_module(fitted.params),
+        DATA.clients.splits["test"].get_rows(4),
+    )
     x = torch.from_numpy(DATA.clients.x[rows]).float()
     hits = (model(x).argmax(1).numpy() == DATA.clients.y[rows]).mean()
-    assert fitted.scores["local"].before["accuracy"][4] == pytest.approx(hits)
+    assert fitted.scores["participating"].before["accuracy"][4] == pytest.approx(hits)
 
 
 def test_costs_are_counted() -> None:
@@ -61,7 +68,11 @@ def test_costs_are_counted() -> None:
 def test_cohorts_are_the_same_for_every_method_and_differ_from_round_to_round() -> None:
     met: dict[str, list[list[int]]] = {name: [] for name in ("local", "fedavg", "fedsim")}
     for name, cohorts in met.items():
-        quick(name, rounds=6, on_round_end=lambda done, cohorts=cohorts: cohorts.append(list(done.cohort)))
+        quick(
+            name,
+            rounds=6,
+            on_round_end=lambda done, cohorts=cohorts: cohorts.append(list(done.cohort)),
+        )
     assert met["local"] == met["fedavg"] == met["fedsim"]
     assert len({tuple(cohort) for cohort in met["fedavg"]}) > 1
     assert all(len(set(cohort)) == 3 for cohort in met["fedavg"])
@@ -81,18 +92,33 @@ def test_a_new_person_is_tailored_to() -> None:
     x, y = DATA.clients.x[rows], DATA.clients.y[rows]
     mine = fitted.personalize(x, y)
     inputs, labels = torch.from_numpy(x).float(), torch.from_numpy(y)
-    before = nn.functional.cross_entropy(fitted.context.task.to_module(fitted.params)(inputs), labels)
+    before = nn.functional.cross_entropy(
+        fitted.context.task.to_module(fitted.params)(inputs), labels
+    )
     assert nn.functional.cross_entropy(mine.compute_outputs(x), labels) < 0.8 * before
-    assert (mine.to_module()(torch.from_numpy(x).float()).argmax(1).numpy() == mine.predict(x)).all()
-    assert distance(fitted.params, quick("fedsim", rounds=20, lr=0.2, cohort=9, finetune_epochs=30).params) == 0.0
+    assert (
+        mine.to_module()(torch.from_numpy(x).float()).argmax(1).numpy() == mine.predict(x)
+    ).all()
+    assert (
+        distance(
+            fitted.params, quick("fedsim", rounds=20, lr=0.2, cohort=9, finetune_epochs=30).params
+        )
+        == 0.0
+    )
     one = fitted.personalize(x[:1], y[:1])
     assert one.compute_outputs(x).shape == (len(x), 3)
 
 
 def test_memory_may_live_in_files(tmp_path: Path) -> None:
-    runs = [quick("local", when="sampled", client_state_dir=folder) for folder in (None, tmp_path / "client_state")]
+    runs = [
+        quick("local", when="sampled", client_state_dir=folder)
+        for folder in (None, tmp_path / "client_state")
+    ]
     everybody = np.arange(DATA.clients.count)
-    kept = [run.engine.client_states.gather(everybody, run.context.method.init_client_state(run.state)) for run in runs]
+    kept = [
+        run.engine.client_states.gather(everybody, run.context.method.init_client_state(run.state))
+        for run in runs
+    ]
     assert distance(*kept) == 0.0
     assert len(list((tmp_path / "client_state").iterdir())) == len(runs[0].params)
 
@@ -102,10 +128,10 @@ def test_regression_and_multilabel() -> None:
     x, client = draws.normal(size=(200, 5)).astype(np.float32), np.arange(200) % 10
     numbers = ft.from_arrays(x, (x @ draws.normal(size=5)).astype(np.float32), client)
     fitted = ft.fit("fedavg", nn.Linear(5, 1), numbers, rounds=30, cohort=5, lr=0.1)
-    assert fitted.scores["new"].before["mae"].mean() < 0.3
+    assert fitted.scores["unseen"].before["mae"].mean() < 0.3
     labels = ft.from_arrays(x, (x[:, :2] > 0).astype(np.float32), client)
     fitted = ft.fit("fedavg", ft.multilabel(nn.Linear(5, 2)), labels, rounds=30, cohort=5, lr=1.0)
-    assert fitted.scores["new"].before["f1"].mean() > 0.9
+    assert fitted.scores["unseen"].before["f1"].mean() > 0.9
     predicted = fitted.personalize(x[:9], (x[:9, :2] > 0).astype(np.float32)).predict(x)
     assert (predicted == (x[:, :2] > 0)).mean() > 0.9
 
@@ -117,7 +143,7 @@ def test_sequences_of_tokens() -> None:
     data = ft.from_arrays(x, y, np.arange(120) % 8, classes=6, tokens=True)
     model = nn.Sequential(nn.Embedding(6, 8), nn.Linear(8, 6))
     fitted = ft.fit("fedavg", ft.sequences(model), data, rounds=40, cohort=4, lr=1.0)
-    assert fitted.scores["new"].before["accuracy"].mean() > 0.95
+    assert fitted.scores["unseen"].before["accuracy"].mean() > 0.95
 
 
 class Branching(nn.Module):
@@ -171,7 +197,9 @@ FULL = "CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 70 GiB in use
 def test_an_error_names_stage_round_and_client(problem: Exception, said: str) -> None:
     data = toy_data()
     data.clients.x[data.clients.splits["train"].get_rows(3)] = 1234.0
-    with pytest.raises(RoutineError, match=rf"fedavg: client work failed in round 0 for client 'client-3': {said}"):
+    with pytest.raises(
+        RoutineError, match=rf"fedavg: client work failed in round 0 for client 'client-3': {said}"
+    ):
         quick(model=partial(Picky, problem), data=data, cohort=9, engine="sequential")
 
 
@@ -184,7 +212,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"optimizer": "sdg"}, "fedavg: optimizer must be sgd or adam or adamw, got 'sdg'."),
     ({"lamda": 1.0}, "fedavg has no hyper-parameter 'lamda'; "),
     ({"rounds": -1}, "fit: rounds must be a whole number and not negative, got -1."),
-    ({"cohort": 10}, "fedavg: 10 clients a round were asked for, but data set 'toy' has 9 to train on; "),
+    (
+        {"cohort": 10},
+        "fedavg: 10 clients a round were asked for, but data set 'toy' has 9 to train on; ",
+    ),
     ({"cohort": 0}, "fedavg: 0 clients a round were asked for"),
     ({"engine": "vectorised"}, "There is no engine 'vectorised'; did you mean vectorized?"),
     ({"chunk": 0}, "Engine: chunk must be a whole number of at least 1 client, got 0."),
@@ -219,14 +250,20 @@ def test_a_converted_model_is_accepted() -> None:
 def test_a_built_method_takes_no_more_options() -> None:
     task = toy_task()
     built = methods.build("fedavg", task, lr=0.2, batch=8)
-    assert distance(ft.fit(built, task, DATA, rounds=2, cohort=3).params, quick(model=task, lr=0.2).params) == 0.0
+    assert (
+        distance(
+            ft.fit(built, task, DATA, rounds=2, cohort=3).params, quick(model=task, lr=0.2).params
+        )
+        == 0.0
+    )
     with pytest.raises(InputError, match="takes no more hyper-parameters, got lr"):
         ft.fit(built, task, DATA, rounds=2, cohort=3, lr=0.1)
 
 
 def test_divergence_is_told() -> None:
     with pytest.raises(
-        DivergedError, match=r"fedavg: the model's parameters were no longer finite after round \d; lower"
+        DivergedError,
+        match=r"fedavg: the model's parameters were no longer finite after round \d; lower",
     ):
         quick(model=ft.regression(nn.Linear(5, 1)), data=_numbers(), rounds=9, lr=1e30)
 
@@ -273,7 +310,10 @@ for name, options in (("fedsim", {}), ("local", {"when": "sampled"})):
 
 
 def test_two_processes_give_the_same_bytes() -> None:
-    runs = [subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True) for _ in range(2)]
+    runs = [
+        subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
+        for _ in range(2)
+    ]
     assert runs[0].stdout == runs[1].stdout
     assert len(set(runs[0].stdout.split())) == 2
     assert hashlib.sha256(b"").hexdigest().encode() not in runs[0].stdout
@@ -284,10 +324,16 @@ ODD: list[tuple[dict[str, Any], str]] = [
     ({"cohort": 2.5}, "fit: cohort must be a whole number and not negative, got 2.5."),
     ({"seed": 1.5}, "fit: seed must be a whole number, got 1.5."),
     ({"method": None}, "fit: method must be a name or a Method, got None."),
-    ({"model": "mlp"}, "fit: model must be an nn.Module, a function that makes one, or a Task, got 'mlp'."),
+    (
+        {"model": "mlp"},
+        "fit: model must be an nn.Module, a function that makes one, or a Task, got 'mlp'.",
+    ),
     ({"data": (1, 2)}, "fit: data must be a FederatedDataset, got tuple."),
     ({"optimizer": "adam", "momentum": 0.9}, "adam takes no momentum; it is for sgd."),
-    ({"server_optimizer": "adam", "server_momentum": 0.9}, "fedavg: adam takes no server_momentum."),
+    (
+        {"server_optimizer": "adam", "server_momentum": 0.9},
+        "fedavg: adam takes no server_momentum.",
+    ),
     ({"chunk": 2.5}, "Engine: chunk must be a whole number of at least 1 client, got 2.5."),
     ({"compile": "no"}, "Engine: compile must be True, False or 'training', got 'no'."),
     ({"batch": True}, "fedavg: batch must be a whole number, got True."),
@@ -330,7 +376,7 @@ def test_tokens_outside_the_vocabulary_are_refused_wherever_they_are(engine: str
 
 def test_personal_models_that_diverge_count_as_worst() -> None:
     fitted = quick(model=ft.classification(nn.Linear(5, 3)), finetune_lr=3e38)
-    scores = fitted.scores["local"]
+    scores = fitted.scores["participating"]
     assert np.isinf(scores.after["loss"]).any()
     assert (scores.after["accuracy"][np.isinf(scores.after["loss"])] == 0.0).all()
     assert np.isfinite(scores.before["loss"]).all()
@@ -372,10 +418,14 @@ def test_predicting_from_bad_inputs_is_refused(x: np.ndarray, sentence: str) -> 
 
 def test_scaled_integers_must_come_as_integers() -> None:
     data = ft.digits(clients=12)
-    fitted = ft.fit("fedavg", nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, rounds=1, cohort=3)
+    fitted = ft.fit(
+        "fedavg", nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, rounds=1, cohort=3
+    )
     x, y = data.clients.x[:5], data.clients.y[:5]
     assert fitted.personalize(x, y).predict(x).shape == (5,)
-    with pytest.raises(InputError, match="the training data were integers, which are scaled for the model"):
+    with pytest.raises(
+        InputError, match="the training data were integers, which are scaled for the model"
+    ):
         fitted.personalize(x, y).predict(x / 16.0)
 
 
@@ -388,7 +438,9 @@ def test_people_are_served_beside_each_other() -> None:
 
     with ThreadPoolExecutor(3) as pool:
         beside = list(pool.map(serve, rows))
-    assert all(distance(params, serve(some)) == 0.0 for params, some in zip(beside, rows, strict=True))
+    assert all(
+        distance(params, serve(some)) == 0.0 for params, some in zip(beside, rows, strict=True)
+    )
 
 
 def test_what_was_fitted_pickles() -> None:

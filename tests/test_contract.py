@@ -21,7 +21,9 @@ from fedtailor.training.checkpoint import CheckpointManager
 from scenarios import toy_data, toy_setting, train
 
 EACH = pytest.mark.parametrize(("name", "hyper"), as_params(ROWS))
-REPRESENTATIVES = pytest.mark.parametrize(("name", "hyper"), as_params(ROWS, select_representatives(ROWS)))
+REPRESENTATIVES = pytest.mark.parametrize(
+    ("name", "hyper"), as_params(ROWS, select_representatives(ROWS))
+)
 """For properties that a method's options hardly touch: one row a method by default, all of them by `make test-all`."""
 SIZES = (1, 2, 3, 5, 9, 12, 8)
 CHEAP = {"batch": 4, "finetune_steps": 2}
@@ -41,9 +43,15 @@ def outcome(setting: EngineContext, **options: Any) -> tuple[Any, ...]:
     everybody = np.arange(setting.data.clients.count)
     scores = tuple(engine.score(state, everybody))
     if setting.method.client.phases and setting.method.data_view != "pooled":
-        strangers = np.concatenate([setting.data.groups["validation"], setting.data.groups["new"]])
+        strangers = np.concatenate(
+            [setting.data.groups["validation"], setting.data.groups["unseen"]]
+        )
         state = engine.update_server(state, engine.train(state, strangers, 2).cohort_update, 2)
-    return tuple(state), engine.client_states.gather(everybody, setting.method.init_client_state(state)), scores
+    return (
+        tuple(state),
+        engine.client_states.gather(everybody, setting.method.init_client_state(state)),
+        scores,
+    )
 
 
 def test_every_method_is_under_contract() -> None:
@@ -56,7 +64,10 @@ def test_engines_and_chunks_agree(name: str, hyper: dict[str, Any]) -> None:
     reference = outcome(setting_of(name, hyper), name="sequential")
     assert trees.is_finite(reference[0])
     for chunk in (2, None):
-        assert distance(reference, outcome(setting_of(name, hyper), name="vectorized", chunk=chunk)) < 1e-10
+        assert (
+            distance(reference, outcome(setting_of(name, hyper), name="vectorized", chunk=chunk))
+            < 1e-10
+        )
 
 
 @REPRESENTATIVES
@@ -68,7 +79,12 @@ def test_the_order_of_the_cohort_does_not_matter(name: str, hyper: dict[str, Any
         engine, state = factory.make_engine(setting, chunk=2), setting.init_server_state()
         if setting.method.client.phases:
             state = engine.update_server(state, engine.train(state, cohort, 0).cohort_update, 0)
-        results.append((tuple(state), engine.client_states.gather(people, setting.method.init_client_state(state))))
+        results.append(
+            (
+                tuple(state),
+                engine.client_states.gather(people, setting.method.init_client_state(state)),
+            )
+        )
     assert distance(*results) < 1e-10
 
 
@@ -82,7 +98,7 @@ def test_nothing_that_is_handed_over_is_changed(name: str, hyper: dict[str, Any]
         gathered = engine.train(state, cohort, 0).cohort_update
         kept, memory = clone(tuple(gathered)), clone(engine.client_states.read_rows(cohort))
         engine.update_server(state, gathered, 0)
-        engine.score(state, setting.data.groups["new"])
+        engine.score(state, setting.data.groups["unseen"])
         assert distance(before, tuple(state)) == 0.0
         assert distance(kept, tuple(gathered)) == 0.0
         assert distance(memory, engine.client_states.read_rows(cohort)) == 0.0
@@ -93,7 +109,9 @@ def test_nothing_that_is_handed_over_is_changed(name: str, hyper: dict[str, Any]
 def test_methods_pickle_and_repeat_themselves(name: str, hyper: dict[str, Any]) -> None:
     setting = setting_of(name, hyper)
     copied = pickle.loads(pickle.dumps(setting.method))
-    again = replace(setting, method=copied, client_states=ClientStateStore(setting.data.clients.count))
+    again = replace(
+        setting, method=copied, client_states=ClientStateStore(setting.data.clients.count)
+    )
     assert distance(outcome(setting), outcome(again)) == 0.0
 
 
@@ -113,14 +131,21 @@ def test_shapes_stay_what_they_are(name: str, hyper: dict[str, Any]) -> None:
     kept = [(leaf.shape[1:], leaf.dtype) for leaf in engine.client_states.read_rows(known)]
     assert kept == shapes(fresh) or not method.client.phases
     if method.client.phases:
-        sent, change = method.broadcast(first), engine.train(state, cohort[:3], 2).cohort_update.update
+        sent, change = (
+            method.broadcast(first),
+            engine.train(state, cohort[:3], 2).cohort_update.update,
+        )
         travelled = list(zip(trees.leaf_names(sent), shapes(sent), strict=True))
         for leaf, shape in zip(trees.leaf_names(change), shapes(change), strict=True):
-            assert any(f".{known}".endswith(f".{leaf}") and shape == like for known, like in travelled)
+            assert any(
+                f".{known}".endswith(f".{leaf}") and shape == like for known, like in travelled
+            )
 
 
 @REPRESENTATIVES
-def test_a_checkpoint_gives_back_exactly_what_went_in(name: str, hyper: dict[str, Any], tmp_path: Path) -> None:
+def test_a_checkpoint_gives_back_exactly_what_went_in(
+    name: str, hyper: dict[str, Any], tmp_path: Path
+) -> None:
     setting = setting_of(name, hyper)
     state, engine = train(setting, 2, 3)
     CheckpointManager(tmp_path).save(2, state, engine.client_states)
@@ -133,15 +158,25 @@ def test_a_checkpoint_gives_back_exactly_what_went_in(name: str, hyper: dict[str
     assert distance(tuple(found.state), tuple(state)) == 0.0
     people = np.arange(setting.data.clients.count)
     first = setting.method.init_client_state(state)
-    assert distance(engine.client_states.gather(people, first), fresh.client_states.gather(people, first)) == 0.0
+    assert (
+        distance(
+            engine.client_states.gather(people, first), fresh.client_states.gather(people, first)
+        )
+        == 0.0
+    )
     on = [factory.make_engine(each).score(found.state, people) for each in (setting, fresh)]
     assert distance(tuple(on[0]), tuple(on[1])) == 0.0
 
 
 @REPRESENTATIVES
 def test_clients_with_one_example_each(name: str, hyper: dict[str, Any]) -> None:
-    data = toy_data(sizes=(1, 1, 1, 1, 1, 2), test=1)  # the last one is new; those who train have one example each
-    runs = [train(toy_setting(name, data=data, **CHEAP | hyper), 1, 2, name=each)[0] for each in factory.NAMES]
+    data = toy_data(
+        sizes=(1, 1, 1, 1, 1, 2), test=1
+    )  # the last one is new; those who train have one example each
+    runs = [
+        train(toy_setting(name, data=data, **CHEAP | hyper), 1, 2, name=each)[0]
+        for each in factory.NAMES
+    ]
     assert distance(tuple(runs[0]), tuple(runs[1])) < 1e-10
     assert trees.is_finite(tuple(runs[0]))
 
@@ -165,5 +200,7 @@ def test_compiled_steps_agree(name: str, hyper: dict[str, Any]) -> None:
 def test_the_gpu_agrees_with_the_cpu(name: str, hyper: dict[str, Any], compile: bool) -> None:
     on_cpu, device = setting_of(name, hyper), torch.device("cuda")
     on_gpu = replace(setting_of(name, hyper, task=on_cpu.task.to(device)), device=device)
-    states = [train(setting, 3, compile=compile and setting is on_gpu)[0] for setting in (on_cpu, on_gpu)]
+    states = [
+        train(setting, 3, compile=compile and setting is on_gpu)[0] for setting in (on_cpu, on_gpu)
+    ]
     assert distance(tuple(states[0]), trees.to(tuple(states[1]), torch.device("cpu"))) < 1e-10

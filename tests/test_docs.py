@@ -50,7 +50,9 @@ def test_sets_of_the_document_on_data_are_written_and_trained_on(
     monkeypatch.chdir(tmp_path)
     exec(code_in("docs/data.md", 1), {})
     assert capsys.readouterr().out.splitlines()[-1] == "  server: 16 examples"
-    commands = re.findall(r"^fedtailor (run .*\.npz .*model=.*)$", (ROOT / "docs/data.md").read_text(), re.MULTILINE)
+    commands = re.findall(
+        r"^fedtailor (run .*\.npz .*model=.*)$", (ROOT / "docs/data.md").read_text(), re.MULTILINE
+    )
     assert len(commands) == 3
     for number, command in enumerate(commands):
         words = [*command.split()[1:], "rounds=1", "cohort=2", "finetune_epochs=1"]
@@ -77,7 +79,10 @@ def test_the_method_of_the_document_is_fedavg_with_momentum() -> None:
 
 
 def test_the_method_of_the_document_is_short() -> None:
-    assert len([line for line in code_in("docs/adding-a-method.md").splitlines() if line.strip()]) <= 45
+    assert (
+        len([line for line in code_in("docs/adding-a-method.md").splitlines() if line.strip()])
+        <= 45
+    )
 
 
 def test_the_readme_is_short_and_names_both_commands() -> None:
@@ -88,7 +93,8 @@ def test_the_readme_is_short_and_names_both_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    "document", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+    "document",
+    sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]),
 )
 def test_links_between_documents_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", (ROOT / document).read_text())
@@ -98,13 +104,17 @@ def test_links_between_documents_lead_somewhere(document: str) -> None:
 
 def test_the_quickstart_leads_to_a_model_for_a_newcomer(tmp_path: Path) -> None:
     document = (ROOT / "docs/quickstart.md").read_text()
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    }
     for kind, code in re.findall(r"```(python|python file=\S+|sh)\n(.*?)```", document, re.DOTALL):
         if kind.startswith("python file="):
             (tmp_path / kind.removeprefix("python file=")).write_text(code)
             continue
         command = ["bash", "-e", "-c", code] if kind == "sh" else [sys.executable, "-c", code]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
         assert done.stderr == ""
     _, y = load_digits()

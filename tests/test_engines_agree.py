@@ -21,17 +21,26 @@ def outcome(setting: EngineContext, rounds: int = 5, **options: Any) -> tuple[An
     state, engine = train(setting, rounds, **options)
     everybody = np.arange(setting.data.clients.count)
     memory = engine.client_states.gather(everybody, setting.method.init_client_state(state))
-    tested = np.concatenate([setting.data.groups[group] for group in ("local", "validation", "new")])
+    tested = np.concatenate(
+        [setting.data.groups[group] for group in ("participating", "validation", "unseen")]
+    )
     return tuple(state), memory, tuple(engine.score(state, tested))
 
 
 @pytest.mark.parametrize(
     ("method", "hyper"),
-    [("fedsim", {"epochs": 2}), ("fedmeta", {"sets": "whole", "inner_steps": 2}), ("afml", {"steps": 2})],
+    [
+        ("fedsim", {"epochs": 2}),
+        ("fedmeta", {"sets": "whole", "inner_steps": 2}),
+        ("afml", {"steps": 2}),
+    ],
 )
 def test_engines_agree_with_dropout(method: str, hyper: dict[str, Any]) -> None:
     task, data = toy_task(dropout=0.4), toy_data(sizes=(20, 9, 1, 2, 13, 8, 3, 5))
-    runs = [outcome(toy_setting(method, task, data, **hyper), 2, cohort=4, name=name) for name in factory.NAMES]
+    runs = [
+        outcome(toy_setting(method, task, data, **hyper), 2, cohort=4, name=name)
+        for name in factory.NAMES
+    ]
     assert distance(*runs) < 1e-10
     plain = train(toy_setting(method, data=data, **hyper), 2, cohort=4)[0]
     assert distance(runs[0][0][0], plain.params) > 1e-3
@@ -50,7 +59,10 @@ def test_clients_one_after_another_by_autograd_learn_what_the_reference_does(
     monkeypatch.setattr(client_loop, "run_phase", spied)
     monkeypatch.setattr(client_loop, "is_faster_unstacked", lambda model: True)
     data = toy_data(sizes=(20, 9, 1, 2, 13, 8, 3, 5))
-    runs = [outcome(toy_setting(method, data=data, **hyper), 2, cohort=4, name=name) for name in factory.NAMES]
+    runs = [
+        outcome(toy_setting(method, data=data, **hyper), 2, cohort=4, name=name)
+        for name in factory.NAMES
+    ]
     assert distance(*runs) < 1e-10
     assert len(set(clients)) > 4  # of the cohorts, and of those scored
 
@@ -69,7 +81,10 @@ def test_cohorts_of_one_and_of_all(cohort: int) -> None:
 
 def test_clients_with_one_example_alone() -> None:
     data = toy_data(sizes=(1, 1, 1, 1, 1))
-    runs = [outcome(toy_setting("fedsim", data=data, epochs=3), cohort=2, name=name) for name in factory.NAMES]
+    runs = [
+        outcome(toy_setting("fedsim", data=data, epochs=3), cohort=2, name=name)
+        for name in factory.NAMES
+    ]
     assert distance(*runs) < 1e-10
 
 
@@ -77,14 +92,20 @@ def test_clients_with_nothing_to_test_on_score_nothing() -> None:
     data = toy_data(test=0)
     for name in factory.NAMES:
         setting = toy_setting("fedavg", data=data)
-        scored = factory.make_engine(setting, name).score(setting.init_server_state(), data.groups["new"])
+        scored = factory.make_engine(setting, name).score(
+            setting.init_server_state(), data.groups["unseen"]
+        )
         assert all(bool((sums == 0).all()) for sums in scored.after.values())
 
 
 def test_a_compiled_stack_shrinks_in_few_sizes() -> None:
     sizes = {choose_stack_size(active, 10) for active in range(1, 11)}
     assert sizes == {10, 8, 5, 4, 3, 2, 1}
-    assert all(choose_stack_size(active, most) >= active for most in range(1, 40) for active in range(1, most + 1))
+    assert all(
+        choose_stack_size(active, most) >= active
+        for most in range(1, 40)
+        for active in range(1, most + 1)
+    )
 
 
 def test_float32_agrees_within_rounding() -> None:

@@ -32,7 +32,9 @@ print(len(names))
 def run_lacking(lacking: set[str], code: str = "") -> "subprocess.CompletedProcess[str]":
     """Import all of the package in a process where it cannot import some modules; then go on with more code."""
     whole = f"LACKING = {lacking!r}\n{HEAD}\n{code}"
-    return subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, check=False
+    )
 
 
 def test_every_module_can_be_imported_where_unix_is_not() -> None:

@@ -22,8 +22,29 @@ BELOW = {
     "compiler": {"compat", "core", "data", "ops", "prng"},
     "engines": {"compat", "compiler", "core", "data", "errors", "models", "ops", "prng"},
     "evaluation": {"core", "data", "engines", "ops", "prng"},
-    "training": {"core", "data", "engines", "errors", "evaluation", "methods", "models", "ops", "prng", "storage"},
-    "personalization": {"core", "data", "engines", "errors", "methods", "ops", "prng", "storage", "training"},
+    "training": {
+        "core",
+        "data",
+        "engines",
+        "errors",
+        "evaluation",
+        "methods",
+        "models",
+        "ops",
+        "prng",
+        "storage",
+    },
+    "personalization": {
+        "core",
+        "data",
+        "engines",
+        "errors",
+        "methods",
+        "ops",
+        "prng",
+        "storage",
+        "training",
+    },
     "inspection": {"core", "data", "engines", "errors", "methods", "ops", "training"},
     "reporting": {"data", "errors", "evaluation", "storage", "training"},
     "experiments": {"data", "engines", "errors", "evaluation", "storage", "training"},
@@ -100,7 +121,11 @@ MADE_OF = {
 def test_methods_do_not_import_each_other() -> None:
     for path in (ROOT / "methods").rglob("*.py"):
         names = [name.removeprefix("fedtailor.methods.") for name in imported(path)]
-        others = {name.removeprefix("wrappers.").split(".")[0] for name in names if not name.startswith("fedtailor.")}
+        others = {
+            name.removeprefix("wrappers.").split(".")[0]
+            for name in names
+            if not name.startswith("fedtailor.")
+        }
         assert others - {"hparams", "local_training"} <= MADE_OF.get(path.stem, set()), path.name
 
 
@@ -108,7 +133,11 @@ def test_engines_know_no_method_by_name() -> None:
     from fedtailor.methods import NAMES
 
     for path in (ROOT / "engines").rglob("*.py"):
-        words = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        words = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant)
+        }
         assert not words & set(NAMES), path.name
 
 
@@ -192,7 +221,11 @@ def test_the_door_hands_out_nothing_of_torch() -> None:
 
 def test_nothing_seeds_or_draws_globally() -> None:
     for path in FILES:
-        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        calls = [
+            node.func
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        ]
         called = {ast.unparse(call) for call in calls}
         assert not called & {
             "torch.manual_seed",

@@ -57,7 +57,9 @@ def digest(tree: Any) -> str:
     return found.hexdigest()[:16]
 
 
-def outcome(setting: Any, rounds: int, cohort: int, engine_name: str, compile: bool = False) -> dict[str, Any]:
+def outcome(
+    setting: Any, rounds: int, cohort: int, engine_name: str, compile: bool = False
+) -> dict[str, Any]:
     """Train, evaluate and return everything that is left behind."""
     engine = factory.make_engine(setting, engine_name, compile=compile)
     state = setting.init_server_state()
@@ -69,7 +71,9 @@ def outcome(setting: Any, rounds: int, cohort: int, engine_name: str, compile: b
         cohorts.append(torch.from_numpy(done.cohort))
     everyone = np.arange(setting.data.clients.count)
     scores = engine.score(state, everyone)
-    kept = factory.collect_client_states(engine).gather(everyone, setting.method.init_client_state(state))
+    kept = factory.collect_client_states(engine).gather(
+        everyone, setting.method.init_client_state(state)
+    )
     return {
         "params": state.params,
         "server": tuple(state),
@@ -91,7 +95,10 @@ def methods_on_a_toy() -> Iterator[tuple[str, Any]]:
         for name, engine in enumerate(ENGINES):
             for bits, dtype in ((64, torch.float64), (32, torch.float32)):
                 setting = toy_setting(method, toy_task(dropout=0.3, dtype=dtype), clients, **hyper)
-                yield f"toy {number} {method} engine {name} float{bits}", hashed(outcome(setting, 2, 4, engine))
+                yield (
+                    f"toy {number} {method} engine {name} float{bits}",
+                    hashed(outcome(setting, 2, 4, engine)),
+                )
 
 
 def compiled_methods() -> Iterator[tuple[str, Any]]:
@@ -100,7 +107,11 @@ def compiled_methods() -> Iterator[tuple[str, Any]]:
     for number, method in enumerate(COMPILED):
         setting = toy_setting(method, toy_task(dropout=0.3), clients)
         found = outcome(setting, 2, 4, ENGINES[1], compile=True)
-        values = [float(value) for leaf in trees.leaves(found["server"]) for value in leaf.flatten().double()]
+        values = [
+            float(value)
+            for leaf in trees.leaves(found["server"])
+            for value in leaf.flatten().double()
+        ]
         yield f"compiled {number} {method}", values
 
 
@@ -118,7 +129,10 @@ def networks() -> Iterator[tuple[str, Any]]:
     with seeded_init(3):
         convolutional = classification(
             torch.nn.Sequential(
-                torch.nn.Conv2d(1, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(1600, 3)
+                torch.nn.Conv2d(1, 16, 3),
+                torch.nn.ReLU(),
+                torch.nn.Flatten(),
+                torch.nn.Linear(1600, 3),
             )
         )
         recurrent = sequences(language_model(12, embedding=4, hidden=16, layers=2))
@@ -140,9 +154,16 @@ def data_sets() -> Iterator[tuple[str, str]]:
     yield "digits", fingerprint(data.digits(seed=3))
     yield "synthetic", fingerprint(data.synthetic(seed=3))
     draws = np.random.default_rng(2)
-    arrays = draws.normal(size=(200, 4)).astype(np.float32), draws.integers(0, 4, 200), np.arange(200) % 11
+    arrays = (
+        draws.normal(size=(200, 4)).astype(np.float32),
+        draws.integers(0, 4, 200),
+        np.arange(200) % 11,
+    )
     yield "arrays", fingerprint(data.from_arrays(*arrays, server=0.1, adapt=0.5, seed=2))
-    yield "arrays with support", fingerprint(data.from_arrays(*arrays, server=0.1, seed=2).with_support())
+    yield (
+        "arrays with support",
+        fingerprint(data.from_arrays(*arrays, server=0.1, seed=2).with_support()),
+    )
     partitions: dict[str, dict[str, Any]] = {
         "two-labels": {"clients": 30, "least": 4},
         "half-and-half": {"clients": 10, "images": 8},
@@ -159,20 +180,41 @@ def data_sets() -> Iterator[tuple[str, str]]:
         for partition, options in partitions.items():
             for source in ("examples", "classes", "people", "clients"):
                 given = options | {"partition": partition, "server_from": source, "seed": 5}
-                given |= {"examples": {"server": 40}, "classes": {"server": 40}}.get(source, {"server": 0.1})
+                given |= {"examples": {"server": 40}, "classes": {"server": 40}}.get(
+                    source, {"server": 0.1}
+                )
                 given |= {"server_each": 5} if source == "clients" else {}
                 yield f"mnist {partition} {source}", fingerprint(data.load("mnist", **given))
-        mixed = {"partition": "iid", "others": "shards", "clients": 20, "zeta": 0.5, "augment": True, "seed": 4}
+        mixed = {
+            "partition": "iid",
+            "others": "shards",
+            "clients": 20,
+            "zeta": 0.5,
+            "augment": True,
+            "seed": 4,
+        }
         yield "mnist mixed", fingerprint(data.load("mnist", **mixed, server_damage="noise"))
         for split in ("random", "last", "own"):
-            yield f"femnist {split}", fingerprint(data.load("femnist", split=split, clients=20, seed=6))
-        yield "femnist people", fingerprint(data.load("femnist", server_from="people", server=0.2, seed=6))
+            yield (
+                f"femnist {split}",
+                fingerprint(data.load("femnist", split=split, clients=20, seed=6)),
+            )
+        yield (
+            "femnist people",
+            fingerprint(data.load("femnist", server_from="people", server=0.2, seed=6)),
+        )
 
 
 def specified_runs() -> Iterator[tuple[str, Any]]:
     """Yield runs from a specification, with evaluated clients, a pre-trained model and personalized weights."""
     cases = {
-        "fedsim": ["method=fedsim", "pretrain=1", "rounds=4", "eval_clients=3", "final_eval_clients=4"],
+        "fedsim": [
+            "method=fedsim",
+            "pretrain=1",
+            "rounds=4",
+            "eval_clients=3",
+            "final_eval_clients=4",
+        ],
         "fsl": ["method=fsl", "rounds=4", "eval_clients=3", "seed=5"],
         "fedmeta-per": ["method=fedmeta-per", "offer=3", "rounds=4", "eval_clients=3"],
         "local": ["method=local", "rounds=4", "final_eval_clients=3"],
@@ -187,7 +229,10 @@ def specified_runs() -> Iterator[tuple[str, Any]]:
                 record = RunDir(out).read_record()
                 weights = (out / "model.safetensors").read_bytes()
                 trained = load_trained_run(out)
-                rounds = [[entry["scores"], entry["bytes_up"], entry["steps"]] for entry in record["rounds"]]
+                rounds = [
+                    [entry["scores"], entry["bytes_up"], entry["steps"]]
+                    for entry in record["rounds"]
+                ]
                 groups = list(record["scores"].values())
                 text = json.dumps(_list_numbers([rounds, groups]))
                 x = draws.integers(0, 17, (6, 1, 8, 8), dtype=np.uint8)
@@ -224,15 +269,19 @@ def _list_numbers(value: Any) -> list[Any]:
 def evaluated_clients() -> Iterator[tuple[str, Any]]:
     """Yield the clients that are looked at while training."""
     setting = toy_setting("fedavg", data=toy_data(sizes=(5,) * 40), seed=3)
-    for number, group in enumerate(("local", "new", "validation", "train")):
+    for number, group in enumerate(("participating", "unseen", "validation", "train")):
         yield f"evaluated clients {number}", sample_group(setting, group, 5).tolist()
-    fitted = fit("fedavg", partial(torch.nn.Linear, 4, 3), _table(), rounds=2, cohort=3, seed=9, batch=4)
+    fitted = fit(
+        "fedavg", partial(torch.nn.Linear, 4, 3), _table(), rounds=2, cohort=3, seed=9, batch=4
+    )
     yield "fit", hashed({"params": fitted.params})
 
 
 def _table() -> Any:
     draws = np.random.default_rng(8)
-    return data.from_arrays(draws.normal(size=(90, 4)).astype(np.float32), draws.integers(0, 3, 90), np.arange(90) % 9)
+    return data.from_arrays(
+        draws.normal(size=(90, 4)).astype(np.float32), draws.integers(0, 3, 90), np.arange(90) % 9
+    )
 
 
 PARTS = (methods_on_a_toy, compiled_methods, networks, data_sets, specified_runs, evaluated_clients)
@@ -241,7 +290,9 @@ PARTS = (methods_on_a_toy, compiled_methods, networks, data_sets, specified_runs
 def differs(before: Any, after: Any) -> bool:
     """Return whether two entries differ: hashes at all, numbers by more than the tolerance."""
     if isinstance(before, list) and before and isinstance(before[0], float):
-        return len(before) != len(after) or float(np.abs(np.subtract(before, after)).max()) > TOLERANCE
+        return (
+            len(before) != len(after) or float(np.abs(np.subtract(before, after)).max()) > TOLERANCE
+        )
     return bool(before != after)
 
 
@@ -256,7 +307,9 @@ def main() -> None:
         return
     before = json.loads(path.read_text())
     after = json.loads(json.dumps(found))
-    wrong = [name for name in before.keys() | after.keys() if differs(before.get(name), after.get(name))]
+    wrong = [
+        name for name in before.keys() | after.keys() if differs(before.get(name), after.get(name))
+    ]
     print(f"{len(before)} entries, {len(wrong)} differ")
     for name in sorted(wrong):
         print(f"  {name}: {str(before.get(name))[:200]} -> {str(after.get(name))[:200]}")

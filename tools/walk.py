@@ -48,7 +48,12 @@ class Recorder:
         """Handle an event of `sys.setprofile`."""
         path = Path(frame.f_code.co_filename)
         name = frame.f_code.co_qualname
-        if not path.is_relative_to(ROOT) or "<lambda>" in name or "comp>" in name or "<genexpr>" in name:
+        if (
+            not path.is_relative_to(ROOT)
+            or "<lambda>" in name
+            or "comp>" in name
+            or "<genexpr>" in name
+        ):
             return
         if event == "return":
             self._depth -= 1
@@ -58,7 +63,9 @@ class Recorder:
         if key not in self._seen:
             self._seen.add(key)
             file = str(path.relative_to(ROOT))
-            self.visits.append(Visit(self._depth, file, frame.f_code.co_firstlineno, name.replace("<locals>.", "")))
+            self.visits.append(
+                Visit(self._depth, file, frame.f_code.co_firstlineno, name.replace("<locals>.", ""))
+            )
         self._depth += 1
 
 

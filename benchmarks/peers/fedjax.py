@@ -24,16 +24,23 @@ SIDE, CHANNELS = 12, 64  # of what the dense layers of the cnn are given
 
 def cnn(batch: Mapping[str, Any]) -> Any:
     """As fedjax.models.emnist has it: channels last."""
-    features = (hk.Conv2D(32, 3, padding="VALID"), jax.nn.relu, hk.Conv2D(64, 3, padding="VALID"), jax.nn.relu)
+    features = (
+        hk.Conv2D(32, 3, padding="VALID"),
+        jax.nn.relu,
+        hk.Conv2D(64, 3, padding="VALID"),
+        jax.nn.relu,
+    )
     dense = (hk.Flatten(), hk.Linear(128), jax.nn.relu, hk.Linear(62))
-    return hk.Sequential([*features, hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID"), *dense])(batch["x"])
+    return hk.Sequential([*features, hk.MaxPool((1, 2, 2, 1), (1, 2, 2, 1), "VALID"), *dense])(
+        batch["x"]
+    )
 
 
 def mlp(batch: Mapping[str, Any]) -> Any:
     """784-80-60-10 with ELU."""
-    return hk.Sequential([hk.Flatten(), hk.Linear(80), jax.nn.elu, hk.Linear(60), jax.nn.elu, hk.Linear(10)])(
-        batch["x"]
-    )
+    return hk.Sequential(
+        [hk.Flatten(), hk.Linear(80), jax.nn.elu, hk.Linear(60), jax.nn.elu, hk.Linear(10)]
+    )(batch["x"])
 
 
 NETS = {"cnn": cnn, "mlp": mlp}
@@ -44,7 +51,9 @@ def from_torch(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if value.ndim == 4:
         return value.transpose(2, 3, 1, 0)
     if value.ndim == 2 and value.shape[1] == CHANNELS * SIDE * SIDE:
-        value = value.reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1).reshape(len(value), -1)
+        value = (
+            value.reshape(-1, CHANNELS, SIDE, SIDE).transpose(0, 2, 3, 1).reshape(len(value), -1)
+        )
     return value.T
 
 
@@ -54,7 +63,9 @@ def to_torch(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return value.transpose(3, 2, 0, 1)
     value = value.T
     if value.ndim == 2 and value.shape[1] == CHANNELS * SIDE * SIDE:
-        value = value.reshape(-1, SIDE, SIDE, CHANNELS).transpose(0, 3, 1, 2).reshape(len(value), -1)
+        value = (
+            value.reshape(-1, SIDE, SIDE, CHANNELS).transpose(0, 3, 1, 2).reshape(len(value), -1)
+        )
     return value
 
 
@@ -67,10 +78,16 @@ class FedJax:
         net = hk.transform(NETS[work.net])
         first = net.init(jax.random.PRNGKey(0), {"x": self._x[0, : work.batch]})
         leaves = iter(from_torch(value) for value in work.weights.values())
-        params = {layer: {leaf: jnp.asarray(next(leaves)) for leaf in ("w", "b")} for layer in first}
+        params = {
+            layer: {leaf: jnp.asarray(next(leaves)) for leaf in ("w", "b")} for layer in first
+        }
         sgd, server = fedjax.optimizers.sgd(work.lr), fedjax.optimizers.sgd(1.0)
-        batches = fedjax.ShuffleRepeatBatchHParams(batch_size=work.batch, num_epochs=1, skip_shuffle=True)
-        gradient = fedjax.grad(lambda params, batch, key: losses(net.apply(params, None, batch), batch["y"]))
+        batches = fedjax.ShuffleRepeatBatchHParams(
+            batch_size=work.batch, num_epochs=1, skip_shuffle=True
+        )
+        gradient = fedjax.grad(
+            lambda params, batch, key: losses(net.apply(params, None, batch), batch["y"])
+        )
         with fedjax.for_each_client_backend("jit"):
             self._algorithm = fed_avg.federated_averaging(gradient, sgd, server, batches)
         self._state = self._algorithm.init(params)
@@ -83,7 +100,9 @@ class FedJax:
 
     def round(self, number: int) -> None:
         """One round."""
-        clients = [(place, self._dataset(number, place), key) for place, key in enumerate(self._keys)]
+        clients = [
+            (place, self._dataset(number, place), key) for place, key in enumerate(self._keys)
+        ]
         self._state, _ = self._algorithm.apply(self._state, clients)
 
     def _dataset(self, number: int, place: int) -> Any:
@@ -97,7 +116,11 @@ class FedJax:
 
     def weights(self) -> Weights:
         """The global model."""
-        leaves = [to_torch(np.asarray(layer[leaf])) for layer in self._state.params.values() for leaf in ("w", "b")]
+        leaves = [
+            to_torch(np.asarray(layer[leaf]))
+            for layer in self._state.params.values()
+            for leaf in ("w", "b")
+        ]
         return dict(zip(self._work.weights, leaves, strict=True))
 
 

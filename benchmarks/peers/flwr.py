@@ -47,7 +47,10 @@ def train(message: Message, context: Context) -> Message:
         optimizer.step()
         steps += 1
     counted = MetricRecord({"num-examples": len(order), "steps": steps})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": counted}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": counted}),
+        reply_to=message,
+    )
 
 
 class Flower:
@@ -56,7 +59,9 @@ class Flower:
     def __init__(self, path: str, grid: Grid) -> None:
         work = read(Path(path))
         self.steps, self._path, self._grid, self._clients = 0, path, grid, work.cohorts.shape[1]
-        self._arrays = ArrayRecord({name: torch.from_numpy(value) for name, value in work.weights.items()})
+        self._arrays = ArrayRecord(
+            {name: torch.from_numpy(value) for name, value in work.weights.items()}
+        )
         self._strategy = FedAvg(fraction_evaluate=0.0)
         self._grid.pull_interval = PULL_S
         while len(nodes := list(grid.get_node_ids())) < self._clients:
@@ -84,7 +89,9 @@ class Flower:
 
 def lead(grid: Grid, context: Context) -> None:
     """The server."""
-    serve(Flower(sys.argv[1], grid), Path(sys.argv[2]), flwr=version("flwr"), torch=torch.__version__)
+    serve(
+        Flower(sys.argv[1], grid), Path(sys.argv[2]), flwr=version("flwr"), torch=torch.__version__
+    )
 
 
 def main() -> None:
@@ -93,8 +100,13 @@ def main() -> None:
     clients.train()(train)
     leader.main()(lead)
     cores = len(os.sched_getaffinity(0))
-    resources = {"init_args": {"num_cpus": cores}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
-    run_simulation(leader, clients, read(Path(sys.argv[1])).cohorts.shape[1], backend_config=resources)
+    resources = {
+        "init_args": {"num_cpus": cores},
+        "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+    }
+    run_simulation(
+        leader, clients, read(Path(sys.argv[1])).cohorts.shape[1], backend_config=resources
+    )
 
 
 if __name__ == "__main__":

@@ -10,7 +10,14 @@ from peers.protocol import Weights
 
 def cnn() -> nn.Sequential:
     """FedSIM's network for FEMNIST, 1.2 million parameters, without its dropout so that weights can be compared."""
-    features = (nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    features = (
+        nn.Conv2d(1, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+    )
     return nn.Sequential(*features, nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 62))
 
 

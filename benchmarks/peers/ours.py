@@ -23,7 +23,11 @@ def dataset(images: NDArray[np.uint8], labels: NDArray[np.int64]) -> sources.Fed
     """Everybody's examples, all of them to train on."""
     people, examples = labels.shape
     x, whose = images.reshape(-1, *images.shape[2:]), np.arange(people).repeat(examples)
-    everything: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0.0, "unseen_clients": 0.0}
+    everything: dict[str, Any] = {
+        "test_share": 0.0,
+        "validation_clients": 0.0,
+        "unseen_clients": 0.0,
+    }
     return sources.from_arrays(x, labels.reshape(-1), whose, scale=1 / 255, **everything)
 
 

@@ -44,10 +44,16 @@ class Pfl:
         self._pfl = PyTorchModel(self._model, torch.optim.SGD, central)
         x, y = torch.from_numpy(work.pixels).to(device), torch.from_numpy(work.labels).to(device)
         self._columns, self._orders = (x, y), torch.from_numpy(work.orders).to(device)
-        turns = ((number, place) for number, cohort in enumerate(work.cohorts) for place in range(len(cohort)))
+        turns = (
+            (number, place)
+            for number, cohort in enumerate(work.cohorts)
+            for place in range(len(cohort))
+        )
         people = FederatedDataset(self._dataset, turns.__next__)
         self._backend, self._algorithm = SimulatedBackend(people, people), FederatedAveraging()
-        self._hyper = NNTrainHyperParams(local_batch_size=work.batch, local_num_epochs=1, local_learning_rate=work.lr)
+        self._hyper = NNTrainHyperParams(
+            local_batch_size=work.batch, local_num_epochs=1, local_learning_rate=work.lr
+        )
 
     def _dataset(self, turn: tuple[int, int]) -> Any:
         client, order = int(self._work.cohorts[turn]), self._orders[turn]
@@ -59,7 +65,11 @@ class Pfl:
         rounds = NNAlgorithmParams(
             number + 1, evaluation_frequency=1 << 30, train_cohort_size=clients, val_cohort_size=0
         )
-        options = {"model": self._pfl, "model_train_params": self._hyper, "send_metrics_to_platform": False}
+        options = {
+            "model": self._pfl,
+            "model_train_params": self._hyper,
+            "send_metrics_to_platform": False,
+        }
         self._algorithm.run(rounds, self._backend, **options)
 
     @property

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-MARK = "@ "  # begins what is said to whoever compares; whatever else a library prints is passed over
+MARK = (
+    "@ "  # begins what is said to whoever compares; whatever else a library prints is passed over
+)
 
 Weights = dict[str, NDArray[np.float32]]
 
@@ -25,7 +27,9 @@ class Work(NamedTuple):
     labels: NDArray[np.int64]  # [people, examples]
     weights: Weights  # the first ones, as torch lays them out
     cohorts: NDArray[np.int64]  # [rounds, clients]
-    orders: NDArray[np.int64]  # [rounds, clients, examples]: the order in which each goes through its examples
+    orders: NDArray[
+        np.int64
+    ]  # [rounds, clients, examples]: the order in which each goes through its examples
     batch: int
     lr: float
 
@@ -68,7 +72,11 @@ def read(path: Path) -> Work:
     """Reads a work."""
     with np.load(path) as file:
         found: dict[str, Any] = {name: file[name] for name in file.files}
-    weights = {name.partition("/")[2]: found.pop(name) for name in list(found) if name.startswith("weights/")}
+    weights = {
+        name.partition("/")[2]: found.pop(name)
+        for name in list(found)
+        if name.startswith("weights/")
+    }
     scalars = {"net": str(found["net"]), "batch": int(found["batch"]), "lr": float(found["lr"])}
     return Work(**{**found, **scalars, "weights": weights})
 

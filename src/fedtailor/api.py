@@ -26,7 +26,7 @@ class FitResult:
     context: EngineContext
     engine: Engine
     state: ServerState
-    scores: dict[str, Scores]  # of "local", "validation" and "new" clients
+    scores: dict[str, Scores]  # of "participating", "validation" and "unseen" clients
     cost: Cost
 
     @property
@@ -44,7 +44,14 @@ class FitResult:
             else None
         )
         return personalize_model(
-            context.method, context.task, self.state, context.data.example_spec, context.seed, x, y, offered_states
+            context.method,
+            context.task,
+            self.state,
+            context.data.example_spec,
+            context.seed,
+            x,
+            y,
+            offered_states,
         )
 
 
@@ -67,7 +74,7 @@ def fit(
     on_round_end: Callable[[Round], None] | None = None,
     **hparams: Any,
 ) -> FitResult:
-    """Trains a method and scores it on local and new clients.
+    """Trains a method and scores it on participating and unseen clients.
 
     method    a name in `fedtailor.methods.NAMES`, with hyper-parameters as further keywords; or a `Method`, with the
               `Task` that it was built on as the model
@@ -98,7 +105,12 @@ def fit(
     )
     check_pretraining(pretraining, data)
     return train(
-        context, factory.make_engine(context, engine, chunk, compile), rounds, cohort, on_round_end, pretraining
+        context,
+        factory.make_engine(context, engine, chunk, compile),
+        rounds,
+        cohort,
+        on_round_end,
+        pretraining,
     )
 
 
@@ -111,11 +123,16 @@ def train(
     pretraining: PretrainingConfig | None = None,
 ) -> FitResult:
     """Trains what has been prepared, and scores it."""
-    state, cost = context.init_server_state(run_pretraining(context, pretraining) if pretraining else None), Cost()
-    for finished_round in islice(run_rounds(context, engine, state, get_cohort_size(context, cohort)), rounds):
+    state, cost = (
+        context.init_server_state(run_pretraining(context, pretraining) if pretraining else None),
+        Cost(),
+    )
+    for finished_round in islice(
+        run_rounds(context, engine, state, get_cohort_size(context, cohort)), rounds
+    ):
         state, cost = finished_round.state, cost.add(finished_round.cost)
         if on_round_end is not None:
             on_round_end(finished_round)
     raise_if_diverged(context.method.name, state)
-    scores = evaluate(context, engine, state, ("local", "validation", "new"))
+    scores = evaluate(context, engine, state, ("participating", "validation", "unseen"))
     return FitResult(context, engine, state, scores, cost)

@@ -47,7 +47,9 @@ def import_extra(module: str, extra: str, feature: str) -> Any:
         return import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        raise InputError(f"{feature} needs the package {package}: pip install 'fedtailor[{extra}]'.") from None
+        raise InputError(
+            f"{feature} needs the package {package}: pip install 'fedtailor[{extra}]'."
+        ) from None
 
 
 def suggest_name(word: str, choices: Iterable[str]) -> str:
@@ -59,4 +61,8 @@ def suggest_name(word: str, choices: Iterable[str]) -> str:
 
 def is_number(value: Any, integer: bool = False) -> bool:
     """Whether a value is a finite number, or a whole one, NumPy's included; truth values are not."""
-    return type(value) is not bool and isinstance(value, Integral if integer else Real) and math.isfinite(value)
+    return (
+        type(value) is not bool
+        and isinstance(value, Integral if integer else Real)
+        and math.isfinite(value)
+    )

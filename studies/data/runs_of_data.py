@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 DOCUMENT = HERE.parents[1] / "docs" / "data.md"
 BEGIN, END = "<!-- runs: begin -->", "<!-- runs: end -->"
 NAMES = ("femnist", "cifar10", "emnist", "shakespeare", "stackexchange")
-GROUPS = ("local", "new")
+GROUPS = ("participating", "unseen")
 
 
 def trivial(dataset: FederatedDataset) -> dict[str, float]:
@@ -26,18 +26,29 @@ def trivial(dataset: FederatedDataset) -> dict[str, float]:
     left_out = (*dataset.padding, *dataset.unscored_tokens)
     train = _counted(dataset, "train", "train", left_out)
     most = int(np.bincount(train).argmax())
-    return {group: float((_counted(dataset, group, "test", left_out) == most).mean()) for group in GROUPS}
+    return {
+        group: float((_counted(dataset, group, "test", left_out) == most).mean())
+        for group in GROUPS
+    }
 
 
-def _counted(dataset: FederatedDataset, group: str, split: str, left_out: tuple[int, ...]) -> np.ndarray:
-    rows = np.concatenate([dataset.clients.splits[split].get_rows(int(who)) for who in dataset.groups[group]])
+def _counted(
+    dataset: FederatedDataset, group: str, split: str, left_out: tuple[int, ...]
+) -> np.ndarray:
+    rows = np.concatenate(
+        [dataset.clients.splits[split].get_rows(int(who)) for who in dataset.groups[group]]
+    )
     labels = dataset.clients.y[rows].astype(np.int64).ravel()
     return np.asarray(labels[~np.isin(labels, left_out)])
 
 
 def figures(record: dict[str, Any]) -> dict[str, Any]:
     """What is kept of a run: figures over the clients of a group, and costs."""
-    found: dict[str, Any] = {"name": record["name"], "seed": record["config"]["seed"], "cost": record["cost"]}
+    found: dict[str, Any] = {
+        "name": record["name"],
+        "seed": record["config"]["seed"],
+        "cost": record["cost"],
+    }
     for group, scores in record["scores"].items():
         weights = np.array(scores["weights"], float)
         for when in ("before", "after"):
@@ -74,9 +85,18 @@ def table(records: dict[str, Any]) -> str:
         for group in GROUPS:
             cells = [f"`{name}.toml`", f"{about['data']}, {about['model']}", str(about["rounds"])]
             cells = cells if group == GROUPS[0] else ["", "", ""]
-            rates = [run["trivial"][group], *(run[f"{group} {when}"]["micro"] for when in ("before", "after"))]
-            seconds = f"{run['cost']['seconds'] + run['cost']['scoring_seconds']:.0f}" if group == GROUPS[0] else ""
-            lines.append(f"| {' | '.join([*cells, group, *(f'{100 * rate:.1f}' for rate in rates), seconds])} |")
+            rates = [
+                run["trivial"][group],
+                *(run[f"{group} {when}"]["micro"] for when in ("before", "after")),
+            ]
+            seconds = (
+                f"{run['cost']['seconds'] + run['cost']['scoring_seconds']:.0f}"
+                if group == GROUPS[0]
+                else ""
+            )
+            lines.append(
+                f"| {' | '.join([*cells, group, *(f'{100 * rate:.1f}' for rate in rates), seconds])} |"
+            )
     return "\n".join(lines)
 
 

@@ -29,11 +29,22 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = (
-    Scenario("FedMeta-Per, MNIST", "mnist server=0 adapt=0.2", "50; 69,909; 135-5,201; 1,398 ± 1,424"),
-    Scenario("FedMeta-Per, CIFAR-10", "cifar10 server=0 adapt=0.2", "50; 52,497; 506-1,986; 1,049 ± 250"),
-    Scenario("Per-FedAvg, MNIST", "mnist partition=half-and-half images=196 server=0", "50; a = 196"),
-    Scenario("Per-FedAvg, CIFAR-10", "cifar10 partition=half-and-half images=68 server=0", "50; a = 68"),
-    Scenario("the same, other heterogeneity", "cifar10 partition=half-and-half images=68 drop_half=true server=0"),
+    Scenario(
+        "FedMeta-Per, MNIST", "mnist server=0 adapt=0.2", "50; 69,909; 135-5,201; 1,398 ± 1,424"
+    ),
+    Scenario(
+        "FedMeta-Per, CIFAR-10", "cifar10 server=0 adapt=0.2", "50; 52,497; 506-1,986; 1,049 ± 250"
+    ),
+    Scenario(
+        "Per-FedAvg, MNIST", "mnist partition=half-and-half images=196 server=0", "50; a = 196"
+    ),
+    Scenario(
+        "Per-FedAvg, CIFAR-10", "cifar10 partition=half-and-half images=68 server=0", "50; a = 68"
+    ),
+    Scenario(
+        "the same, other heterogeneity",
+        "cifar10 partition=half-and-half images=68 drop_half=true server=0",
+    ),
     Scenario(
         "FSL, CIFAR-10, 10 clients",
         "cifar10 partition=few-labels clients=10 size=5000 server=628 overlap=true",
@@ -57,22 +68,39 @@ SCENARIOS = (
     ),
     Scenario("FedSIM, FEMNIST", "femnist server=0.05", "3,230 + 170 people; 671,585 for training"),
     Scenario("the same, the server has less", "femnist server=0.02 reserved=0.05"),
-    Scenario("FedSIM, Shakespeare", "shakespeare server=0.05", "680 + 35 people; 16,068 for training"),
-    Scenario("FedSIM, Stack Exchange for StackOverflow", "stackexchange server=0.05", "325,354 + 17,123; 135,818,730"),
+    Scenario(
+        "FedSIM, Shakespeare", "shakespeare server=0.05", "680 + 35 people; 16,068 for training"
+    ),
+    Scenario(
+        "FedSIM, Stack Exchange for StackOverflow",
+        "stackexchange server=0.05",
+        "325,354 + 17,123; 135,818,730",
+    ),
     Scenario(
         "FedSIM, EMNIST by Pachinko for CIFAR-100",
         "emnist-balanced partition=pachinko clients=350 size=100 server=0.05 server_from=people",
         "475 + 25 people; 50,000 for training",
     ),
-    Scenario("AFML, diversity 0.7", "cifar10 partition=dirichlet alpha=0.5 zeta=0.3 augment=true server=0"),
+    Scenario(
+        "AFML, diversity 0.7",
+        "cifar10 partition=dirichlet alpha=0.5 zeta=0.3 augment=true server=0",
+    ),
     Scenario("server: as many of each class", "mnist server=500 server_from=classes"),
-    Scenario("server: another data set", "mnist server=500 server_from=set server_set=emnist-balanced"),
+    Scenario(
+        "server: another data set", "mnist server=500 server_from=set server_set=emnist-balanced"
+    ),
     Scenario("server: a noisy copy", "mnist server=500 server_damage=noise server_amount=0.5"),
-    Scenario("server: a third of its labels wrong", "mnist server=500 server_damage=wrong-labels server_amount=0.33"),
+    Scenario(
+        "server: a third of its labels wrong",
+        "mnist server=500 server_damage=wrong-labels server_amount=0.33",
+    ),
     Scenario("McMahan's shards", "mnist partition=shards clients=100 shards=2"),
     Scenario("Dirichlet by label", "emnist-balanced partition=dirichlet alpha=0.1 clients=100"),
     Scenario("sizes alone differ", "mnist partition=quantity alpha=0.5 clients=100"),
-    Scenario("half of the clients by another rule", "mnist partition=iid others=few-labels labels=1 clients=100"),
+    Scenario(
+        "half of the clients by another rule",
+        "mnist partition=iid others=few-labels labels=1 clients=100",
+    ),
 )
 
 
@@ -88,21 +116,34 @@ def options(words: list[str]) -> dict[str, Any]:
 
 def line(scenario: Scenario) -> str:
     dataset = made(scenario)
-    about, parts = dataset.describe(), [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()]
+    about, parts = (
+        dataset.describe(),
+        [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()],
+    )
     sizes = np.sum([split.sizes() for split in parts], axis=0)
     labels = "-"
     if dataset.clients.y.ndim == 1:
-        pairs = [np.stack([split.owners(), dataset.clients.y[split.index].astype(np.int64)]) for split in parts]
+        pairs = [
+            np.stack([split.owners(), dataset.clients.y[split.index].astype(np.int64)])
+            for split in parts
+        ]
         labels = f"{np.unique(np.concatenate(pairs, axis=1), axis=1).shape[1] / dataset.clients.count:.1f}"
     spread = f"{sizes.min():,}-{sizes.max():,}; {sizes.mean():,.0f} ± {sizes.std():,.0f}"
-    cells = scenario.of, f"`{scenario.words}`", f"{dataset.clients.count:,}; {about.examples:,}; {spread}", labels
+    cells = (
+        scenario.of,
+        f"`{scenario.words}`",
+        f"{dataset.clients.count:,}; {about.examples:,}; {spread}",
+        labels,
+    )
     return f"| {' | '.join((*cells, f'{about.server:,}', scenario.paper))} |"
 
 
 def table() -> str:
     columns = "scenario", "`fedtailor data show ...`", "clients; examples; of a client; mean ± std"
     head = f"| {' | '.join((*columns, 'labels', 'server', 'paper'))} |"
-    return "\n".join([head, "|---|---|---|---|---|---|", *(line(scenario) for scenario in SCENARIOS)])
+    return "\n".join(
+        [head, "|---|---|---|---|---|---|", *(line(scenario) for scenario in SCENARIOS)]
+    )
 
 
 def main() -> None:

@@ -21,9 +21,28 @@ BEGIN, END = "<!-- made by studies/fsl/gaps.py -->", "<!-- end of the gaps -->"
 LABELS, SERVER = (1, 5, 15), (94, 235)
 LOOKS = (0, 50, 100, 200)
 SETTING = [
-    *("method=fedavg", "data=emnist-balanced", "model=fsl-emnist", "cohort=5", "lr=0.05", "batch=50", "epochs=1"),
-    *("server_lr=2.2361", "data.partition=few-labels", "data.clients=45", "data.size=750", "data.test_share=0.2"),
-    *("data.validation_clients=0", "data.unseen_clients=0", "data.server_from=classes", f"rounds={max(LOOKS)}"),
+    *(
+        "method=fedavg",
+        "data=emnist-balanced",
+        "model=fsl-emnist",
+        "cohort=5",
+        "lr=0.05",
+        "batch=50",
+        "epochs=1",
+    ),
+    *(
+        "server_lr=2.2361",
+        "data.partition=few-labels",
+        "data.clients=45",
+        "data.size=750",
+        "data.test_share=0.2",
+    ),
+    *(
+        "data.validation_clients=0",
+        "data.unseen_clients=0",
+        "data.server_from=classes",
+        f"rounds={max(LOOKS)}",
+    ),
 ]
 
 Record = dict[str, Any]
@@ -42,7 +61,9 @@ def along(words: list[str]) -> list[Record]:
             state = next(islice(rounds, 1)).state
         if number in LOOKS:
             gaps = compute_gradient_gaps(setting.task, state.params, data)
-            found.append({"round": number, "clients": gaps.clients, "server": gaps.server, "loss": gaps.loss})
+            found.append(
+                {"round": number, "clients": gaps.clients, "server": gaps.server, "loss": gaps.loss}
+            )
     return found
 
 
@@ -51,7 +72,10 @@ def table(records: list[Record]) -> str:
     heads = [f"G^2, round {look} | xi^2, {SERVER[0]} | xi^2, {SERVER[1]}" for look in LOOKS]
     lines = [f"| labels | {' | '.join(heads)} |", "|---|" + "---:|" * 3 * len(LOOKS)]
     for labels in LABELS:
-        few, many = ([one for one in records if one["labels"] == labels and one["server"] == size] for size in SERVER)
+        few, many = (
+            [one for one in records if one["labels"] == labels and one["server"] == size]
+            for size in SERVER
+        )
         cells = [str(labels)]
         for less, more in zip(few[0]["along"], many[0]["along"], strict=True):
             cells += [f"{value:.3g}" for value in (more["clients"], less["server"], more["server"])]

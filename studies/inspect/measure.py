@@ -29,10 +29,16 @@ ROUNDS, SCORED = 100, range(60, 101, 10)
 def long_run(place: Bench, gamma: float) -> float:
     """Accuracy on new clients' test examples, mean over five looks in the last part of a run from first weights."""
     data, like = place.data, next(iter(place.task.params.values()))
-    rows = np.concatenate([data.clients.splits["test"].get_rows(int(one)) for one in data.groups["new"]])
+    rows = np.concatenate(
+        [data.clients.splits["test"].get_rows(int(one)) for one in data.groups["unseen"]]
+    )
     judges = make_batch(data.clients, rows, data.example_spec, like)
     models = place.iter_rounds("fsl", place.task.params, 0, ROUNDS, gamma=gamma, server_lr=1.0)
-    found = [compute_score(place.task, model, judges) for number, model in enumerate(models, 1) if number in SCORED]
+    found = [
+        compute_score(place.task, model, judges)
+        for number, model in enumerate(models, 1)
+        if number in SCORED
+    ]
     return float(np.mean(found))
 
 
@@ -71,7 +77,13 @@ def main() -> None:
         for scenario, words in SCENARIOS[setting].items():
             if (setting, seed, scenario) in done:
                 continue
-            given = [*SETTINGS[setting].split(), *words.split(), f"seed={seed}", f"data.seed={seed}", "method=fedavg"]
+            given = [
+                *SETTINGS[setting].split(),
+                *words.split(),
+                f"seed={seed}",
+                f"data.seed={seed}",
+                "method=fedavg",
+            ]
             head = {"setting": setting, "seed": seed, "scenario": scenario}
             records.append(head | figures(read_run_config(given)))
             path.write_text(json.dumps(records, indent=1) + "\n")

@@ -41,13 +41,21 @@ def gain(record: Record) -> float:
 
 def correlation(records: list[Record]) -> float:
     """Spearman's rank correlation of predicted and measured gains."""
-    return float(spearmanr([each["predicted"] for each in records], [gain(each) for each in records]).statistic)
+    return float(
+        spearmanr(
+            [each["predicted"] for each in records], [gain(each) for each in records]
+        ).statistic
+    )
 
 
 def right(record: Record) -> bool:
     """Whether what the verdict says came true: a gain with the advised gamma, a loss or little at gamma = 1."""
     advised = record["advised"] > record["fedavg"]
-    return bool({"helps": advised, "little": abs(gain(record)) < HARM, "harms": gain(record) < 0}[record["verdict"]])
+    return bool(
+        {"helps": advised, "little": abs(gain(record)) < HARM, "harms": gain(record) < 0}[
+            record["verdict"]
+        ]
+    )
 
 
 def row(record: Record) -> str:
@@ -62,7 +70,9 @@ def row(record: Record) -> str:
         f"{100 * gain(record):+.1f}",
         f"{100 * record['fedavg']:.1f}",
         f"{100 * record['fsl']:.1f}",
-        f"{100 * (record['advised'] - record['fedavg']):+.1f} (gamma={record['gamma']:g})" if helps else "",
+        f"{100 * (record['advised'] - record['fedavg']):+.1f} (gamma={record['gamma']:g})"
+        if helps
+        else "",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -87,7 +97,11 @@ def tables(records: list[Record]) -> str:
     for name, own in sets(records):
         ordered = sorted(own, key=lambda each: -each["predicted"])
         rule = "|---|---:|---:|---|" + "---:|" * 5
-        parts.append("\n".join([summary(name, own), "", f"| {' | '.join(HEADINGS)} |", rule, *map(row, ordered)]))
+        parts.append(
+            "\n".join(
+                [summary(name, own), "", f"| {' | '.join(HEADINGS)} |", rule, *map(row, ordered)]
+            )
+        )
     return "\n\n".join(parts)
 
 

@@ -23,12 +23,16 @@ def main() -> None:
     params, site = load_file(folder.path / "model.safetensors"), setting.make_client_dataset()
     for user in np.linspace(0, data.clients.count - 1, users).astype(int):
         rows = torch.from_numpy(data.clients.splits["train"].get_rows(user))
-        found = estimate_smoothness(setting.task, params, site.decode(site.columns, _place(rows)), steps=40)
+        found = estimate_smoothness(
+            setting.task, params, site.decode(site.columns, _place(rows)), steps=40
+        )
         print(f"{data.client_names[user]}: {found:.0f}", flush=True)
 
 
 def _place(rows: torch.Tensor) -> BatchIndices:
-    return BatchIndices(rows, torch.ones(len(rows), dtype=torch.bool), torch.zeros((), dtype=torch.int64))
+    return BatchIndices(
+        rows, torch.ones(len(rows), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
+    )
 
 
 if __name__ == "__main__":

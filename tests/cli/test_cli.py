@@ -12,7 +12,9 @@ from fedtailor.data import CATALOG
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "fedtailor", *words], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "fedtailor", *words], capture_output=True, text=True, check=False
+    )
 
 
 def test_compare_prints_one_table_and_names_a_report(tmp_path: Path) -> None:
@@ -47,19 +49,30 @@ WRONG = [
     ("data.people=3", "digits: there is no option 'people'; "),
     ("fedavg fedsim.lam=1", "'fedsim' is not among the methods fedavg."),
     ("fedsim.lamm=1", "fedsim has no hyper-parameter 'lamm'; did you mean lam?"),
-    ("fedavg cohort=99", "fedavg: 99 clients a round were asked for, but data set 'digits' has 35 to train on; "),
-    ("fedsim data.server=0", "fedsim: the server's work needs data, but data set 'digits' gives the server none; "),
+    (
+        "fedavg cohort=99",
+        "fedavg: 99 clients a round were asked for, but data set 'digits' has 35 to train on; ",
+    ),
+    (
+        "fedsim data.server=0",
+        "fedsim: the server's work needs data, but data set 'digits' gives the server none; ",
+    ),
     ("model=mpl", "There is no model 'mpl'; did you mean mlp?"),
     ("model=no.py:Net", "model: there is no Python file 'no.py'."),
     ("no.toml", "There is no file 'no.toml'."),
     ("engine=vector", "engine: "),
-    ("compile=perhaps", "compile: input should be true or false, or 'auto' or 'training', got 'perhaps'."),
+    (
+        "compile=perhaps",
+        "compile: input should be true or false, or 'auto' or 'training', got 'perhaps'.",
+    ),
     ("seeds=1,x", "seeds: "),
 ]
 
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[row[0] for row in WRONG])
-def test_wrong_words_end_in_one_sentence_and_leave_nothing(words: str, sentence: str, tmp_path: Path) -> None:
+def test_wrong_words_end_in_one_sentence_and_leave_nothing(
+    words: str, sentence: str, tmp_path: Path
+) -> None:
     from fedtailor.errors import InputError
     from fedtailor.experiments.compare import compare
     from fedtailor.training.overrides import read_comparison
@@ -71,7 +84,9 @@ def test_wrong_words_end_in_one_sentence_and_leave_nothing(words: str, sentence:
     assert not (tmp_path / "out").exists()
 
 
-def test_commands_seldom_look_for_garbage_among_what_torch_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_seldom_look_for_garbage_among_what_torch_makes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before, found = gc.get_threshold(), list[int]()
     monkeypatch.setattr(cli, "app", lambda: found.append(gc.get_threshold()[0]))
     gc.set_threshold(700)
@@ -123,7 +138,9 @@ def test_the_help_of_run_names_every_key_and_model() -> None:
 def test_lists_for_programs() -> None:
     listed = json.loads(run("methods", "--json").stdout)
     assert [entry["method"] for entry in listed] == list(methods.NAMES)
-    assert {entry["method"]: entry["needs"] for entry in listed}["fedsim"] == "server data, individual uploads"
+    assert {entry["method"]: entry["needs"] for entry in listed}[
+        "fedsim"
+    ] == "server data, individual uploads"
     listed = json.loads(run("data", "--json").stdout)
     names = [entry["data"] for entry in listed]
     assert names[:4] == ["digits", "synthetic", "mnist", "fashion-mnist"]
@@ -163,7 +180,9 @@ def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
         "secure     yes",
     ):
         assert sentence in done.stdout
-    assert re.search(r"^inner_steps +5 +steps of the personal model on each batch", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^inner_steps +5 +steps of the personal model on each batch", done.stdout, re.MULTILINE
+    )
     assert re.search(r"^gamma +1\.0 +weight of the server's learning", done.stdout, re.MULTILINE)
     assert re.search(r"^learn_lr +none ", done.stdout, re.MULTILINE)
     refused = run("methods", "per+afml")
@@ -175,7 +194,9 @@ def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
 def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
     from fedtailor.training.overrides import read_run_config, to_toml
 
-    spec = read_run_config(["method=fedprox", "lam=0.3", "hidden=8,4", "data.clients=12", "rounds=7"])
+    spec = read_run_config(
+        ["method=fedprox", "lam=0.3", "hidden=8,4", "data.clients=12", "rounds=7"]
+    )
     (tmp_path / "my.toml").write_text(to_toml(spec))
     assert read_run_config([str(tmp_path / "my.toml")]) == spec
     assert read_run_config([str(tmp_path / "my.toml"), "lam=0.4"]).hparams["lam"] == 0.4
@@ -195,8 +216,24 @@ def test_what_compare_shows_is_one_file_that_makes_the_same_runs(tmp_path: Path)
 
 
 def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
-    small = ["data.clients=12", "rounds=2", "cohort=2", "hidden=8", "finetune_epochs=1", "local.budget=2", "seeds=0"]
-    done = run("tune", "fedavg", "local", *small, "tune.lr=0.1,0.5", "trials=2", f"out={tmp_path / 'tuned'}")
+    small = [
+        "data.clients=12",
+        "rounds=2",
+        "cohort=2",
+        "hidden=8",
+        "finetune_epochs=1",
+        "local.budget=2",
+        "seeds=0",
+    ]
+    done = run(
+        "tune",
+        "fedavg",
+        "local",
+        *small,
+        "tune.lr=0.1,0.5",
+        "trials=2",
+        f"out={tmp_path / 'tuned'}",
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines if line.endswith("tuned")] == ["fedavg", "local"]

@@ -14,7 +14,12 @@ BLOCKS = "░▒▓█"
 
 
 def run(*words: str, columns: int = 80, terminal: bool = False) -> Result:
-    environment = {"COLUMNS": str(columns), "FORCE_COLOR": "1" if terminal else None, "NO_COLOR": None, "TERM": "xterm"}
+    environment = {
+        "COLUMNS": str(columns),
+        "FORCE_COLOR": "1" if terminal else None,
+        "NO_COLOR": None,
+        "TERM": "xterm",
+    }
     return CliRunner().invoke(app, ["data", *words], env=environment)
 
 
@@ -53,7 +58,9 @@ def test_the_picture_has_blocks_and_colors_in_a_terminal() -> None:
 
 def test_a_terminal_without_blocks_gets_none() -> None:
     environment = {"FORCE_COLOR": "1", "COLUMNS": "80"}
-    done = CliRunner(charset="ascii").invoke(app, ["data", "show", "digits", "clients=10"], env=environment)
+    done = CliRunner(charset="ascii").invoke(
+        app, ["data", "show", "digits", "clients=10"], env=environment
+    )
     assert done.exit_code == 0, done.exception
     assert "\x1b[36m" in done.output
     assert "#" in done.output
@@ -77,11 +84,18 @@ def test_a_page_is_written_and_named(tmp_path: Path) -> None:
 
 def test_files_of_ones_own_are_shown(tmp_path: Path) -> None:
     place = tmp_path / "people.npz"
-    np.savez(place, x=np.arange(24).reshape(12, 2), y=np.linspace(0, 1, 12), client=np.repeat(["a", "b", "c"], 4))
+    np.savez(
+        place,
+        x=np.arange(24).reshape(12, 2),
+        y=np.linspace(0, 1, 12),
+        client=np.repeat(["a", "b", "c"], 4),
+    )
     done = run("show", str(place), "unseen_clients=0", "server=2")
     assert done.exit_code == 0, done.output
     assert "Targets are numbers, not labels" in done.output
-    assert "people: 10 examples of 3 clients (3 local); 2 examples held by the server." in done.output
+    assert (
+        "people: 10 examples of 3 clients (3 local); 2 examples held by the server." in done.output
+    )
     assert re.search(r"^ *examples  clients$", done.output, re.MULTILINE)
 
 
@@ -93,7 +107,10 @@ def test_files_of_ones_own_are_shown(tmp_path: Path) -> None:
         ("show digits clients", "'clients' is not KEY=VALUE."),
         ("show digits clients=0", "digits: clients must be a whole number of at least 1, got 0."),
         ("digit", "There is no data set 'digit'; did you mean digits?"),
-        ("show digits --html /no/such/folder/x.html", "'/no/such/folder/x.html' could not be written: "),
+        (
+            "show digits --html /no/such/folder/x.html",
+            "'/no/such/folder/x.html' could not be written: ",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(words: str, sentence: str) -> None:

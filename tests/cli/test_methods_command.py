@@ -38,7 +38,11 @@ FLOPS = [
     ("pfedme", {"inner_steps": 3}, 3 * GRADIENT),
     ("ditto", {}, 2 * GRADIENT),
     ("apfl", {}, 2 * GRADIENT),
-    ("fedrep", {}, products(head=2, base=1) + products(head=2, base=2)),  # the head's step, then the base's
+    (
+        "fedrep",
+        {},
+        products(head=2, base=1) + products(head=2, base=2),
+    ),  # the head's step, then the base's
     ("per-fedavg", {"variant": "fo"}, 2 * GRADIENT),
     ("per-fedavg", {"variant": "hf"}, 4 * GRADIENT),
     ("fedmeta", {"order": 1}, 2 * GRADIENT),
@@ -46,7 +50,9 @@ FLOPS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "hyper", "flops"), FLOPS, ids=[f"{row[0]}-{row[1]}" for row in FLOPS])
+@pytest.mark.parametrize(
+    ("name", "hyper", "flops"), FLOPS, ids=[f"{row[0]}-{row[1]}" for row in FLOPS]
+)
 def test_the_work_of_a_step(name: str, hyper: dict[str, object], flops: int) -> None:
     assert measure_cost(methods.build(name, build_probe_task(), **hyper)).flops == flops
 
@@ -61,33 +67,39 @@ SENT = [
     ("lg-fedavg", {}, 2 * HEAD),
     ("fedmeta", {"inner": "meta-sgd"}, 4 * MODEL),
     ("fedmeta-per", {"inner": "meta-sgd"}, 4 * BASE),
-    ("afml", {}, 2 * (MODEL + HIDDEN * HIDDEN + HIDDEN) + BASE),  # a sample down, its change up, and the mean
+    (
+        "afml",
+        {},
+        2 * (MODEL + HIDDEN * HIDDEN + HIDDEN) + BASE,
+    ),  # a sample down, its change up, and the mean
     ("fsl+per+fedavg", {}, 2 * BASE),
 ]
 
 
-@pytest.mark.parametrize(("name", "hyper", "numbers"), SENT, ids=[f"{row[0]}-{row[1]}" for row in SENT])
+@pytest.mark.parametrize(
+    ("name", "hyper", "numbers"), SENT, ids=[f"{row[0]}-{row[1]}" for row in SENT]
+)
 def test_what_travels_in_a_round(name: str, hyper: dict[str, object], numbers: int) -> None:
     assert measure_cost(methods.build(name, build_probe_task(), **hyper)).bytes_sent == 4 * numbers
 
 
 def test_an_entry_gives_ratios() -> None:
     entry = describe_method("fedper")
-    assert entry["sends"] == round(BASE / MODEL, 1)
+    assert entry["bytes"] == round(BASE / MODEL, 1)
     assert entry["gradients"] == 1.0
     assert describe_method("pfedme")["gradients"] == 5.0
     assert describe_method("local")["gradients"] is None
 
 
 NEEDS = {
-    "local": "client memory",
+    "local": "client state",
     "centralized": "pooled data",
     "fedavg": "-",
-    "lg-fedavg": "client memory",
+    "lg-fedavg": "client state",
     "fsl": "server data",
     "ds": "server data, shared data",
     "fedsim": "server data, individual uploads",
-    "fsl+per+fedmeta": "server data, client memory",
+    "fsl+per+fedmeta": "server data, client state",
 }
 
 
@@ -113,7 +125,10 @@ def test_why_a_method_needs_more_than_the_average() -> None:
 
 def test_papers_are_read_from_the_first_line() -> None:
     assert describe_method("fedavg")["paper"] == "McMahan et al., AISTATS 2017"
-    assert describe_method("fedavg")["summary"] == "clients train from the global model, the server averages"
+    assert (
+        describe_method("fedavg")["summary"]
+        == "clients train from the global model, the server averages"
+    )
     assert describe_method("local")["paper"] == ""
     both = describe_method("fsl+fedsim")["paper"]
     assert "Mai" in both
@@ -132,7 +147,9 @@ def test_every_method_and_every_composition_has_an_entry_or_is_refused() -> None
                 continue
             assert all(row["meaning"] for row in entry["hparams"]), entry["method"]
     assert {"fsl+local", "per+centralized", "ds+ds", "per+afml", "fsl+fsl-p"} <= refused
-    assert not refused & {f"{word}+{name}" for word in methods.WRAPPERS for name in ("fedavg", "fedsim", "scaffold")}
+    assert not refused & {
+        f"{word}+{name}" for word in methods.WRAPPERS for name in ("fedavg", "fedsim", "scaffold")
+    }
 
 
 def test_every_hyper_parameter_has_a_meaning() -> None:
@@ -143,7 +160,9 @@ def test_every_hyper_parameter_has_a_meaning() -> None:
 
 def test_a_composition_shows_the_method_s_own_defaults() -> None:
     for first, second in permutations(("fsl", "ds", "per"), 2):
-        alone = {row["hyper-parameter"]: row["default"] for row in describe_method("fedmeta")["hparams"]}
+        alone = {
+            row["hyper-parameter"]: row["default"] for row in describe_method("fedmeta")["hparams"]
+        }
         try:
             rows = describe_method(f"{first}+{second}+fedmeta")["hparams"]
         except InputError:
@@ -157,7 +176,10 @@ def test_a_meaning_is_that_of_the_class_that_names_it_last() -> None:
         return {row["hyper-parameter"]: row["meaning"] for row in describe_method(name)["hparams"]}
 
     assert meanings("fedprox")["finetune_lr"] == "step size of personalizing by SGD; None: lr"
-    assert meanings("fedmeta")["finetune_lr"] == "inner rate when personalizing; None: alpha; not for meta-sgd"
+    assert (
+        meanings("fedmeta")["finetune_lr"]
+        == "inner rate when personalizing; None: alpha; not for meta-sgd"
+    )
     assert meanings("fsl+per+fedmeta")["finetune_lr"] == meanings("fedmeta")["finetune_lr"]
     assert "all-but-last, last" in meanings("lg-fedavg")["personal"]
     assert meanings("fsl")["learn_epochs"].endswith("make its work a client's, in Python: 1")
@@ -165,7 +187,7 @@ def test_a_meaning_is_that_of_the_class_that_names_it_last() -> None:
 
 def test_words_that_can_stand_before_a_name() -> None:
     listed = catalog.list_wrappers()
-    assert [entry["word"] for entry in listed] == list(methods.WRAPPERS)
+    assert [entry["name"] for entry in listed] == list(methods.WRAPPERS)
     for entry in listed:
         assert entry["summary"]
         methods.build(entry["example"], build_probe_task())
@@ -177,6 +199,9 @@ def test_the_document_states_the_same_costs() -> None:
     assert sorted(stated) == sorted(methods.NAMES)
     for entry in catalog.list_methods():
         gradients = "-" if entry["gradients"] is None else entry["gradients"]
-        secure, needs = "no" if entry["not_averaged"] else "yes", entry["needs"].replace("-", "nothing more")
-        found = f"Sends {entry['sends']}; gradients {gradients}; secure aggregation: {secure}; needs: {needs}"
+        secure, needs = (
+            "no" if entry["not_averaged"] else "yes",
+            entry["needs"].replace("-", "nothing more"),
+        )
+        found = f"Bytes {entry['bytes']}; gradients {gradients}; secure aggregation: {secure}; needs: {needs}"
         assert stated[entry["method"]] == found

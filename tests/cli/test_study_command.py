@@ -25,7 +25,9 @@ Study = Callable[..., Said]
 
 
 @pytest.fixture
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Study:
+def study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Study:
     """The command, in this process, in a folder that holds nothing but what a test puts there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "store"))
@@ -47,11 +49,16 @@ def test_quick_on_embedded_digits_runs_from_a_fresh_clone(tmp_path: Path, study:
     assert "data set 'mnist' is not in the store (`fedtailor data add mnist`);" in done.stdout
     assert "per_fedavg, scale=quick: 2 runs of 2 rounds (mnist-4), 1 at a time.\n" in done.stdout
     out = Path("runs") / "per_fedavg-1"
-    said = f"Record: {out / 'mnist-4.json'}, tables: {out / 'mnist-4.md'}, figures: {out / 'figures'}"
+    said = (
+        f"Record: {out / 'mnist-4.json'}, tables: {out / 'mnist-4.md'}, figures: {out / 'figures'}"
+    )
     assert done.stdout.splitlines()[-1] == said
     record = json.loads((tmp_path / out / "mnist-4.json").read_text())
     assert record["about"]["stands_in"] == "digits"
-    assert [(run["name"], run["rounds"]) for run in record["runs"]] == [("fedavg", 2), ("per-fedavg@fo", 2)]
+    assert [(run["name"], run["rounds"]) for run in record["runs"]] == [
+        ("fedavg", 2),
+        ("per-fedavg@fo", 2),
+    ]
     assert "| `per-fedavg@fo` | 1 |" in (tmp_path / out / "mnist-4.md").read_text()
     assert (tmp_path / out / "figures" / "mnist-4-curves.svg").read_text().startswith("<svg ")
 
@@ -79,13 +86,18 @@ WRONG = [
     (["small", "budget_s=x"], "study: budget_s must be a positive number, got x."),
     (["small", "write=yes"], "study: write must be true or false, got yes."),
     (["small", "fedavg"], "study: 'fedavg' is not KEY=VALUE."),
-    (["jobs=2"], "study: the first word is a study's name, got 'jobs=2'; `fedtailor study` lists them."),
+    (
+        ["jobs=2"],
+        "study: the first word is a study's name, got 'jobs=2'; `fedtailor study` lists them.",
+    ),
     (["small", "lrr=1"], "small, part one: There is no key 'lrr'; did you mean lr?"),
 ]
 
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
-def test_wrong_words_end_in_one_sentence(words: list[str], sentence: str, tmp_path: Path, study: Study) -> None:
+def test_wrong_words_end_in_one_sentence(
+    words: list[str], sentence: str, tmp_path: Path, study: Study
+) -> None:
     small(tmp_path)
     done = study(*words)
     assert (done.returncode, done.stderr) == (2, f"fedtailor: {sentence}\n")
@@ -111,7 +123,10 @@ def test_write_keeps_records_of_paper_scale_in_a_checkout(tmp_path: Path, study:
     assert study("small", "rounds=1", "seeds=0", "out=quick").returncode == 0
     assert study("small", "scale=paper", "rounds=1", "seeds=0", "out=paper").returncode == 0
     refused = study("small", "out=paper", "write=true")
-    assert (refused.returncode, "is not in a checkout; write=true is for" in refused.stderr) == (2, True)
+    assert (refused.returncode, "is not in a checkout; write=true is for" in refused.stderr) == (
+        2,
+        True,
+    )
     (tmp_path / "pyproject.toml").write_text("")
     refused = study("small", "out=quick", "write=true")
     sentence = "study small: the record of one is of scale=quick; run it with scale=paper."

@@ -21,7 +21,9 @@ Function = Callable[..., Any]
 
 def rewritten(function: Function, *given: Any) -> GraphModule:
     with DecomposeGroupNorm():
-        found: GraphModule = make_fx(function, DECOMPOSITIONS, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
+        found: GraphModule = make_fx(
+            function, DECOMPOSITIONS, tracing_mode="fake", _allow_non_fake_inputs=True
+        )(*given)
     return found
 
 
@@ -30,7 +32,9 @@ def operations(graph: GraphModule) -> str:
 
 
 def drawn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize(("stride", "padding"), [(1, 0), (2, 1), ((1, 2), (2, 0))])
@@ -52,7 +56,12 @@ def test_convolutions_of_one_channel_are_products(stride: Any, padding: Any, bia
 
 @pytest.mark.parametrize(
     "layer",
-    [nn.Conv2d(2, 4, 3), nn.Conv2d(1, 4, 3, dilation=2), nn.Conv2d(2, 4, 3, groups=2), nn.ConvTranspose2d(1, 4, 3)],
+    [
+        nn.Conv2d(2, 4, 3),
+        nn.Conv2d(1, 4, 3, dilation=2),
+        nn.Conv2d(2, 4, 3, groups=2),
+        nn.ConvTranspose2d(1, 4, 3),
+    ],
 )
 def test_other_convolutions_are_left_alone(layer: nn.Module) -> None:
     x = torch.ones(2, 2 if getattr(layer, "in_channels", 1) == 2 else 1, 6, 6)
@@ -113,14 +122,20 @@ def test_a_pooling_of_what_is_not_a_number_is_none() -> None:
 )
 def test_other_poolings_are_left_alone(side: int, options: dict[str, Any]) -> None:
     back = partial(grad(_pooled), **options)
-    assert "max_pool2d_with_indices_backward" in operations(rewritten(back, drawn(2, 3, side, side)))
+    assert "max_pool2d_with_indices_backward" in operations(
+        rewritten(back, drawn(2, 3, side, side))
+    )
 
 
-@pytest.mark.parametrize("layer", [nn.GroupNorm(2, 6), nn.GroupNorm(3, 6, eps=0.5, affine=False), nn.GroupNorm(6, 6)])
+@pytest.mark.parametrize(
+    "layer", [nn.GroupNorm(2, 6), nn.GroupNorm(3, 6, eps=0.5, affine=False), nn.GroupNorm(6, 6)]
+)
 def test_groups_are_normalized_as_torch_does_it(layer: nn.GroupNorm) -> None:
     layer = layer.double()
     params = {name: drawn(*value.shape) for name, value in layer.named_parameters()}
-    x = 100 + drawn(3, 6, 4, 5)  # far from zero: the square of the mean is large beside the variance
+    x = 100 + drawn(
+        3, 6, 4, 5
+    )  # far from zero: the square of the mean is large beside the variance
 
     def both(params: Params, x: Tensor) -> Any:
         value, back = vjp(lambda *own: functional_call(layer, own[0], (own[1],)), params, x)[:2]
@@ -131,9 +146,13 @@ def test_groups_are_normalized_as_torch_does_it(layer: nn.GroupNorm) -> None:
     torch.testing.assert_close(graph(params, x), both(params, x), rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize("x", [torch.ones(3, 4), torch.ones(3, 4, 5), torch.ones(3, 4, 2, 2, dtype=torch.bfloat16)])
+@pytest.mark.parametrize(
+    "x", [torch.ones(3, 4), torch.ones(3, 4, 5), torch.ones(3, 4, 2, 2, dtype=torch.bfloat16)]
+)
 def test_other_normalizations_are_left_alone(x: Tensor) -> None:
-    assert "aten.native_group_norm" in operations(rewritten(partial(nnf.group_norm, num_groups=2), x))
+    assert "aten.native_group_norm" in operations(
+        rewritten(partial(nnf.group_norm, num_groups=2), x)
+    )
 
 
 def test_what_is_compiled_is_replaced_so() -> None:

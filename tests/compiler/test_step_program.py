@@ -59,7 +59,9 @@ def test_programs_do_what_the_reference_does(name: str, hyper: dict[str, Any], c
         )
         state, people = setting.init_server_state(), setting.data.groups["train"]
         for number in range(3):
-            state = engine.update_server(state, engine.train(state, people[number:], number).cohort_update, number)
+            state = engine.update_server(
+                state, engine.train(state, people[number:], number).cohort_update, number
+            )
             state = state._replace(round=state.round + 1)
         everybody = np.arange(setting.data.clients.count)
         found.append((tuple(state), tuple(engine.score(state, everybody))))
@@ -78,7 +80,9 @@ def test_parts_of_a_stack_learn_what_the_whole_does(
         state = setting.init_server_state()
         for number in range(2):
             state = engine.update_server(
-                state, engine.train(state, setting.data.groups["train"], number).cohort_update, number
+                state,
+                engine.train(state, setting.data.groups["train"], number).cohort_update,
+                number,
             )
             state = state._replace(round=state.round + 1)
         found.append(tuple(state))
@@ -100,20 +104,29 @@ def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monkey
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             found += [
-                tuple(engine.train(state, setting.data.groups["train"], number).cohort_update) for number in (0, 1)
+                tuple(engine.train(state, setting.data.groups["train"], number).cohort_update)
+                for number in (0, 1)
             ]
         said = "cannot compile a step, which runs uncompiled, with the same results: no such instruction"
-        assert [str(each.message).partition(" ")[2].partition(" ")[2] for each in told] == ([said] if compile else [])
+        assert [str(each.message).partition(" ")[2].partition(" ")[2] for each in told] == (
+            [said] if compile else []
+        )
     assert distance(found[:2], found[2:]) < 1e-10
 
 
 @pytest.mark.parametrize("imitated", [True, False])
-def test_short_floats_that_a_processor_imitates_are_told_of(imitated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_floats_that_a_processor_imitates_are_told_of(
+    imitated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cpu, "has_native_bf16", lambda: not imitated)
     exact = toy_setting("fedavg", data=toy_data(sizes=SIZES))
-    short = replace(exact, task=exact.task.to(dtype=torch.float32).with_compute_dtype(torch.bfloat16))
+    short = replace(
+        exact, task=exact.task.to(dtype=torch.float32).with_compute_dtype(torch.bfloat16)
+    )
     assert factory.make_engine(exact).notes == ()
-    said = ("fedavg calculates in bf16, which this processor has to imitate: float32 is many times as fast",)
+    said = (
+        "fedavg calculates in bf16, which this processor has to imitate: float32 is many times as fast",
+    )
     assert factory.make_engine(short).notes == (said if imitated else ())
 
 
@@ -123,7 +136,9 @@ def cut(size: int, count: int, each: int) -> list[slice]:
 
 @pytest.mark.parametrize("count", [1, 7, 8, 50, 53, 100, 256])
 @pytest.mark.parametrize("each", [0, 1000, 270_000, 470_000, 8_000_000])
-def test_parts_are_alike_and_fit_the_cache(count: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_are_alike_and_fit_the_cache(
+    count: int, each: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     parts = cache_sized_slices(count, each)
     sizes = [part.stop - part.start for part in parts]
@@ -145,8 +160,16 @@ def test_parts_have_one_size_where_one_divides_the_stack(monkeypatch: pytest.Mon
 def looking(dropout: float = 0.2) -> Task:
     """A task whose model convolves and pools."""
     with seeded_init(5):
-        seen = (nn.Linear(5, 36), nn.Unflatten(1, (1, 6, 6)), nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2))
-        model = nn.Sequential(*seen, nn.Conv2d(16, 16, 2), nn.Dropout(dropout), nn.Flatten(), nn.Linear(16, 3))
+        seen = (
+            nn.Linear(5, 36),
+            nn.Unflatten(1, (1, 6, 6)),
+            nn.Conv2d(1, 16, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        model = nn.Sequential(
+            *seen, nn.Conv2d(16, 16, 2), nn.Dropout(dropout), nn.Flatten(), nn.Linear(16, 3)
+        )
     return classification(model).to(dtype=torch.float64)
 
 
@@ -166,10 +189,16 @@ def test_clients_with_convolutions_take_compiled_steps_one_after_another(
     found = []
     for way in (True, False):
         setting = toy_setting(name, looking(), toy_data(sizes=SIZES), **hyper)
-        engine = VectorizedEngine(setting, compile=True) if way else factory.make_engine(setting, "sequential")
+        engine = (
+            VectorizedEngine(setting, compile=True)
+            if way
+            else factory.make_engine(setting, "sequential")
+        )
         state, people = setting.init_server_state(), setting.data.groups["train"]
         for number in range(2):
-            state = engine.update_server(state, engine.train(state, people[number:], number).cohort_update, number)
+            state = engine.update_server(
+                state, engine.train(state, people[number:], number).cohort_update, number
+            )
         found.append((tuple(state), tuple(engine.score(state, people))))
     assert sizes == {1}
     assert distance(*found) < 1e-10
@@ -177,7 +206,9 @@ def test_clients_with_convolutions_take_compiled_steps_one_after_another(
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 @pytest.mark.parametrize("name", ["fsl", "pfedme", "per-fedavg"])
-def test_compiled_steps_that_add_a_multiple_of_a_gradient_are_those_of_the_reference(name: str) -> None:
+def test_compiled_steps_that_add_a_multiple_of_a_gradient_are_those_of_the_reference(
+    name: str,
+) -> None:
     found = []
     for engine in ("vectorized", "sequential"):
         setting = toy_setting(name, data=toy_data(sizes=SIZES))
@@ -216,7 +247,9 @@ def test_a_program_changes_nothing_that_it_is_given() -> None:
     assert distance(kept, one) == 0.0
 
 
-def _turned_about(given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, ...]) -> dict[str, Tensor]:
+def _turned_about(
+    given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, ...]
+) -> dict[str, Tensor]:
     return {"a": carry["b"] + 1, "b": 2 * carry["a"], "c": carry["a"] - carry["b"]}
 
 
@@ -224,7 +257,9 @@ def _turned_about(given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, .
 def test_compiled_steps_read_everything_before_they_write() -> None:
     room = {name: torch.tensor([float(at), 7.0]) for at, name in enumerate("abc")}
     at, left = torch.zeros(1, dtype=torch.int64), torch.tensor([2, 1])
-    go_on = bind_compiled(partial(_step_in_place, _turned_about, False, None), ((), (), room, (), at, left))
+    go_on = bind_compiled(
+        partial(_step_in_place, _turned_about, False, None), ((), (), room, (), at, left)
+    )
     for expected in ([[2.0, 8.0], [0.0, 14.0], [-1.0, 0.0]], [[1.0, 8.0], [4.0, 14.0], [2.0, 0.0]]):
         go_on()
         assert [leaf.tolist() for leaf in room.values()] == expected
@@ -235,10 +270,14 @@ def _descended(
     model: nn.Module, given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, ...]
 ) -> dict[str, Tensor]:
     def loss(params: dict[str, Tensor]) -> Tensor:
-        return nn.functional.cross_entropy(functional_call(model, params, (carry["x"],)), carry["y"])
+        return nn.functional.cross_entropy(
+            functional_call(model, params, (carry["x"],)), carry["y"]
+        )
 
     slope = grad(loss)({name: carry[name] for name, _ in model.named_parameters()})
-    return {name: leaf - 0.5 * slope[name] if name in slope else leaf for name, leaf in carry.items()}
+    return {
+        name: leaf - 0.5 * slope[name] if name in slope else leaf for name, leaf in carry.items()
+    }
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
@@ -247,13 +286,22 @@ def test_compiled_gradients_go_back_through_the_old_weights() -> None:
     sides = (nn.Linear(20, 16), nn.ELU(), nn.Linear(16, 12), nn.ELU(), nn.Linear(12, 10))
     model = nn.Sequential(*sides)
     rooms = [
-        {name: torch.randn(3, *value.shape, generator=generator) for name, value in model.named_parameters()}
-        | {"x": torch.randn(3, 8, 20, generator=generator), "y": torch.randint(0, 10, (3, 8), generator=generator)}
+        {
+            name: torch.randn(3, *value.shape, generator=generator)
+            for name, value in model.named_parameters()
+        }
+        | {
+            "x": torch.randn(3, 8, 20, generator=generator),
+            "y": torch.randint(0, 10, (3, 8), generator=generator),
+        }
         for generator in (torch.Generator().manual_seed(0) for _ in range(2))
     ]
     for room, bind in zip(rooms, (bind_compiled, bind_eager), strict=True):
         at, left = torch.zeros(1, dtype=torch.int64), torch.full((3,), 3)
-        bind(partial(_step_in_place, partial(_descended, model), False, None), ((), (), room, (), at, left))()
+        bind(
+            partial(_step_in_place, partial(_descended, model), False, None),
+            ((), (), room, (), at, left),
+        )()
     assert distance(*rooms) < 1e-5
 
 
@@ -265,7 +313,11 @@ def test_room_for_places_holds_a_whole_stretch(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr(batching, "_MAX_BLOCK_INDICES", places)
         setting = toy_setting("fedavg", data=toy_data(sizes=SIZES), epochs=7, batch=2)
         engine = VectorizedEngine(setting, use_programs=True)
-        outcomes.append(engine.train(setting.init_server_state(), setting.data.groups["train"], 0).cohort_update.update)
+        outcomes.append(
+            engine.train(
+                setting.init_server_state(), setting.data.groups["train"], 0
+            ).cohort_update.update
+        )
     assert distance(*outcomes) < 1e-12
 
 
@@ -283,7 +335,8 @@ def test_peak_counts_what_is_made_and_still_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("each", "least", "most"), [(1, MAX_CHUNK, MAX_CHUNK), (1 << 62, 1, 1), (10 << 20, 2, MAX_CHUNK)]
+    ("each", "least", "most"),
+    [(1, MAX_CHUNK, MAX_CHUNK), (1 << 62, 1, 1), (10 << 20, 2, MAX_CHUNK)],
 )
 def test_chunks_are_powers_of_two_that_fit(each: int, least: int, most: int) -> None:
     chunk = max_chunk_size(each, torch.device("cpu"))
@@ -318,7 +371,9 @@ def test_a_function_may_serve_one_and_a_stack() -> None:
 
 
 @pytest.mark.parametrize("name", ["fedsim", "fsl"])
-def test_what_is_compiled_for_training_alone_is_not_for_scoring(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compiled_for_training_alone_is_not_for_scoring(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[str] = []
 
     def told(what: str, *given: Any) -> BoundStep:
@@ -328,7 +383,11 @@ def test_what_is_compiled_for_training_alone_is_not_for_scoring(name: str, monke
     monkeypatch.setattr(vectorized, "bind_compiled", partial(told, "compiled"))
     monkeypatch.setattr(vectorized, "bind_eager", partial(told, "as it is"))
     setting = toy_setting(name, data=toy_data(sizes=SIZES))
-    ways: list[tuple[CompileMode, str]] = [("training", "as it is"), (True, "compiled"), (False, "as it is")]
+    ways: list[tuple[CompileMode, str]] = [
+        ("training", "as it is"),
+        (True, "compiled"),
+        (False, "as it is"),
+    ]
     for compile, scored in ways:
         engine, state, people = (
             VectorizedEngine(setting, compile=compile, use_programs=True),

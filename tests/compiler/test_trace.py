@@ -25,11 +25,16 @@ class Counted:
 
     def __call__(self, pair: Pair, factor: Tensor) -> dict[str, Any]:
         self.times += 1
-        return {"sums": {name: factor * value for name, value in pair.first.items()}, "same": pair.second}
+        return {
+            "sums": {name: factor * value for name, value in pair.first.items()},
+            "same": pair.second,
+        }
 
 
 def given(rows: int, order: str = "ab") -> tuple[Pair, Tensor]:
-    values = {name: torch.arange(rows, dtype=torch.float64) + len(name) + ord(name) for name in order}
+    values = {
+        name: torch.arange(rows, dtype=torch.float64) + len(name) + ord(name) for name in order
+    }
     return Pair(values, (torch.ones(2),)), torch.tensor(3.0, dtype=torch.float64)
 
 
@@ -40,7 +45,10 @@ def test_a_function_is_followed_at_its_second_call_and_never_again() -> None:
         for rows in (2, 3):
             found, expected = traced(*given(rows)), Counted()(*given(rows))
             assert found["sums"].keys() == expected["sums"].keys()
-            assert all(torch.equal(a, b) for a, b in zip(trees.leaves(found), trees.leaves(expected), strict=True))
+            assert all(
+                torch.equal(a, b)
+                for a, b in zip(trees.leaves(found), trees.leaves(expected), strict=True)
+            )
     assert counted.times == 4
 
 
@@ -48,7 +56,10 @@ def test_names_in_another_order_are_another_kind() -> None:
     traced = TracedFunction(Counted())
     for order in ("ab", "ab", "ba", "ba", "ab", "ba"):
         found = traced(*given(2, order))["sums"]
-        assert {name: value[0].item() for name, value in found.items()} == {"a": 3 * 98.0, "b": 3 * 99.0}
+        assert {name: value[0].item() for name, value in found.items()} == {
+            "a": 3 * 98.0,
+            "b": 3 * 99.0,
+        }
 
 
 def test_other_types_are_another_kind() -> None:
@@ -82,7 +93,9 @@ def test_code_for_other_devices_is_made_for_fixed_shapes(monkeypatch: pytest.Mon
     import torch._inductor
 
     shapes: list[torch.Size] = []
-    monkeypatch.setattr(torch._inductor, "compile", lambda graph, given: shapes.extend(each.shape for each in given))
+    monkeypatch.setattr(
+        torch._inductor, "compile", lambda graph, given: shapes.extend(each.shape for each in given)
+    )
     given = {"a": torch.ones(3, 28, 28)}, torch.tensor(2.0)
     compile_graph(trace(_doubled, given), trees.leaves(given))
     assert [tuple(map(type, shape)) for shape in shapes] == [(int, int, int), ()]
@@ -93,7 +106,9 @@ def test_lists_leave_out_what_nobody_uses_but_not_what_is_written() -> None:
         other.exp().sum()
         room.copy_(other * 2)
 
-    operations = [str(node.target) for node in trace(function, (torch.ones(3), torch.ones(3))).graph.nodes]
+    operations = [
+        str(node.target) for node in trace(function, (torch.ones(3), torch.ones(3))).graph.nodes
+    ]
     assert not any("exp" in each or "sum" in each for each in operations)
     assert any("copy_" in each for each in operations)
 

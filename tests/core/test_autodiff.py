@@ -13,7 +13,13 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.core import trees
-from fedtailor.core.autodiff import finite_difference_hvp, gradient, hvp, proximal_gradient, use_autograd
+from fedtailor.core.autodiff import (
+    finite_difference_hvp,
+    gradient,
+    hvp,
+    proximal_gradient,
+    use_autograd,
+)
 from fedtailor.core.types import Batch, Loss, Params
 from fedtailor.errors import InputError
 
@@ -26,7 +32,10 @@ SHAPES = {"w1": (3, 4), "b1": (4,), "w2": (4, 2)}
 
 def draw(seed: int, *lead: int) -> Params:
     source = torch.Generator().manual_seed(seed)
-    return {k: torch.randn(*lead, *shape, generator=source, dtype=torch.float64) for k, shape in SHAPES.items()}
+    return {
+        k: torch.randn(*lead, *shape, generator=source, dtype=torch.float64)
+        for k, shape in SHAPES.items()
+    }
 
 
 def batch(seed: int, *lead: int, size: int = 6) -> Batch:
@@ -68,7 +77,9 @@ def as_vector(tree: Params) -> Tensor:
 
 def as_params(vector: Tensor) -> Params:
     parts = torch.split(vector, [math.prod(shape) for shape in SHAPES.values()])
-    return {name: part.reshape(shape) for part, (name, shape) in zip(parts, SHAPES.items(), strict=True)}
+    return {
+        name: part.reshape(shape) for part, (name, shape) in zip(parts, SHAPES.items(), strict=True)
+    }
 
 
 def dense_hessian(data: Batch) -> Tensor:
@@ -102,7 +113,9 @@ def test_gradient_of_a_quadratic() -> None:
 def product_of(kind: str) -> Callable[[Loss, Params, Batch, Params], Params]:
     """H u by one of the three ways; the difference with a step that is good to about 1e-9 here."""
     if kind == "difference":
-        return lambda loss, params, data, along: finite_difference_hvp(loss, params, data, along, 1e-5)
+        return lambda loss, params, data, along: finite_difference_hvp(
+            loss, params, data, along, 1e-5
+        )
     mode: Mode = "forward" if kind == "forward" else "reverse"
     return lambda loss, params, data, along: hvp(loss, params, data, along, mode)
 
@@ -179,7 +192,10 @@ def test_the_difference_of_a_quartic_is_off_by_its_third_derivative(step: float)
 def test_the_error_of_the_difference_falls_with_the_square_of_the_step() -> None:
     exact = hvp(mlp, W, DATA, U)
     steps = [10 ** (-1.5 - 0.25 * i) for i in range(8)]
-    errors = [trees.norm(trees.sub(finite_difference_hvp(mlp, W, DATA, U, h), exact)).item() for h in steps]
+    errors = [
+        trees.norm(trees.sub(finite_difference_hvp(mlp, W, DATA, U, h), exact)).item()
+        for h in steps
+    ]
     for (h, error), (smaller, less) in pairwise(zip(steps, errors, strict=True)):
         assert math.log(error / less) / math.log(h / smaller) == pytest.approx(2, abs=0.02)
 
@@ -198,7 +214,8 @@ def test_vectorized_products_are_those_of_a_loop(kind: str) -> None:
     product = product_of(kind)
     found = vmap(lambda p, d, u: product(mlp, p, d, u))(params, data, along)
     loop = [
-        product(mlp, trees.take_row(params, i), trees.take_row(data, i), trees.take_row(along, i)) for i in range(4)
+        product(mlp, trees.take_row(params, i), trees.take_row(data, i), trees.take_row(along, i))
+        for i in range(4)
     ]
     assert_close(found, trees.stack(loop), 1e-10 if kind == "difference" else 1e-13)
 
@@ -207,7 +224,11 @@ def test_vectorized_gradients_are_those_of_a_loop() -> None:
     params, data = draw(6, 4), batch(8, 4)
     found = vmap(lambda p, d: gradient(mlp, p, d))(params, data)
     assert_close(
-        found, trees.stack([gradient(mlp, trees.take_row(params, i), trees.take_row(data, i)) for i in range(4)]), 1e-13
+        found,
+        trees.stack(
+            [gradient(mlp, trees.take_row(params, i), trees.take_row(data, i)) for i in range(4)]
+        ),
+        1e-13,
     )
 
 
@@ -227,7 +248,9 @@ def proximal(lam: float, center: Params, params: Params, data: Batch) -> Tensor:
 
 @pytest.mark.parametrize("lam", [0.0, 0.3])
 def test_the_proximal_gradient_is_that_of_the_proximal_loss(lam: float) -> None:
-    assert_close(proximal_gradient(mlp, lam, V, W, DATA), gradient(partial(proximal, lam, V), W, DATA))
+    assert_close(
+        proximal_gradient(mlp, lam, V, W, DATA), gradient(partial(proximal, lam, V), W, DATA)
+    )
 
 
 def test_the_proximal_gradient_takes_a_center_per_client() -> None:
@@ -277,7 +300,11 @@ def test_inputs_stay_as_they_were() -> None:
 def test_a_compiled_vectorized_product_equals_the_eager_one() -> None:
     params, along, data = draw(6, 3), draw(7, 3), batch(8, 3)
     product = vmap(lambda p, d, u: hvp(mlp, p, d, u))
-    assert_close(torch.compile(product, fullgraph=True)(params, data, along), product(params, data, along), 1e-13)
+    assert_close(
+        torch.compile(product, fullgraph=True)(params, data, along),
+        product(params, data, along),
+        1e-13,
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ def masks(model: nn.Module, key: int | Tensor, *shape: int) -> Tensor:
     """What each layer of a model does to ones in training: [examples, layers, ...]."""
     task = classification(model)
     seen: list[Tensor] = []
-    watch = task.train_module.register_forward_hook(lambda module, given, outputs: seen.append(outputs))
+    watch = task.train_module.register_forward_hook(
+        lambda module, given, outputs: seen.append(outputs)
+    )
     x, y = torch.ones(shape), torch.zeros(shape[0], *shape[1:], dtype=torch.int64)
     task.loss(task.params, Batch(x, y, torch.ones(shape[0]), torch.as_tensor(key)))
     watch.remove()
@@ -46,7 +48,10 @@ def test_dropout_keeps_the_share_and_the_mean_and_depends_on_the_key_alone(p: fl
     mask = masks(model, 3, 40, 500)
     share = prng.keep_prob(p)
     assert set(mask.flatten().tolist()) == {0.0, torch.tensor(1 / share).item()}
-    assert abs(float((mask > 0).double().mean()) - share) < 5 * (share * (1 - share) / mask.numel()) ** 0.5
+    assert (
+        abs(float((mask > 0).double().mean()) - share)
+        < 5 * (share * (1 - share) / mask.numel()) ** 0.5
+    )
     assert torch.equal(mask, masks(Dropped(nn.Dropout(p)), 3, 40, 500))
     assert 0 < float((mask != masks(model, 4, 40, 500)).double().mean()) < 1
 
@@ -71,7 +76,12 @@ def test_channel_dropout_drops_whole_channels(layer: nn.Module, shape: tuple[int
 
 def test_every_layer_and_every_use_of_a_layer_draws_its_own_mask() -> None:
     shared = nn.Dropout(0.5)
-    mask = masks(Dropped(shared, shared, nn.Sequential(nn.Dropout(0.5)), nn.Dropout2d(0.5), nn.Dropout(0.0)), 3, 6, 50)
+    mask = masks(
+        Dropped(shared, shared, nn.Sequential(nn.Dropout(0.5)), nn.Dropout2d(0.5), nn.Dropout(0.0)),
+        3,
+        6,
+        50,
+    )
     assert torch.equal(mask[:, 4], torch.ones(6, 50))
     for one in range(4):
         for other in range(one):
@@ -94,12 +104,16 @@ def test_a_layer_used_again_or_under_another_name_draws_again() -> None:
     mask = masks(Twice(), 3, 6, 50)
     assert all(not torch.equal(mask[:, a], mask[:, b]) for a, b in ((0, 1), (0, 2), (1, 2)))
     assert torch.equal(mask, masks(Twice(), 3, 6, 50))
-    assert not any(type(module) is nn.Dropout for module in classification(Twice()).train_module.modules())
+    assert not any(
+        type(module) is nn.Dropout for module in classification(Twice()).train_module.modules()
+    )
 
 
 def test_uses_of_a_layer_do_not_add_up_from_call_to_call() -> None:
     task = classification(Twice())
-    batch = Batch(torch.ones(4, 6), torch.zeros(4, 6, dtype=torch.int64), torch.ones(4), torch.tensor(5))
+    batch = Batch(
+        torch.ones(4, 6), torch.zeros(4, 6, dtype=torch.int64), torch.ones(4), torch.tensor(5)
+    )
     first = task.loss(task.params, batch)
     with pytest.raises(RuntimeError):
         task.loss(task.params, batch._replace(y=torch.zeros(4, 5, dtype=torch.int64)))
@@ -109,7 +123,10 @@ def test_uses_of_a_layer_do_not_add_up_from_call_to_call() -> None:
 
 def batches(clients: int) -> Batch:
     draws = np.random.default_rng(0)
-    x, y = torch.from_numpy(draws.normal(size=(clients, 7, 5))), torch.from_numpy(draws.integers(0, 3, (clients, 7)))
+    x, y = (
+        torch.from_numpy(draws.normal(size=(clients, 7, 5))),
+        torch.from_numpy(draws.integers(0, 3, (clients, 7))),
+    )
     return Batch(x, y, torch.ones(clients, 7, dtype=torch.float64), torch.arange(clients) + 100)
 
 
@@ -118,7 +135,10 @@ def test_dropout_is_the_same_one_by_one_and_stacked() -> None:
     together = vmap(grad(task.loss), (None, 0))(task.params, every)
     for client in range(5):
         alone = grad(task.loss)(task.params, Batch(*(value[client] for value in every)))
-        assert all(torch.allclose(together[name][client], alone[name], rtol=0, atol=1e-12) for name in alone)
+        assert all(
+            torch.allclose(together[name][client], alone[name], rtol=0, atol=1e-12)
+            for name in alone
+        )
     first = Batch(*(value[0] for value in every))
     losses = [float(task.loss(task.params, first._replace(key=key))) for key in every.key]
     assert len(set(losses)) == 5
@@ -153,16 +173,28 @@ def nothing_to_train() -> nn.Module:
 
 
 IMPURE: list[tuple[Callable[[], Any], str]] = [
-    (lambda: Net(lambda: nn.BatchNorm1d(6)), r"'inner\.1' \(BatchNorm1d\) .* fedtailor\.with_group_norm\(model\)"),
-    (lambda: Net(lambda: nn.BatchNorm2d(6)), r"'inner\.1' \(BatchNorm2d\) .* fedtailor\.with_group_norm\(model\)"),
+    (
+        lambda: Net(lambda: nn.BatchNorm1d(6)),
+        r"'inner\.1' \(BatchNorm1d\) .* fedtailor\.with_group_norm\(model\)",
+    ),
+    (
+        lambda: Net(lambda: nn.BatchNorm2d(6)),
+        r"'inner\.1' \(BatchNorm2d\) .* fedtailor\.with_group_norm\(model\)",
+    ),
     (lambda: nn.BatchNorm1d(5), r"'model' \(BatchNorm1d\) .* fedtailor\.with_group_norm\(model\)"),
     (
         lambda: Net(lambda: nn.InstanceNorm1d(6, track_running_stats=True)),
         r"'inner\.1' \(InstanceNorm1d\) keeps running statistics; build it with track_running_stats=False",
     ),
     (lambda: Net(nn.AlphaDropout), r"'inner\.1' \(AlphaDropout\) .* use torch\.nn\.Dropout"),
-    (lambda: Net(nn.FeatureAlphaDropout), r"'inner\.1' \(FeatureAlphaDropout\) .* use torch\.nn\.Dropout"),
-    (lambda: Net(lambda: nn.Dropout(1.0)), r"'inner\.1' \(Dropout\) drops everything, got p = 1\.0"),
+    (
+        lambda: Net(nn.FeatureAlphaDropout),
+        r"'inner\.1' \(FeatureAlphaDropout\) .* use torch\.nn\.Dropout",
+    ),
+    (
+        lambda: Net(lambda: nn.Dropout(1.0)),
+        r"'inner\.1' \(Dropout\) drops everything, got p = 1\.0",
+    ),
     (lambda: Net(lambda: nn.LazyLinear(6)), r"'inner\.1' \(LazyLinear\) has no parameters yet"),
     (nothing_to_train, "the model has no trainable parameter; set requires_grad"),
     (nn.Tanh, "the model has no trainable parameter; set requires_grad"),
@@ -173,7 +205,9 @@ IMPURE: list[tuple[Callable[[], Any], str]] = [
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 @pytest.mark.parametrize(("make", "sentence"), IMPURE, ids=[sentence for _, sentence in IMPURE])
 @pytest.mark.parametrize("kind", [classification, multilabel, regression, sequences])
-def test_what_cannot_be_pure_is_refused_by_name(kind: Callable[[Any], Task], make: Any, sentence: str) -> None:
+def test_what_cannot_be_pure_is_refused_by_name(
+    kind: Callable[[Any], Task], make: Any, sentence: str
+) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         kind(make())
     assert refused_in_one_sentence(caught)
@@ -188,13 +222,37 @@ class OwnInit(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        ways = ["uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "xavier_normal_", "kaiming_uniform_"]
+        ways = [
+            "uniform_",
+            "normal_",
+            "trunc_normal_",
+            "xavier_uniform_",
+            "xavier_normal_",
+            "kaiming_uniform_",
+        ]
         ways += ["kaiming_normal_", "orthogonal_"]
         drawn = [getattr(nn.init, way)(torch.empty(6, 5)) for way in ways]
-        drawn += [nn.init.sparse_(torch.empty(6, 5), 0.4), torch.rand(5), torch.randn(5), torch.rand_like(drawn[0])]
-        drawn += [torch.randn_like(drawn[0]), torch.normal(0.0, 1.0, (5,)), torch.normal(torch.zeros(5), torch.ones(5))]
-        drawn += [torch.empty(5).uniform_(), torch.empty(5).exponential_(), torch.bernoulli(torch.full((50,), 0.5))]
-        drawn += [torch.randperm(9).float(), torch.randint(0, 99, (9,)).float(), torch.empty(5).normal_(1.0, 2.0)]
+        drawn += [
+            nn.init.sparse_(torch.empty(6, 5), 0.4),
+            torch.rand(5),
+            torch.randn(5),
+            torch.rand_like(drawn[0]),
+        ]
+        drawn += [
+            torch.randn_like(drawn[0]),
+            torch.normal(0.0, 1.0, (5,)),
+            torch.normal(torch.zeros(5), torch.ones(5)),
+        ]
+        drawn += [
+            torch.empty(5).uniform_(),
+            torch.empty(5).exponential_(),
+            torch.bernoulli(torch.full((50,), 0.5)),
+        ]
+        drawn += [
+            torch.randperm(9).float(),
+            torch.randint(0, 99, (9,)).float(),
+            torch.empty(5).normal_(1.0, 2.0),
+        ]
         drawn += [torch.poisson(torch.full((9,), 3.0)), torch.multinomial(torch.ones(9), 4).float()]
         self.all = nn.ParameterList(drawn)
 
@@ -267,7 +325,9 @@ def test_threads_do_not_disturb_each_other() -> None:
     for thread in threads:
         thread.join()
     for seed in (1, 2):
-        assert same(made[seed], weights(lambda: nn.Sequential(*(nn.Linear(5, 6) for _ in range(20))), seed))
+        assert same(
+            made[seed], weights(lambda: nn.Sequential(*(nn.Linear(5, 6) for _ in range(20))), seed)
+        )
     assert not same(made[1], made[2])
 
 
@@ -280,5 +340,7 @@ class Uncopyable(nn.Linear):
 
 
 def test_a_model_that_cannot_be_copied_is_refused() -> None:
-    with pytest.raises(InputError, match=r"the model must be copyable by copy\.deepcopy, but is not: "):
+    with pytest.raises(
+        InputError, match=r"the model must be copyable by copy\.deepcopy, but is not: "
+    ):
         classification(Uncopyable())

@@ -37,7 +37,10 @@ every_optimizer = pytest.mark.parametrize("optimizer", OPTIMISERS.values(), ids=
 def draw(seed: int, *lead: int, dtype: torch.dtype = torch.float64) -> Params:
     source = torch.Generator().manual_seed(seed)
     shapes = {"w": (3, 2), "b": (2,), "s": ()}
-    return {k: torch.randn((*lead, *v), generator=source, dtype=torch.float64).to(dtype) for k, v in shapes.items()}
+    return {
+        k: torch.randn((*lead, *v), generator=source, dtype=torch.float64).to(dtype)
+        for k, v in shapes.items()
+    }
 
 
 def loss(params: Params) -> Tensor:
@@ -59,7 +62,9 @@ def run(optimizer: Optimizer, params: Params, steps: int) -> tuple[Params, Tree]
     return params, state
 
 
-def run_torch(make: Callable[[list[Tensor]], torch.optim.Optimizer], params: Params, steps: int) -> Params:
+def run_torch(
+    make: Callable[[list[Tensor]], torch.optim.Optimizer], params: Params, steps: int
+) -> Params:
     leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
     optimizer = make(list(leaves.values()))
     for _ in range(steps):
@@ -74,10 +79,14 @@ def assert_close(found: Tree, wanted: Tree, atol: float = 1e-12) -> None:
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.05])
-@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.5, True)])
+@pytest.mark.parametrize(
+    ("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True), (0.5, True)]
+)
 def test_sgd_is_that_of_torch(momentum: float, nesterov: bool, weight_decay: float) -> None:
     ours, _ = run(sgd(0.1, momentum, nesterov, weight_decay), draw(1), 50)
-    theirs = run_torch(lambda p: torch.optim.SGD(p, 0.1, momentum, 0, weight_decay, nesterov), draw(1), 50)
+    theirs = run_torch(
+        lambda p: torch.optim.SGD(p, 0.1, momentum, 0, weight_decay, nesterov), draw(1), 50
+    )
     assert_close(ours, theirs)
 
 
@@ -85,7 +94,9 @@ def test_sgd_is_that_of_torch(momentum: float, nesterov: bool, weight_decay: flo
 @pytest.mark.parametrize(
     ("b1", "b2", "eps"), [(0.9, 0.999, 1e-8), (0.5, 0.9, 1e-3), (0.0, 0.99, 1e-8), (0.9, 0.0, 0.1)]
 )
-def test_adam_and_adamw_are_those_of_torch(b1: float, b2: float, eps: float, weight_decay: float) -> None:
+def test_adam_and_adamw_are_those_of_torch(
+    b1: float, b2: float, eps: float, weight_decay: float
+) -> None:
     options: Any = {"lr": 0.03, "betas": (b1, b2), "eps": eps, "weight_decay": weight_decay}
     ours, _ = run(adam(0.03, b1, b2, eps, weight_decay), draw(1), 50)
     assert_close(ours, run_torch(lambda p: torch.optim.Adam(p, **options), draw(1), 50))
@@ -119,7 +130,9 @@ def run_alike(optimizer: Optimizer) -> Array:
     params = {"x": torch.linspace(-2, 3, 5, dtype=torch.float64)}
     state = optimizer.init(params)
     for _ in range(50):
-        params, state = optimizer.update({"x": torch.from_numpy(slope(params["x"].numpy()))}, state, params)
+        params, state = optimizer.update(
+            {"x": torch.from_numpy(slope(params["x"].numpy()))}, state, params
+        )
     found: Array = params["x"].numpy()
     return found
 
@@ -128,7 +141,9 @@ def test_yogi_is_that_of_fedyogi() -> None:
     wanted = run_numpy(lambda v, d: v - (1 - 0.99) * d**2 * np.sign(v - d**2), 1e-6, 1e-3)
     np.testing.assert_allclose(run_alike(yogi(0.05)), wanted, rtol=0, atol=1e-12)
     wanted = run_numpy(lambda v, d: v - (1 - 0.5) * d**2 * np.sign(v - d**2), 2.0, 0.1)
-    np.testing.assert_allclose(run_alike(yogi(0.05, b2=0.5, eps=0.1, initial=2.0)), wanted, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(
+        run_alike(yogi(0.05, b2=0.5, eps=0.1, initial=2.0)), wanted, rtol=0, atol=1e-12
+    )
 
 
 def test_adam_without_bias_correction_is_that_of_fedadam() -> None:
@@ -141,7 +156,10 @@ def test_adam_without_bias_correction_is_that_of_fedadam() -> None:
 def test_clients_at_unequal_steps_go_on_together_as_they_would_alone(optimizer: Optimizer) -> None:
     clients = [run(optimizer, draw(10 + i), 2 * i) for i in range(4)]
     alone = [optimizer.update(gradient(params), state, params) for params, state in clients]
-    stacked = trees.stack([params for params, _ in clients]), trees.stack([state for _, state in clients])
+    stacked = (
+        trees.stack([params for params, _ in clients]),
+        trees.stack([state for _, state in clients]),
+    )
     together = vmap(optimizer.update)(vmap(gradient)(stacked[0]), stacked[1], stacked[0])
     assert_close(together, trees.stack(alone), 1e-14)
 
@@ -165,7 +183,9 @@ def test_every_client_may_have_its_own_rate(make: Callable[[Tensor | float], Opt
 
 @every_optimizer
 def test_optimizers_pickle(optimizer: Optimizer) -> None:
-    assert_close(run(pickle.loads(pickle.dumps(optimizer)), draw(1), 3), run(optimizer, draw(1), 3), 0)
+    assert_close(
+        run(pickle.loads(pickle.dumps(optimizer)), draw(1), 3), run(optimizer, draw(1), 3), 0
+    )
 
 
 @every_optimizer
@@ -194,14 +214,22 @@ def test_what_the_states_hold() -> None:
     assert sgd(0.1).init(params) == ()
     assert_close(sgd(0.1, momentum=0.9).init(params), trees.zeros_like(params), 0)
     count = torch.zeros((), dtype=torch.float64)
-    assert_close(adam(0.1).init(params), Moments(count, trees.zeros_like(params), trees.zeros_like(params)), 0)
     assert_close(
-        yogi(0.1, initial=0.5).init(params), Moments(count, trees.zeros_like(params), trees.full_like(params, 0.5)), 0
+        adam(0.1).init(params),
+        Moments(count, trees.zeros_like(params), trees.zeros_like(params)),
+        0,
+    )
+    assert_close(
+        yogi(0.1, initial=0.5).init(params),
+        Moments(count, trees.zeros_like(params), trees.full_like(params, 0.5)),
+        0,
     )
     assert adam(0.1).init({}).mean == {}
 
 
-@pytest.mark.parametrize("optimizer", [adam(0.1), adam(0.1, bias_correction=False), adamw(0.1), yogi(0.1)])
+@pytest.mark.parametrize(
+    "optimizer", [adam(0.1), adam(0.1, bias_correction=False), adamw(0.1), yogi(0.1)]
+)
 def test_steps_are_counted(optimizer: Optimizer) -> None:
     assert run(optimizer, draw(1), 3)[1].steps.item() == 3
 
@@ -235,8 +263,14 @@ def test_bias_correction_is_exact_in_single_precision() -> None:
         (lambda: sgd(0.1, momentum=-0.1), "SGD: momentum must be in [0, 1), got -0.1."),
         (lambda: sgd(0.1, nesterov=True), "SGD: nesterov needs a positive momentum, got 0.0."),
         (lambda: sgd(0.1, weight_decay=-0.1), "SGD: weight_decay must not be negative, got -0.1."),
-        (lambda: adam(0.1, weight_decay=-0.1), "Adam: weight_decay must not be negative, got -0.1."),
-        (lambda: adamw(0.1, weight_decay=-0.1), "AdamW: weight_decay must not be negative, got -0.1."),
+        (
+            lambda: adam(0.1, weight_decay=-0.1),
+            "Adam: weight_decay must not be negative, got -0.1.",
+        ),
+        (
+            lambda: adamw(0.1, weight_decay=-0.1),
+            "AdamW: weight_decay must not be negative, got -0.1.",
+        ),
         (lambda: adam(0.1, b1=1.0), "Adam: b1 must be in [0, 1), got 1.0."),
         (lambda: adamw(0.1, b2=-0.1), "AdamW: b2 must be in [0, 1), got -0.1."),
         (lambda: yogi(0.1, b2=1.0), "Yogi: b2 must be in [0, 1), got 1.0."),
@@ -246,8 +280,14 @@ def test_bias_correction_is_exact_in_single_precision() -> None:
         (lambda: linear(0), "linear: rounds must be at least 1, got 0."),
         (lambda: cosine(-3), "cosine: rounds must be at least 1, got -3."),
         (lambda: schedule("cosine", 0), "cosine: rounds must be at least 1, got 0."),
-        (lambda: schedule("linear", None), "schedule: linear needs the number of rounds, got None."),
-        (lambda: schedule("cosine", None), "schedule: cosine needs the number of rounds, got None."),
+        (
+            lambda: schedule("linear", None),
+            "schedule: linear needs the number of rounds, got None.",
+        ),
+        (
+            lambda: schedule("cosine", None),
+            "schedule: cosine needs the number of rounds, got None.",
+        ),
         (
             lambda: schedule("step", 5),  # type: ignore[arg-type]
             "schedule: name must be constant, linear or cosine, got 'step'.",
@@ -305,7 +345,9 @@ def scheduled(
     """One step of each kind after the other, at rates that fall with the rounds."""
     rates = [0.1 * factor(number) for factor in SCHEDULES.values()]
     after = []
-    for optimizer, own in zip((sgd(rates[0], 0.9, True), adamw(rates[1]), yogi(rates[2])), state, strict=True):
+    for optimizer, own in zip(
+        (sgd(rates[0], 0.9, True), adamw(rates[1]), yogi(rates[2])), state, strict=True
+    ):
         params, new = optimizer.update(along, own, params)
         after.append(new)
     return params, tuple(after)
@@ -318,4 +360,8 @@ def test_compiled_vectorized_steps_equal_eager_ones() -> None:
     step = vmap(scheduled)
     eager = step(rounds, along, state, params)
     assert {leaf.dtype for leaf in trees.leaves(eager)} == {torch.float32}
-    assert_close(torch.compile(step, fullgraph=True, backend="aot_eager")(rounds, along, state, params), eager, 1e-6)
+    assert_close(
+        torch.compile(step, fullgraph=True, backend="aot_eager")(rounds, along, state, params),
+        eager,
+        1e-6,
+    )

@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 
 from fedtailor.core.functionalize import _is_random_op
-from fedtailor.core.task import Task, classification, multilabel, regression, sequences, validate_task
+from fedtailor.core.task import (
+    Task,
+    classification,
+    multilabel,
+    regression,
+    sequences,
+    validate_task,
+)
 from fedtailor.errors import InputError
 from pure import Net, refused_in_one_sentence
 
@@ -141,8 +148,12 @@ LAYERS: dict[str, Callable[[float], nn.Module]] = {
 def test_probe_refuses_dropout_inside_layers_and_accepts_the_layers(name: str) -> None:
     x = torch.linspace(-1, 1, 2 * 4 * 8).reshape(2, 4, 8)
     task = classification(Sequence(LAYERS[name](0.0)))
-    assert torch.allclose(validate_task(task, x, Y), task.compute_outputs(task.params, x), atol=1e-6)
-    with pytest.raises(InputError, match="set the dropout of recurrent and attention layers to 0") as caught:
+    assert torch.allclose(
+        validate_task(task, x, Y), task.compute_outputs(task.params, x), atol=1e-6
+    )
+    with pytest.raises(
+        InputError, match="set the dropout of recurrent and attention layers to 0"
+    ) as caught:
         validate_task(classification(Sequence(LAYERS[name](0.3))), x, Y)
     assert refused_in_one_sentence(caught)
 
@@ -150,12 +161,19 @@ def test_probe_refuses_dropout_inside_layers_and_accepts_the_layers(name: str) -
 def test_attention_draws_when_it_drops_something() -> None:
     flash, q = torch.ops.aten._scaled_dot_product_flash_attention.default, torch.ones(1, 1, 2, 8)
     assert [_is_random_op(flash, (q, q, q, p), {}) for p in (0.0, 0.2)] == [False, True]
-    assert [_is_random_op(flash, (q, q, q), given) for given in ({}, {"dropout_p": 0.2})] == [False, True]
+    assert [_is_random_op(flash, (q, q, q), given) for given in ({}, {"dropout_p": 0.2})] == [
+        False,
+        True,
+    ]
     assert _is_random_op(torch.ops.aten.bernoulli_.float, (q, 0.0), {})
 
 
 def test_probe_accepts_models_with_keyed_dropout_and_strange_buffers() -> None:
-    for model in (Net(lambda: nn.Dropout(0.5)), Says(lambda self, x: x * 2), Net(lambda: nn.GroupNorm(2, 6))):
+    for model in (
+        Net(lambda: nn.Dropout(0.5)),
+        Says(lambda self, x: x * 2),
+        Net(lambda: nn.GroupNorm(2, 6)),
+    ):
         task = classification(model)
         state = torch.random.get_rng_state()
         assert torch.equal(validate_task(task, X, Y), task.compute_outputs(task.params, X))
@@ -171,20 +189,42 @@ UNFIT: list[tuple[Callable[[nn.Module], Task], Tensor, Tensor, str]] = [
     ),
     (classification, X.double(), Y, "failed with 'mat1 and mat2 must have the same dtype"),
     (classification, X.long(), Y, "failed with "),
-    (classification, X, Y[:, None], r"outputs of shape \[2, 3\] needs y of shape \[2\], got \[2, 1\]"),
+    (
+        classification,
+        X,
+        Y[:, None],
+        r"outputs of shape \[2, 3\] needs y of shape \[2\], got \[2, 1\]",
+    ),
     (classification, X, torch.ones(2, 3) / 3, r"needs y of shape \[2\], got \[2, 3\]"),
     (classification, X, Y.double(), "failed with "),
     (classification, X, Y + 2, "tells 3 classes apart, but there is a label 4"),
-    (multilabel, X, Y, r"multilabel with outputs of shape \[2, 3\] needs y of shape \[2, 3\], got \[2\]"),
+    (
+        multilabel,
+        X,
+        Y,
+        r"multilabel with outputs of shape \[2, 3\] needs y of shape \[2, 3\], got \[2\]",
+    ),
     (multilabel, X, torch.ones(2, 1), r"needs y of shape \[2, 3\], got \[2, 1\]"),
-    (regression, X, torch.ones(2), "failed with .*check the model's input shape and the task .regression"),
+    (
+        regression,
+        X,
+        torch.ones(2),
+        "failed with .*check the model's input shape and the task .regression",
+    ),
     (sequences, X, Y, r"sequences needs outputs of 3 dimensions, got outputs of shape \[2, 3\]"),
-    (sequences, torch.ones(2, 6, 5), torch.zeros(2, 3, dtype=torch.int64), r"needs y of shape \[2, 6\], got \[2, 3\]"),
+    (
+        sequences,
+        torch.ones(2, 6, 5),
+        torch.zeros(2, 3, dtype=torch.int64),
+        r"needs y of shape \[2, 6\], got \[2, 3\]",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("kind", "x", "y", "sentence"), UNFIT)
-def test_probe_refuses_examples_that_do_not_fit(kind: Any, x: Tensor, y: Tensor, sentence: str) -> None:
+def test_probe_refuses_examples_that_do_not_fit(
+    kind: Any, x: Tensor, y: Tensor, sentence: str
+) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         validate_task(kind(nn.Linear(5, 3)), x, y)
     assert refused_in_one_sentence(caught)

@@ -51,24 +51,39 @@ def labels(high: int, *shape: int, seed: int = 1) -> Tensor:
 
 def class_figures(outputs: Tensor, y: Tensor) -> Figures:
     probabilities = np.exp(outputs.numpy()) / np.exp(outputs.numpy()).sum(1, keepdims=True)
-    return {"loss": log_loss(y.tolist(), probabilities), "accuracy": accuracy(y.tolist(), probabilities.argmax(1))}
+    return {
+        "loss": log_loss(y.tolist(), probabilities),
+        "accuracy": accuracy(y.tolist(), probabilities.argmax(1)),
+    }
 
 
 def label_figures(outputs: Tensor, y: Tensor) -> Figures:
     probabilities, truth = 1 / (1 + np.exp(-outputs.numpy())), y.numpy()
     losses = -truth * np.log(probabilities) - (1 - truth) * np.log(1 - probabilities)
     said = (probabilities > 0.5).astype(int)
-    return {"loss": losses.mean(), "f1": f1(truth.ravel(), said.ravel()), "accuracy": (said == truth).mean()}
+    return {
+        "loss": losses.mean(),
+        "f1": f1(truth.ravel(), said.ravel()),
+        "accuracy": (said == truth).mean(),
+    }
 
 
 def number_figures(outputs: Tensor, y: Tensor) -> Figures:
-    gaps = [truth - said for truth, said in zip(y.flatten().tolist(), outputs.flatten().tolist(), strict=True)]
-    return {"loss": np.mean([gap * gap for gap in gaps]), "mae": np.mean([abs(gap) for gap in gaps])}
+    gaps = [
+        truth - said
+        for truth, said in zip(y.flatten().tolist(), outputs.flatten().tolist(), strict=True)
+    ]
+    return {
+        "loss": np.mean([gap * gap for gap in gaps]),
+        "mae": np.mean([abs(gap) for gap in gaps]),
+    }
 
 
 def token_figures(outputs: Tensor, y: Tensor) -> Figures:
     losses, hits = [], []
-    for logits, token in zip(outputs.reshape(-1, VOCABULARY).tolist(), y.flatten().tolist(), strict=True):
+    for logits, token in zip(
+        outputs.reshape(-1, VOCABULARY).tolist(), y.flatten().tolist(), strict=True
+    ):
         if token not in PADDING:
             losses.append(math.log(sum(math.exp(logit) for logit in logits)) - logits[token])
         if token not in (*PADDING, *UNCOUNTED):
@@ -85,7 +100,12 @@ def built(kind: str) -> tuple[Task, Tensor, Tensor, Figured]:
             "labels": (multilabel(nn.Linear(5, 4)), x, labels(2, EXAMPLES, 4), label_figures),
             "number": (regression(nn.Linear(5, 1)), x, drawn(EXAMPLES, seed=4), number_figures),
             "numbers": (regression(nn.Linear(5, 3)), x, drawn(EXAMPLES, 3, seed=4), number_figures),
-            "tokens": (sequences(Words(), PADDING, UNCOUNTED), words, words.roll(1, 1), token_figures),
+            "tokens": (
+                sequences(Words(), PADDING, UNCOUNTED),
+                words,
+                words.roll(1, 1),
+                token_figures,
+            ),
         }
     task, x, y, figures = made[kind]
     return task.to(dtype=torch.float64), x, y, figures
@@ -111,8 +131,12 @@ def test_losses_and_figures_are_those_over_the_real_examples(kind: str, mask: Te
     real = mask.bool()
     wanted = figures(task.compute_outputs(task.params, x[real]), y[real])
     sums = task.compute_metric_sums(task.params, batch_of(x, y, mask))
-    assert {name: float(total / weight) for name, (total, weight) in sums.items()} == pytest.approx(wanted, abs=1e-12)
-    assert float(task.loss(task.params, batch_of(x, y, mask))) == pytest.approx(wanted["loss"], abs=1e-12)
+    assert {name: float(total / weight) for name, (total, weight) in sums.items()} == pytest.approx(
+        wanted, abs=1e-12
+    )
+    assert float(task.loss(task.params, batch_of(x, y, mask))) == pytest.approx(
+        wanted["loss"], abs=1e-12
+    )
     assert ["loss", *(metric.name for metric in task.metrics)] == list(sums)
 
 
@@ -125,11 +149,18 @@ def test_padding_has_no_influence_whatever_it_is(kind: str) -> None:
     for function in (task.loss, grad(task.loss), task.compute_metric_sums):
         assert (
             distance(
-                function(task.params, batch_of(x, y, mask)), function(task.params, batch_of(other_x, other_y, mask))
+                function(task.params, batch_of(x, y, mask)),
+                function(task.params, batch_of(other_x, other_y, mask)),
             )
             == 0
         )
-    assert distance(task.loss(task.params, batch_of(x, y)), task.loss(task.params, batch_of(other_x, other_y))) > 0
+    assert (
+        distance(
+            task.loss(task.params, batch_of(x, y)),
+            task.loss(task.params, batch_of(other_x, other_y)),
+        )
+        > 0
+    )
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "tokens"])
@@ -148,10 +179,13 @@ def test_figures_add_up_over_batches_of_any_size(kind: str) -> None:
     task, x, y, figures = built(kind)
     wanted = figures(task.compute_outputs(task.params, x), y)
     parts = [
-        task.compute_metric_sums(task.params, batch_of(x[a:b], y[a:b])) for a, b in pairwise((0, 1, 2, 9, 30, EXAMPLES))
+        task.compute_metric_sums(task.params, batch_of(x[a:b], y[a:b]))
+        for a, b in pairwise((0, 1, 2, 9, 30, EXAMPLES))
     ]
     total = {name: torch.stack([part[name] for part in parts]).sum(0) for name in wanted}
-    assert {name: float(pair[0] / pair[1]) for name, pair in total.items()} == pytest.approx(wanted, abs=1e-12)
+    assert {name: float(pair[0] / pair[1]) for name, pair in total.items()} == pytest.approx(
+        wanted, abs=1e-12
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,7 +194,9 @@ def test_a_batch_of_padding_alone_has_no_loss_and_no_gradient(kind: str) -> None
     batch = batch_of(x, y, torch.zeros(EXAMPLES))
     assert float(task.loss(task.params, batch)) == 0.0
     assert all(bool((value == 0).all()) for value in grad(task.loss)(task.params, batch).values())
-    assert all(bool((pair == 0).all()) for pair in task.compute_metric_sums(task.params, batch).values())
+    assert all(
+        bool((pair == 0).all()) for pair in task.compute_metric_sums(task.params, batch).values()
+    )
 
 
 def test_sentences_of_padding_alone_have_no_loss_and_no_gradient() -> None:
@@ -175,7 +211,10 @@ def test_padding_may_be_a_token_that_is_not_in_the_vocabulary() -> None:
     elsewhere = sequences(Words(), padding=(-1,))
     moved = torch.where(torch.isin(y, torch.tensor(PADDING)), -1, y)
     batches = batch_of(x, y), batch_of(x, moved)
-    losses = [float(each.loss(task.params, batch)) for each, batch in zip((task, elsewhere), batches, strict=True)]
+    losses = [
+        float(each.loss(task.params, batch))
+        for each, batch in zip((task, elsewhere), batches, strict=True)
+    ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-12)
 
 
@@ -185,23 +224,34 @@ def test_a_loss_is_the_gradient_of_the_plain_model() -> None:
     model.load_state_dict(task.params)
     nnf.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
     assert (
-        distance(grad(task.loss)(task.params, batch_of(x, y)), {n: p.grad for n, p in model.named_parameters()}) < 1e-12
+        distance(
+            grad(task.loss)(task.params, batch_of(x, y)),
+            {n: p.grad for n, p in model.named_parameters()},
+        )
+        < 1e-12
     )
 
 
 def stacked(task: Task, clients: int) -> Params:
-    return {name: value + drawn(clients, *value.shape, seed=8) for name, value in task.params.items()}
+    return {
+        name: value + drawn(clients, *value.shape, seed=8) for name, value in task.params.items()
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stacked_clients_have_what_each_has_alone(kind: str) -> None:
     task, x, y, _ = built(kind)
     params, mask = stacked(task, 4), MASKS["some"].reshape(4, 10)
-    batches = Batch(x.reshape(4, 10, *x.shape[1:]), y.reshape(4, 10, *y.shape[1:]), mask, torch.arange(4))
+    batches = Batch(
+        x.reshape(4, 10, *x.shape[1:]), y.reshape(4, 10, *y.shape[1:]), mask, torch.arange(4)
+    )
     for function in (task.loss, grad(task.loss), task.compute_metric_sums):
         together = vmap(function)(params, batches)
         for client in range(4):
-            own, place = {n: v[client] for n, v in params.items()}, Batch(*(value[client] for value in batches))
+            own, place = (
+                {n: v[client] for n, v in params.items()},
+                Batch(*(value[client] for value in batches)),
+            )
             mine = torch.utils._pytree.tree_map(lambda leaf, at=client: leaf[at], together)
             assert distance(mine, function(own, place)) < 1e-12
 
@@ -227,7 +277,11 @@ class Parts(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.frozen, self.drop = nn.Linear(5, 4, bias=False), nn.Linear(4, 4), nn.Dropout(0.5)
+        self.embed, self.frozen, self.drop = (
+            nn.Linear(5, 4, bias=False),
+            nn.Linear(4, 4),
+            nn.Dropout(0.5),
+        )
         self.head = nn.Linear(5, 4, bias=False)
         self.head.weight = self.embed.weight
         self.frozen.requires_grad_(False)
@@ -263,7 +317,9 @@ def test_frozen_parameters_and_buffers_are_constants_and_tied_ones_are_one() -> 
 def test_every_constant_is_used(name: str) -> None:
     task, x = classification(parts()), drawn(6, 5).float()
     other = replace(task, constants=task.constants | {name: task.constants[name] + 0.1})
-    assert distance(task.compute_outputs(task.params, x), other.compute_outputs(task.params, x)) > 1e-3
+    assert (
+        distance(task.compute_outputs(task.params, x), other.compute_outputs(task.params, x)) > 1e-3
+    )
 
 
 def test_training_changes_neither_constants_nor_the_first_parameters() -> None:
@@ -284,7 +340,12 @@ def test_precision_changes_floating_tensors_alone() -> None:
     assert set(kinds.values()) == {torch.float64}
     assert distance(task.params, double.params) == distance(task.constants, double.constants) == 0
     x = drawn(6, 5)
-    assert distance(task.compute_outputs(task.params, x.float()), double.compute_outputs(double.params, x)) < 1e-5
+    assert (
+        distance(
+            task.compute_outputs(task.params, x.float()), double.compute_outputs(double.params, x)
+        )
+        < 1e-5
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -309,7 +370,8 @@ def test_a_module_gives_the_tasks_outputs_and_is_the_users_kind(dtype: torch.dty
 def test_a_module_takes_its_own_parameters_alone(change: Params) -> None:
     task = classification(parts())
     with pytest.raises(
-        ValueError, match=f"^Task: parameters must be the model's own, but .'{next(iter(change))}'. are"
+        ValueError,
+        match=f"^Task: parameters must be the model's own, but .'{next(iter(change))}'. are",
     ):
         task.to_module(task.params | change)
     with pytest.raises(ValueError, match=r"but \['embed.weight'\] are missing or unknown"):
@@ -364,7 +426,10 @@ def test_a_model_may_calculate_in_short_floats_while_everything_else_keeps_its_t
     short = task.with_compute_dtype(torch.bfloat16)
     found, exact = (grad_and_value(each.loss)(task.params, batch) for each in (short, task))
     assert {leaf.dtype for leaf in tree_leaves(found)} == {torch.float32}
-    gap = max(float((a - b).abs().max()) for a, b in zip(tree_leaves(found), tree_leaves(exact), strict=True))
+    gap = max(
+        float((a - b).abs().max())
+        for a, b in zip(tree_leaves(found), tree_leaves(exact), strict=True)
+    )
     assert 0 < gap < 0.05
     by_hand = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).bfloat16()
     by_hand.load_state_dict(task.params)  # which it rounds

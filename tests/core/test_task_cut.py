@@ -60,7 +60,12 @@ def images(seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def cut_models() -> dict[str, tuple[Task, Batch, tuple[str, ...]]]:
     conv = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Dropout2d(0.4), nn.Flatten(), nn.Linear(144, 3)
+        nn.Conv2d(1, 4, 3),
+        nn.GroupNorm(2, 4),
+        nn.ReLU(),
+        nn.Dropout2d(0.4),
+        nn.Flatten(),
+        nn.Linear(144, 3),
     )
     tokens = torch.arange(30).reshape(6, 5) % 7
     x, y = draw(6, 5), torch.arange(6) % 3
@@ -78,7 +83,10 @@ def cut_models() -> dict[str, tuple[Task, Batch, tuple[str, ...]]]:
             ),
             "alone": (classification(nn.Linear(5, 3)), batch_of(x, y), ("weight", "bias")),
         }
-    return {name: (task.to(dtype=torch.float64), batch, last) for name, (task, batch, last) in made.items()}
+    return {
+        name: (task.to(dtype=torch.float64), batch, last)
+        for name, (task, batch, last) in made.items()
+    }
 
 
 @pytest.mark.parametrize("name", cut_models())
@@ -90,11 +98,16 @@ def test_the_head_on_the_features_is_the_model(name: str) -> None:
         keyed_batch = batch._replace(key=prng.key(key), mask=(torch.arange(6) < 4).double())
         features = task.compute_features(params, keyed_batch)
         assert features.shape[-1] == task.cut.feature_dim
-        found = task.mean_loss(task.apply_head({each: params[each] for each in last}, features), keyed_batch)
+        found = task.mean_loss(
+            task.apply_head({each: params[each] for each in last}, features), keyed_batch
+        )
         assert distance(found, task.loss(params, keyed_batch)) < 1e-14
     calm = replace(task, train_module=task.eval_module)
     assert (
-        distance(calm.apply_head(params, calm.compute_features(params, batch)), calm.compute_outputs(params, batch.x))
+        distance(
+            calm.apply_head(params, calm.compute_features(params, batch)),
+            calm.compute_outputs(params, batch.x),
+        )
         < 1e-14
     )
 
@@ -111,7 +124,9 @@ def test_any_model_that_ends_in_a_linear_layer_can_be_trained(name: str) -> None
     assert list(change) == list(sent.sample) == [*task.params, *afml.LATENT]
     assert all(float(value.abs().max()) > 0 for value in change.values())
     assert after.params.keys() == task.params.keys()
-    assert {key: value.dtype for key, value in after.params.items()} == dict.fromkeys(task.params, torch.float64)
+    assert {key: value.dtype for key, value in after.params.items()} == dict.fromkeys(
+        task.params, torch.float64
+    )
 
 
 class Ending(nn.Module):
@@ -136,12 +151,16 @@ class Ending(nn.Module):
         return found
 
 
-@pytest.mark.parametrize("what", ["log_softmax", "squeeze", "in place", "sum", "part", "twice", "other"])
+@pytest.mark.parametrize(
+    "what", ["log_softmax", "squeeze", "in place", "sum", "part", "twice", "other"]
+)
 def test_a_model_that_does_not_return_what_its_last_layer_gives_is_refused(what: str) -> None:
     task, data = classification(Ending(what)).to(dtype=torch.float64), toy_data()
     with pytest.raises(InputError) as caught:
         fit(afml.build(task, afml.HParams()), task, data, rounds=1, cohort=2)
-    wanted = "Task: to be cut at its last layer 'head', the model must return what this gives, as it is."
+    wanted = (
+        "Task: to be cut at its last layer 'head', the model must return what this gives, as it is."
+    )
     assert str(caught.value) == wanted
 
 

@@ -103,7 +103,9 @@ def test_scaled(factor: float | Tensor) -> None:
 def test_zeros_and_full_keep_shapes_and_dtypes(dtype: torch.dtype) -> None:
     tree = nest(1, dtype=dtype)
     assert_equal(trees.zeros_like(tree), [torch.zeros(x.shape, dtype=dtype) for x in flat(tree)])
-    assert_equal(trees.full_like(tree, 0.25), [torch.full(x.shape, 0.25, dtype=dtype) for x in flat(tree)])
+    assert_equal(
+        trees.full_like(tree, 0.25), [torch.full(x.shape, 0.25, dtype=dtype) for x in flat(tree)]
+    )
 
 
 def as_vector(tree: Nest) -> Tensor:
@@ -112,14 +114,22 @@ def as_vector(tree: Nest) -> Tensor:
 
 def test_dot_and_norm_treat_a_tree_as_one_vector() -> None:
     torch.testing.assert_close(trees.dot(A, B), as_vector(A) @ as_vector(B), rtol=1e-14, atol=1e-14)
-    torch.testing.assert_close(trees.norm(A), torch.linalg.vector_norm(as_vector(A)), rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        trees.norm(A), torch.linalg.vector_norm(as_vector(A)), rtol=1e-14, atol=0
+    )
 
 
 @pytest.mark.parametrize(
     ("dtype", "kept"),
-    [(torch.float64, torch.float64), (torch.float32, torch.float32), (torch.bfloat16, torch.float32)],
+    [
+        (torch.float64, torch.float64),
+        (torch.float32, torch.float32),
+        (torch.bfloat16, torch.float32),
+    ],
 )
-def test_dot_and_norm_keep_the_precision_or_raise_it_to_single(dtype: torch.dtype, kept: torch.dtype) -> None:
+def test_dot_and_norm_keep_the_precision_or_raise_it_to_single(
+    dtype: torch.dtype, kept: torch.dtype
+) -> None:
     tree = nest(1, dtype=dtype)
     assert trees.dot(tree, tree).dtype == kept
     assert trees.norm(tree).dtype == kept
@@ -131,7 +141,10 @@ def test_dot_in_double_precision_loses_nothing_to_its_start() -> None:
 
 
 def test_dot_of_mixed_precisions_is_that_of_the_highest() -> None:
-    tree = {"half": torch.ones(2, dtype=torch.bfloat16), "double": torch.full((2,), 0.1, dtype=torch.float64)}
+    tree = {
+        "half": torch.ones(2, dtype=torch.bfloat16),
+        "double": torch.full((2,), 0.1, dtype=torch.float64),
+    }
     found = trees.dot(tree, tree)
     assert found.dtype == torch.float64
     assert found.item() == pytest.approx(2.02, abs=1e-15)
@@ -163,14 +176,18 @@ def test_dot_pairs_dict_entries_by_name() -> None:
 
 def test_nbytes_counts_every_leaf_at_its_own_width() -> None:
     assert trees.nbytes(A) == 8 * (6 + 3 + 4 + 1)
-    assert trees.nbytes((torch.zeros(3, dtype=torch.bfloat16), torch.zeros(5, dtype=torch.int64))) == 6 + 40
+    assert (
+        trees.nbytes((torch.zeros(3, dtype=torch.bfloat16), torch.zeros(5, dtype=torch.int64)))
+        == 6 + 40
+    )
 
 
 def test_stack_and_concat_add_rows() -> None:
     stacked = trees.stack([A, B, A])
     assert_equal(stacked, [torch.stack([a, b, a]) for a, b in zip(flat(A), flat(B), strict=True)])
     assert_equal(
-        trees.concat([stacked, ROWS]), [torch.cat(pair) for pair in zip(flat(stacked), flat(ROWS), strict=True)]
+        trees.concat([stacked, ROWS]),
+        [torch.cat(pair) for pair in zip(flat(stacked), flat(ROWS), strict=True)],
     )
 
 
@@ -192,7 +209,10 @@ def test_weighted_sum_is_a_loop_over_rows(dtype: torch.dtype, atol: float) -> No
     weights = torch.tensor([0.1, 0.0, 0.4, -1.0, 2.0], dtype=torch.float64)
     found = trees.weighted_sum(stacked, weights)
     for leaf, many in zip(flat(found), flat(stacked), strict=True):
-        wanted = sum((float(weights[i]) * many[i] for i in range(5)), torch.zeros(many.shape[1:], dtype=dtype))
+        wanted = sum(
+            (float(weights[i]) * many[i] for i in range(5)),
+            torch.zeros(many.shape[1:], dtype=dtype),
+        )
         torch.testing.assert_close(leaf, wanted, rtol=0, atol=atol)
 
 
@@ -209,7 +229,9 @@ def test_part_takes_names_out_of_dicts_and_joined_puts_them_back() -> None:
     assert rest.alone is A.alone
     whole = trees.combine(rest, own)
     assert_equal(whole, flat(A))
-    assert_equal(trees.combine(rest, trees.select(B, names, True)), [flat(A)[0], flat(B)[1], *flat(A)[2:]])
+    assert_equal(
+        trees.combine(rest, trees.select(B, names, True)), [flat(A)[0], flat(B)[1], *flat(A)[2:]]
+    )
 
 
 @pytest.mark.parametrize("names", [frozenset(), frozenset({"bias", "conv.weight"})])

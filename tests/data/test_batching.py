@@ -29,7 +29,9 @@ def holders_of(sizes: list[int], queries: list[int] | None = None) -> ClientExam
     cut = sum(sizes)
     train = Split(order[:cut], np.cumsum([0, *sizes]))
     query = Split(order[cut : cut + sum(queries)], np.cumsum([0, *queries]))
-    return ClientExamples(np.zeros((len(order), 2)), np.zeros(len(order)), {"train": train, "query": query})
+    return ClientExamples(
+        np.zeros((len(order), 2)), np.zeros(len(order)), {"train": train, "query": query}
+    )
 
 
 def keys_of(count: int, seed: int = 0) -> Tensor:
@@ -63,7 +65,9 @@ def seen(
     return [[real(placed, at) for placed in laid_out] for at in range(len(who))]
 
 
-draws = st.builds(BatchSpec, st.sampled_from(["train", "query"]), st.one_of(st.none(), st.integers(1, 12)))
+draws = st.builds(
+    BatchSpec, st.sampled_from(["train", "query"]), st.one_of(st.none(), st.integers(1, 12))
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -75,33 +79,53 @@ draws = st.builds(BatchSpec, st.sampled_from(["train", "query"]), st.one_of(st.n
     data=st.data(),
 )
 def test_everybody_sees_what_the_definition_says(
-    sizes: list[tuple[int, int]], asked: list[BatchSpec], steps: int, window: int, data: st.DataObject
+    sizes: list[tuple[int, int]],
+    asked: list[BatchSpec],
+    steps: int,
+    window: int,
+    data: st.DataObject,
 ) -> None:
     holders = holders_of([size for size, _ in sizes], [query for _, query in sizes])
     if not len(holders.splits["query"].index):
         asked = [draw._replace(split="train") for draw in asked]
-    plan, keys = BatchPlan(tuple(asked), steps=steps), keys_of(holders.count, data.draw(st.integers(0, 2**63)))
+    plan, keys = (
+        BatchPlan(tuple(asked), steps=steps),
+        keys_of(holders.count, data.draw(st.integers(0, 2**63))),
+    )
     who = data.draw(st.lists(st.sampled_from(range(holders.count)), min_size=1, unique=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(batching, "_MAX_WINDOW_INDICES", window)
         got = seen(plan, holders, who, steps, keys[who])
-    assert got == [[wanted(plan, holders, own, keys[own], step) for step in range(steps)] for own in who]
+    assert got == [
+        [wanted(plan, holders, own, keys[own], step) for step in range(steps)] for own in who
+    ]
 
 
 @settings(max_examples=40, deadline=None)
-@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), size=st.integers(1, 50), epochs=st.integers(1, 4))
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    size=st.integers(1, 50),
+    epochs=st.integers(1, 4),
+)
 def test_an_epoch_shows_every_example_once_and_pads_its_last_batch_alone(
     sizes: list[int], size: int, epochs: int
 ) -> None:
     holders, plan = holders_of(sizes), BatchPlan((BatchSpec("train", size),), epochs=epochs)
     counts = count_steps(plan, holders, np.arange(len(sizes)))
     assert counts.tolist() == [epochs * -(-own // size) for own in sizes]
-    laid_out = list(iter_batch_indices(plan, holders, np.arange(len(sizes)), keys_of(len(sizes)), int(counts.max())))
+    laid_out = list(
+        iter_batch_indices(
+            plan, holders, np.arange(len(sizes)), keys_of(len(sizes)), int(counts.max())
+        )
+    )
     for who, own in enumerate(sizes):
         an_epoch = -(-own // size)
         orders = []
         for epoch in range(epochs):
-            batches = [laid_out[step][0].select(who) for step in range(epoch * an_epoch, (epoch + 1) * an_epoch)]
+            batches = [
+                laid_out[step][0].select(who)
+                for step in range(epoch * an_epoch, (epoch + 1) * an_epoch)
+            ]
             orders.append([int(row) for rows, mask, _ in batches for row in rows[mask]])
             assert Counter(orders[-1]) == Counter(holders.splits["train"].get_rows(who).tolist())
             assert all(int(mask.sum()) == size for _, mask, _ in batches[:-1])
@@ -119,24 +143,35 @@ def test_real_examples_come_first_and_padding_is_an_example_of_the_holders() -> 
         assert torch.equal(place.mask, place.mask.sort(dim=1, descending=True).values)
         assert set(place.rows.flatten().tolist()) <= held
         for who in range(3):
-            assert set(place.rows[who].tolist()) <= set(holders.splits["train"].get_rows(who).tolist())
+            assert set(place.rows[who].tolist()) <= set(
+                holders.splits["train"].get_rows(who).tolist()
+            )
 
 
 @pytest.mark.parametrize(
-    "plan", [BatchPlan((BatchSpec("train", None),), epochs=3), BatchPlan((BatchSpec("train", 99),), steps=3)]
+    "plan",
+    [
+        BatchPlan((BatchSpec("train", None),), epochs=3),
+        BatchPlan((BatchSpec("train", 99),), steps=3),
+    ],
 )
 def test_whole_splits_are_seen_at_every_step_in_a_new_order(plan: BatchPlan) -> None:
     holders = holders_of([1, 20, 9])
     assert count_steps(plan, holders, np.arange(3)).tolist() == [3, 3, 3]
     for who, steps in enumerate(seen(plan, holders, [0, 1, 2], 3)):
         rows = [step[0][0] for step in steps]
-        assert [sorted(row) for row in rows] == 3 * [sorted(holders.splits["train"].get_rows(who).tolist())]
+        assert [sorted(row) for row in rows] == 3 * [
+            sorted(holders.splits["train"].get_rows(who).tolist())
+        ]
         assert who == 0 or rows[0] != rows[1] != rows[2]
 
 
 def test_plans_of_steps_run_on_over_epochs() -> None:
     holders = holders_of([5, 2])
-    by_steps, by_epochs = BatchPlan((BatchSpec("train", 2),), steps=7), BatchPlan((BatchSpec("train", 2),), epochs=3)
+    by_steps, by_epochs = (
+        BatchPlan((BatchSpec("train", 2),), steps=7),
+        BatchPlan((BatchSpec("train", 2),), epochs=3),
+    )
     assert count_steps(by_steps, holders, np.array([0, 1])).tolist() == [7, 7]
     assert count_steps(by_epochs, holders, np.array([1, 0])).tolist() == [3, 9]
     first, second = seen(by_steps, holders, [0, 1], 7)
@@ -155,7 +190,10 @@ def test_plans_of_steps_run_on_over_epochs() -> None:
 def test_who_has_finished_sees_padding_alone_and_others_what_they_would_alone(
     sizes: list[int], epochs: int, windows: tuple[int, int], beyond: int
 ) -> None:
-    holders, plan = holders_of(sizes), BatchPlan((BatchSpec("query", 2), BatchSpec("train", 4)), epochs=epochs)
+    holders, plan = (
+        holders_of(sizes),
+        BatchPlan((BatchSpec("query", 2), BatchSpec("train", 4)), epochs=epochs),
+    )
     who, keys = np.arange(len(sizes))[::-1].copy(), keys_of(len(sizes)).flip(0)
     counts = count_steps(plan, holders, who).tolist()
     with pytest.MonkeyPatch.context() as patch:
@@ -165,7 +203,9 @@ def test_who_has_finished_sees_padding_alone_and_others_what_they_would_alone(
     assert len(laid_out) == max(counts) + beyond
     for at, own in enumerate(who.tolist()):
         got = [real(placed, at) for placed in laid_out]
-        assert got[: counts[at]] == [wanted(plan, holders, own, keys[at], step) for step in range(counts[at])]
+        assert got[: counts[at]] == [
+            wanted(plan, holders, own, keys[at], step) for step in range(counts[at])
+        ]
         assert all(not rows for step in got[counts[at] :] for rows, _ in step)
         for placed in laid_out[counts[at] :]:
             padding = [set(place.rows[at].tolist()) for place in placed]
@@ -188,7 +228,9 @@ def test_nothing_is_shuffled_for_who_has_finished(monkeypatch: pytest.MonkeyPatc
     assert sum(drawn) == 2 * sum(sizes)
 
 
-def test_an_epoch_is_shuffled_once_however_many_windows_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_epoch_is_shuffled_once_however_many_windows_it_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     made: list[int] = []
 
     def counted(sizes: IntArray, *given: IntArray) -> Permutations:
@@ -208,12 +250,19 @@ def test_an_epoch_is_shuffled_once_however_many_windows_it_has(monkeypatch: pyte
 def test_the_last_stream_is_the_same_whatever_is_drawn_beside_it() -> None:
     holders, last = holders_of([13, 4, 30]), BatchSpec("train", 4)
     alone = seen(BatchPlan((last,), steps=9), holders, [0, 1, 2], 9)
-    for others in ((last,), (BatchSpec("query", None),), (BatchSpec("train", 7), last), (last, last, last)):
+    for others in (
+        (last,),
+        (BatchSpec("query", None),),
+        (BatchSpec("train", 7), last),
+        (last, last, last),
+    ):
         beside = seen(BatchPlan((*others, last), steps=9), holders, [0, 1, 2], 9)
         assert [[step[-1:] for step in own] for own in beside] == alone
     three = seen(BatchPlan((last, last, last), steps=9), holders, [2], 9)[0]
     for one, other in ((0, 1), (0, 2), (1, 2)):
-        assert all(step[one][0] != step[other][0] and step[one][1] != step[other][1] for step in three)
+        assert all(
+            step[one][0] != step[other][0] and step[one][1] != step[other][1] for step in three
+        )
 
 
 def test_a_holder_sees_the_same_alone_in_any_stack_and_in_any_order() -> None:
@@ -236,7 +285,10 @@ def test_every_step_of_everybody_has_a_key_of_its_own() -> None:
 
 @pytest.mark.parametrize("places_at_once", [1, 7, 100])
 def test_small_windows_change_nothing(places_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    holders, plan = holders_of([13, 1, 30, 6]), BatchPlan((BatchSpec("train", None), BatchSpec("train", 4)), steps=23)
+    holders, plan = (
+        holders_of([13, 1, 30, 6]),
+        BatchPlan((BatchSpec("train", None), BatchSpec("train", 4)), steps=23),
+    )
     whole = list(iter_batch_indices(plan, holders, np.arange(4), keys_of(4), 23))
     monkeypatch.setattr(batching, "_MAX_WINDOW_INDICES", places_at_once)
     parts = list(iter_batch_indices(plan, holders, np.arange(4), keys_of(4), 23))
@@ -245,7 +297,9 @@ def test_small_windows_change_nothing(places_at_once: int, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("queries", [[0, 3, 0], [2, 0, 0], [0, 0, 4]])
 @pytest.mark.parametrize("size", [None, 2])
-def test_who_has_nothing_to_draw_from_sees_padding_alone(queries: list[int], size: int | None) -> None:
+def test_who_has_nothing_to_draw_from_sees_padding_alone(
+    queries: list[int], size: int | None
+) -> None:
     holders = holders_of([4, 5, 6], queries)
     plan = BatchPlan((BatchSpec("query", size), BatchSpec("train", 3)), steps=4)
     for who in ([0, 1, 2], [2, 0, 1], [1], [0], [2]):
@@ -258,25 +312,36 @@ def test_who_has_nothing_to_draw_from_sees_padding_alone(queries: list[int], siz
         assert all(set(placed[0].rows.flatten().tolist()) <= held for placed in laid_out)
         assert all(placed[0].rows.shape[1] > 0 for placed in laid_out)
     by_epochs = BatchPlan((BatchSpec("query", size),), epochs=2)
-    assert count_steps(by_epochs, holders, np.arange(3)).tolist() == [2 * -(-own // (size or 99)) for own in queries]
+    assert count_steps(by_epochs, holders, np.arange(3)).tolist() == [
+        2 * -(-own // (size or 99)) for own in queries
+    ]
 
 
 def test_a_split_that_nobody_has_is_refused() -> None:
     with pytest.raises(
-        InputError, match=r"^Plan: batches of split 'query' are wanted, but no client has an example in it\.$"
+        InputError,
+        match=r"^Plan: batches of split 'query' are wanted, but no client has an example in it\.$",
     ):
         seen(BatchPlan((BatchSpec("query", 2),), steps=1), holders_of([4, 5], [0, 0]), [0, 1], 1)
 
 
 def test_steps_without_data_or_without_draws_see_nothing() -> None:
-    nobody = list(iter_batch_indices(BatchPlan((BatchSpec("train", 2),), steps=3), None, np.array([0]), keys_of(1), 3))
-    nothing = list(iter_batch_indices(BatchPlan((), steps=3), holders_of([4]), np.array([0]), keys_of(1), 3))
+    nobody = list(
+        iter_batch_indices(
+            BatchPlan((BatchSpec("train", 2),), steps=3), None, np.array([0]), keys_of(1), 3
+        )
+    )
+    nothing = list(
+        iter_batch_indices(BatchPlan((), steps=3), holders_of([4]), np.array([0]), keys_of(1), 3)
+    )
     assert nobody == nothing == [(), (), ()]
 
 
 @pytest.mark.parametrize("plan", [BatchPlan((BatchSpec("train", 2),)), BatchPlan((), epochs=2)])
 def test_plans_without_an_end_are_refused(plan: BatchPlan) -> None:
-    with pytest.raises(InputError, match=r"^Plan: epochs of something or steps are needed, got BatchPlan\("):
+    with pytest.raises(
+        InputError, match=r"^Plan: epochs of something or steps are needed, got BatchPlan\("
+    ):
         count_steps(plan, holders_of([4]), np.array([0]))
 
 

@@ -10,18 +10,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedtailor.data import ClientExamples, FederatedDataset, Split, single_client, validate_dataset, validation
+from fedtailor.data import (
+    ClientExamples,
+    FederatedDataset,
+    Split,
+    single_client,
+    validate_dataset,
+    validation,
+)
 from fedtailor.data.examples import Array
 from fedtailor.data.validation import find_shared_example, hash_rows
 from fedtailor.errors import InputError
 
 
 def split(*hands: list[int]) -> Split:
-    return Split(np.array([example for hand in hands for example in hand], np.int64), np.cumsum([0, *map(len, hands)]))
+    return Split(
+        np.array([example for hand in hands for example in hand], np.int64),
+        np.cumsum([0, *map(len, hands)]),
+    )
 
 
 def people(**groups: list[int]) -> dict[str, Array]:
-    everybody: dict[str, list[int]] = {"train": [0, 1], "local": [0, 1], "validation": [2], "new": [3]}
+    everybody: dict[str, list[int]] = {
+        "train": [0, 1],
+        "participating": [0, 1],
+        "validation": [2],
+        "unseen": [3],
+    }
     return {group: np.array(who, np.int64) for group, who in (everybody | groups).items()}
 
 
@@ -63,9 +78,18 @@ def test_split_says_who_has_what() -> None:
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"splits": {"train": split([0], [1], [], [2]), "test": TEST}}, "but client 'cat' has none"),
     ({"splits": {"train": TRAIN}}, r"splits must include \['test', 'train'\], got \['train'\]"),
-    ({"splits": {"train": TRAIN, "test": split([2], [10], [], [])}}, "test split must point at examples from 0 to 9"),
-    ({"splits": {"train": TRAIN, "test": split([2], [-1], [], [])}}, "test split must point at examples from 0 to 9"),
-    ({"splits": {"train": TRAIN, "test": split([2], [6])}}, "must have 5 offsets that rise from 0 to 2"),
+    (
+        {"splits": {"train": TRAIN, "test": split([2], [10], [], [])}},
+        "test split must point at examples from 0 to 9",
+    ),
+    (
+        {"splits": {"train": TRAIN, "test": split([2], [-1], [], [])}},
+        "test split must point at examples from 0 to 9",
+    ),
+    (
+        {"splits": {"train": TRAIN, "test": split([2], [6])}},
+        "must have 5 offsets that rise from 0 to 2",
+    ),
     (
         {"splits": {"train": TRAIN, "test": TEST._replace(offsets=np.array([0, 2, 1, 2, 3]))}},
         "offsets that rise from 0 to 3",
@@ -78,8 +102,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"splits": {"train": split([0], [1, 0], [5], [7]), "test": TEST}},
         "example 0 .* by client '(ann|bob)' and client",
     ),
-    ({"splits": {"train": TRAIN, "test": split([2], [8], [], [])}}, "example 8 .* by client 'bob' and client 'dan'"),
-    ({"splits": {"train": TRAIN, "test": split([0], [], [], [])}}, "example 0 .* held more often, by client 'ann'\\."),
+    (
+        {"splits": {"train": TRAIN, "test": split([2], [8], [], [])}},
+        "example 8 .* by client 'bob' and client 'dan'",
+    ),
+    (
+        {"splits": {"train": TRAIN, "test": split([0], [], [], [])}},
+        "example 0 .* held more often, by client 'ann'\\.",
+    ),
     (
         {"splits": {"train": TRAIN, "test": split([2, 2], [], [], [])}},
         "example 2 .* held more often, by client 'ann'\\.",
@@ -103,13 +133,25 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "the clients' x must be in this machine's byte order, got [<>]f8; convert",
     ),
     ({"y": Y.astype(str)}, "y must be floating or integer numbers, got <U"),
-    ({"groups": people(new=[1])}, r"groups 'train' and 'new' must be different people, but share \['bob'\]"),
-    ({"groups": people(validation=[3])}, r"groups 'validation' and 'new' .* share \['dan'\]"),
-    ({"groups": people(local=[0, 3])}, r"groups 'local' and 'new' .* share \['dan'\]"),
-    ({"groups": people(new=[4])}, "group 'new' must list different clients by number, from 0 to 3"),
+    (
+        {"groups": people(unseen=[1])},
+        r"groups 'train' and 'unseen' must be different people, but share \['bob'\]",
+    ),
+    ({"groups": people(validation=[3])}, r"groups 'validation' and 'unseen' .* share \['dan'\]"),
+    (
+        {"groups": people(participating=[0, 3])},
+        r"groups 'participating' and 'unseen' .* share \['dan'\]",
+    ),
+    (
+        {"groups": people(unseen=[4])},
+        "group 'unseen' must list different clients by number, from 0 to 3",
+    ),
     ({"groups": people(train=[0, 0])}, "group 'train' must list different clients"),
     ({"groups": people(train=[])}, "group 'train' must have at least one client"),
-    ({"groups": {"train": np.array([0])}}, "groups must be train, local, validation, new, got train"),
+    (
+        {"groups": {"train": np.array([0])}},
+        "groups must be train, local, validation, new, got train",
+    ),
     ({"client_names": np.array(["ann", "bob", "cat", "bob"])}, "ids must be 4 different strings"),
     ({"client_names": np.arange(4)}, "ids must be 4 different strings"),
     ({"tokens": True}, "tokens must be integers, got x of float64"),
@@ -127,17 +169,31 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"server": single_client(np.ones((2, 2)), np.zeros((2, 1), int))},
         r"server's y must have shape \[\] .* shape \[1\]",
     ),
-    ({"server": single_client(np.ones((2, 2)), np.zeros(3, int))}, "the server's x and y must pair up"),
+    (
+        {"server": single_client(np.ones((2, 2)), np.zeros(3, int))},
+        "the server's x and y must pair up",
+    ),
     ({"server": single_client(np.ones((2, 2)), np.array([0, 3]))}, "example 1 of the server has 3"),
-    ({"server": single_client(np.array([[np.nan, 1]]), np.array([0]))}, "example 0 of the server has a NaN"),
+    (
+        {"server": single_client(np.array([[np.nan, 1]]), np.array([0]))},
+        "example 0 of the server has a NaN",
+    ),
     ({"server": single_client(X[:0], Y[:0])}, "the server's x and y must hold examples"),
     ({"server": make().clients}, "must have one holder, got 4"),
-    ({"server": single_client(X[[2]] + [[0, 0]], Y[[0]])}, "its example 0 equals example 2 of client 'ann'"),
-    ({"server": single_client(np.stack([X[9] + 0.5, X[9]]), Y[:2])}, "its example 1 equals example 9 of client 'dan'"),
+    (
+        {"server": single_client(X[[2]] + [[0, 0]], Y[[0]])},
+        "its example 0 equals example 2 of client 'ann'",
+    ),
+    (
+        {"server": single_client(np.stack([X[9] + 0.5, X[9]]), Y[:2])},
+        "its example 1 equals example 9 of client 'dan'",
+    ),
 ]
 
 
-@pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long doubles are plain ones here")
+@pytest.mark.skipif(
+    np.dtype(np.longdouble).itemsize == 8, reason="long doubles are plain ones here"
+)
 def test_long_doubles_are_refused_because_their_padding_says_nothing() -> None:
     with pytest.raises(InputError, match="x must be floating or integer numbers, got"):
         make(x=X.astype(np.longdouble))
@@ -185,7 +241,9 @@ def test_negative_zero_is_zero() -> None:
 def test_hashes_tell_apart_what_multiplication_alone_would_not() -> None:
     signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * 10)).reshape(10, -1).T
     assert len(np.unique(hash_rows(signs))) == 1024
-    bits = np.unpackbits(np.arange(4096, dtype=">u2").view(np.uint8).reshape(-1, 2), axis=1) * np.uint8(128)
+    bits = np.unpackbits(
+        np.arange(4096, dtype=">u2").view(np.uint8).reshape(-1, 2), axis=1
+    ) * np.uint8(128)
     assert len(np.unique(hash_rows(bits))) == 4096
     swapped = np.array([[1, 2, 3], [3, 2, 1], [2, 1, 3]])
     assert len(np.unique(hash_rows(swapped))) == 3
@@ -200,11 +258,22 @@ small = hnp.arrays(
 
 @settings(max_examples=60, deadline=None)
 @given(small, st.data())
-def test_shared_example_is_found_exactly_when_there_is_one(many: Array, data: st.DataObject) -> None:
+def test_shared_example_is_found_exactly_when_there_is_one(
+    many: Array, data: st.DataObject
+) -> None:
     width = many.shape[1]
-    few = data.draw(hnp.arrays(many.dtype, st.tuples(st.integers(1, 5), st.just(width)), elements=st.integers(0, 2)))
+    few = data.draw(
+        hnp.arrays(
+            many.dtype, st.tuples(st.integers(1, 5), st.just(width)), elements=st.integers(0, 2)
+        )
+    )
     held = data.draw(hnp.arrays(bool, len(many)))
-    expected = {(i, j) for i, a in enumerate(few) for j, b in enumerate(many) if held[j] and a.tolist() == b.tolist()}
+    expected = {
+        (i, j)
+        for i, a in enumerate(few)
+        for j, b in enumerate(many)
+        if held[j] and a.tolist() == b.tolist()
+    }
     for block_bytes in (1, 16, 1 << 22):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(validation, "BLOCK_BYTES", block_bytes)
@@ -240,11 +309,14 @@ def test_pooled_adds_one_holder_of_all_that_is_trained_on() -> None:
     assert pool.clients.splits["train"].get_rows(4).tolist() == [0, 1, 4, 3]
     assert pool.clients.splits["test"].get_rows(4).tolist() == []
     assert {group: who.tolist() for group, who in pool.groups.items()} == {
-        "train": [4], "local": [0, 1], "validation": [2], "new": [3],
+        "train": [4], "participating": [0, 1], "validation": [2], "unseen": [3],
     }  # fmt: skip
     for kind in ("train", "test"):
         for k in range(4):
-            assert pool.clients.splits[kind].get_rows(k).tolist() == made.clients.splits[kind].get_rows(k).tolist()
+            assert (
+                pool.clients.splits[kind].get_rows(k).tolist()
+                == made.clients.splits[kind].get_rows(k).tolist()
+            )
     assert pool.clients.x is made.clients.x
     assert pool.server is made.server
     assert made.clients.count == 4
@@ -253,7 +325,7 @@ def test_pooled_adds_one_holder_of_all_that_is_trained_on() -> None:
 
 def test_describe_gives_the_figures() -> None:
     summary = make().describe()
-    assert summary.groups == {"train": 2, "local": 2, "validation": 1, "new": 1}
+    assert summary.groups == {"train": 2, "participating": 2, "validation": 1, "unseen": 1}
     assert (summary.examples, summary.smallest, summary.largest, summary.mean) == (10, 2, 3, 2.5)
     assert (summary.classes, summary.server, summary.overlap) == (3, 2, "")
     assert str(summary).splitlines() == [
@@ -279,7 +351,9 @@ def test_a_dataset_pickles_and_is_checked_when_replaced() -> None:
 def test_promises_that_were_checked_before_are_not_checked_again_but_changes_are() -> None:
     broken = make(y=changed(Y, 4, 3), trust=True)
     for check_it in (validate_dataset, replace):
-        with pytest.raises(InputError, match="labels must be from 0 to 2, but example 4 of client 'bob' has 3"):
+        with pytest.raises(
+            InputError, match="labels must be from 0 to 2, but example 4 of client 'bob' has 3"
+        ):
             check_it(broken)
     with pytest.raises(InputError, match=r"example 0 .* by client 'ann' and client 'pooled'\."):
         replace(make().with_pooled_client())

@@ -6,14 +6,23 @@ from hypothesis import strategies as st
 
 from fedtailor.data.reader_blocks import Block, drop_duplicates
 
-VALUES = st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 3), min_size=1, max_size=5)), max_size=8)
+VALUES = st.lists(
+    st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 3), min_size=1, max_size=5)),
+    max_size=8,
+)
 
 
 @given(VALUES)
-def test_of_what_a_client_has_several_times_the_first_stays(pieces: list[tuple[str, list[int]]]) -> None:
+def test_of_what_a_client_has_several_times_the_first_stays(
+    pieces: list[tuple[str, list[int]]],
+) -> None:
     pieces = sorted(pieces, key=lambda piece: piece[0])
-    blocks = [Block(who, {"x": np.array(x)[:, None] * 300, "y": np.arange(len(x))}) for who, x in pieces]
-    found = [(block.client, int(x), int(y)) for block in drop_duplicates(blocks) for x, y in _rows(block)]
+    blocks = [
+        Block(who, {"x": np.array(x)[:, None] * 300, "y": np.arange(len(x))}) for who, x in pieces
+    ]
+    found = [
+        (block.client, int(x), int(y)) for block in drop_duplicates(blocks) for x, y in _rows(block)
+    ]
     wanted, seen = [], set()
     for block in blocks:
         for x, y in _rows(block):

@@ -14,7 +14,9 @@ from fedtailor.data.shuffling import Permutations, count_within, permute_epochs
 Runs = list[tuple[int, int, int]]
 """For each holder its size, its first epoch and how many epochs there are."""
 
-holders = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=6)
+holders = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=6
+)
 
 
 def shuffled(runs: Runs, keys: Tensor) -> Permutations:
@@ -43,7 +45,9 @@ def test_permutations_are_those_of_keyed(runs: Runs, words: int, seed: int) -> N
 
 @settings(max_examples=40, deadline=None)
 @given(runs=holders, kept=st.sampled_from([1, 0b111, 1 << 62, (1 << 62) + 1, 2**63 - 1 - 7]))
-def test_equal_words_and_those_that_differ_in_any_bit_are_sorted_as_keyed_does(runs: Runs, kept: int) -> None:
+def test_equal_words_and_those_that_differ_in_any_bit_are_sorted_as_keyed_does(
+    runs: Runs, kept: int
+) -> None:
     keys, words = prng.key(0, "shuffling", torch.arange(len(runs))), prng.random_bits
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prng, "random_bits", lambda key, counters: words(key, counters) & kept)

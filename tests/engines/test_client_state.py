@@ -25,7 +25,10 @@ class Moments(NamedTuple):
 def fresh() -> dict[str, Any]:
     """A nested memory with leaves of many types, one of them without dimensions and one without entries."""
     return {
-        "head": {"weight": torch.full((3, 2), 0.25), "bias": torch.tensor([1.0, -0.0, torch.nan], dtype=torch.float64)},
+        "head": {
+            "weight": torch.full((3, 2), 0.25),
+            "bias": torch.tensor([1.0, -0.0, torch.nan], dtype=torch.float64),
+        },
         "moments": Moments(torch.full((2,), 1.5, dtype=torch.bfloat16), torch.tensor(7)),
         "flags": (torch.tensor([True, False]), torch.zeros(0)),
     }
@@ -38,7 +41,9 @@ def memories(who: list[int], seed: int = 0) -> Any:
     def leaf(like: Tensor) -> Tensor:
         raw = draws.integers(0, 256, len(who) * like.numel() * like.element_size()).astype(np.uint8)
         rows = torch.zeros(len(who), *like.shape, dtype=like.dtype)
-        rows.view(torch.uint8).flatten()[:] = torch.from_numpy(raw % 2 if like.dtype == torch.bool else raw)
+        rows.view(torch.uint8).flatten()[:] = torch.from_numpy(
+            raw % 2 if like.dtype == torch.bool else raw
+        )
         return rows
 
     return trees.apply(leaf, fresh())
@@ -58,13 +63,17 @@ def scatter(memory: ClientStateStore, who: list[int], stacked: Any) -> None:
 
 def gathered(memory: ClientStateStore, who: list[int]) -> list[list[tuple[Any, ...]]]:
     stacked = memory.gather(np.array(who, np.int64), fresh())
-    assert torch.utils._pytree.tree_structure(stacked) == torch.utils._pytree.tree_structure(fresh())
+    assert torch.utils._pytree.tree_structure(stacked) == torch.utils._pytree.tree_structure(
+        fresh()
+    )
     return [bits(trees.take_row(stacked, at)) for at in range(len(who))]
 
 
 @pytest.fixture(params=["RAM", "file"])
 def memory(request: pytest.FixtureRequest, tmp_path: Path) -> ClientStateStore:
-    return ClientStateStore(CLIENTS, None if request.param == "RAM" else tmp_path / "new" / "folder")
+    return ClientStateStore(
+        CLIENTS, None if request.param == "RAM" else tmp_path / "new" / "folder"
+    )
 
 
 def test_whoever_is_unknown_is_given_what_is_fresh(memory: ClientStateStore) -> None:
@@ -92,7 +101,9 @@ def test_fresh_memories_are_those_of_the_moment(memory: ClientStateStore) -> Non
     assert bits(trees.take_row(memory.gather(np.array([3]), later), 0)) == bits(later)
 
 
-def test_neither_what_is_given_nor_what_is_gathered_is_tied_to_the_rows(memory: ClientStateStore) -> None:
+def test_neither_what_is_given_nor_what_is_gathered_is_tied_to_the_rows(
+    memory: ClientStateStore,
+) -> None:
     given = memories([1, 2])
     kept = bits(given)
     scatter(memory, [1, 2], given)
@@ -103,14 +114,20 @@ def test_neither_what_is_given_nor_what_is_gathered_is_tied_to_the_rows(memory: 
 
 
 moves = st.lists(
-    st.tuples(st.lists(st.integers(0, CLIENTS - 1), min_size=1, unique=True), st.integers(0, 9)), max_size=6
+    st.tuples(st.lists(st.integers(0, CLIENTS - 1), min_size=1, unique=True), st.integers(0, 9)),
+    max_size=6,
 )
 
 
 @settings(max_examples=15, deadline=None)
 @given(moves=moves)
-def test_files_and_ram_hold_what_a_dict_would(moves: list[tuple[list[int], int]], tmp_path_factory: Any) -> None:
-    both = ClientStateStore(CLIENTS), ClientStateStore(CLIENTS, tmp_path_factory.mktemp("client_state"))
+def test_files_and_ram_hold_what_a_dict_would(
+    moves: list[tuple[list[int], int]], tmp_path_factory: Any
+) -> None:
+    both = (
+        ClientStateStore(CLIENTS),
+        ClientStateStore(CLIENTS, tmp_path_factory.mktemp("client_state")),
+    )
     expected = {client: bits(fresh()) for client in range(CLIENTS)}
     for who, seed in moves:
         stacked = memories(who, seed)
@@ -122,7 +139,9 @@ def test_files_and_ram_hold_what_a_dict_would(moves: list[tuple[list[int], int]]
 
 
 @pytest.mark.parametrize("tree", [(), {}, ((), {})])
-def test_clients_who_remember_nothing_are_known_all_the_same(tree: Any, memory: ClientStateStore) -> None:
+def test_clients_who_remember_nothing_are_known_all_the_same(
+    tree: Any, memory: ClientStateStore
+) -> None:
     who = np.array([2, 4])
     assert memory.gather(who, tree) == tree
     memory.scatter(who, tree)
@@ -137,7 +156,9 @@ def test_a_bare_tensor_is_a_memory_too(memory: ClientStateStore) -> None:
 
 def test_a_cohort_of_nobody(memory: ClientStateStore) -> None:
     for _ in range(2):
-        assert all(len(leaf) == 0 for leaf in trees.leaves(memory.gather(np.array([], np.int64), fresh())))
+        assert all(
+            len(leaf) == 0 for leaf in trees.leaves(memory.gather(np.array([], np.int64), fresh()))
+        )
         scatter(memory, [1], memories([1]))
 
 
@@ -156,7 +177,9 @@ def test_any_names_will_do_and_stay_inside_the_folder(names: Any, tmp_path: Path
     memory, folder = ClientStateStore(3, tmp_path / "client_state"), tmp_path / "client_state"
     memory.scatter(np.array([1]), trees.apply(lambda leaf: leaf[None], tree))
     got = memory.gather(np.array([1]), trees.zeros_like(tree))
-    assert [float(leaf) for leaf in trees.leaves(got)] == [float(leaf) for leaf in trees.leaves(tree)]
+    assert [float(leaf) for leaf in trees.leaves(got)] == [
+        float(leaf) for leaf in trees.leaves(tree)
+    ]
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len({path.name.lower() for path in files}) == len(trees.leaves(tree))
     assert {path.parent for path in files} == {folder}
@@ -166,7 +189,9 @@ def test_another_runs_folder_is_refused_at_once_and_left_alone(tmp_path: Path) -
     first, late = ClientStateStore(CLIENTS, tmp_path), ClientStateStore(CLIENTS, str(tmp_path))
     scatter(first, [1], memories([1]))
     kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(InputError, match=r"^Memory: folder '.*' holds another run's memory; choose an empty one\.$"):
+    with pytest.raises(
+        InputError, match=r"^Memory: folder '.*' holds another run's memory; choose an empty one\.$"
+    ):
         ClientStateStore(3, tmp_path)
     with pytest.raises(InputError, match="holds another run's memory"):
         late.scatter(np.array([0]), {"other": torch.ones(1, 2)})
@@ -179,12 +204,17 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the size of a process is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/statm").exists(), reason="the size of a process is read from /proc"
+)
 def test_a_million_clients_take_the_room_of_those_who_took_part(tmp_path: Path) -> None:
     clients, head = 1_000_000, {"weight": torch.zeros(100, 4), "bias": torch.zeros(4)}
     who = np.random.default_rng(0).permutation(clients)[:100]
     before, memory = resident(), ClientStateStore(clients, tmp_path)
-    own = {"weight": torch.from_numpy(who).float().reshape(-1, 1, 1).expand(-1, 100, 4), "bias": torch.ones(100, 4)}
+    own = {
+        "weight": torch.from_numpy(who).float().reshape(-1, 1, 1).expand(-1, 100, 4),
+        "bias": torch.ones(100, 4),
+    }
     memory.scatter(who, own)
     got = memory.gather(np.append(who, (who[0] + 1) % clients), head)
     assert torch.equal(got["weight"][:100], own["weight"])

@@ -32,7 +32,9 @@ def text_setting() -> EngineContext:
 
 
 def test_long_runs_are_compiled_and_short_ones_are_not() -> None:
-    setting = toy_setting("fedavg", data=toy_data(sizes=(8, 8, 8, 8)), epochs=2, batch=4)  # 4 steps a round
+    setting = toy_setting(
+        "fedavg", data=toy_data(sizes=(8, 8, 8, 8)), epochs=2, batch=4
+    )  # 4 steps a round
     enough = (
         int(MIN_STEP_SECONDS["cpu"] / STEP_SECONDS / 4) + 1
     )  # the operations of so small a model take next to no time
@@ -85,7 +87,9 @@ def test_compiled_code_is_kept_beside_the_data_unless_the_user_says_where(
     assert os.environ[INDUCTOR_CACHE_ENV] == "elsewhere"
 
 
-def test_what_torch_says_by_itself_the_user_has_not_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_torch_says_by_itself_the_user_has_not_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
     asked = cache_dir()

@@ -33,14 +33,18 @@ def mapped(folder: Path, kind: str = "u2", shape: tuple[int, ...] = (200, 6)) ->
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_of_a_map_of_any_kind_are_its_rows(kind: str, tmp_path: Path) -> None:
     column = mapped(tmp_path, kind)
-    holders = ClientExamples(column[:, :-1], column[:, 1:], {"train": Split(np.arange(200), np.array([0, 200]))})
+    holders = ClientExamples(
+        column[:, :-1], column[:, 1:], {"train": Split(np.arange(200), np.array([0, 200]))}
+    )
     whole = kind[0] not in "f"
     site = DeviceDataset(holders, ExampleSpec((5,), (5,), 100, 1.0, whole), torch.float64, CPU)
     rows = torch.tensor([[3, 199, 0], [7, 7, 100]])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = site.load_batch(
-            BatchIndices(rows, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.int64))
+            BatchIndices(
+                rows, torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.int64)
+            )
         )
     assert (batch.x.dtype, batch.y.dtype) == 2 * (torch.int64 if whole else torch.float64,)
     np.testing.assert_array_equal(batch.x.numpy(), column[rows.numpy()][..., :-1])
@@ -49,7 +53,14 @@ def test_batches_of_a_map_of_any_kind_are_its_rows(kind: str, tmp_path: Path) ->
 
 def test_nothing_is_copied_if_rows_are_whole(tmp_path: Path) -> None:
     column = mapped(tmp_path)
-    for view in (column, column[:, :-1], column[:, 1:], column[::3], column[50:], np.asarray(column)):
+    for view in (
+        column,
+        column[:, :-1],
+        column[:, 1:],
+        column[::3],
+        column[50:],
+        np.asarray(column),
+    ):
         tensor = device_data._to_device_tensor(view, CPU)
         assert tensor.data_ptr() == view.ctypes.data
         np.testing.assert_array_equal(tensor.numpy(), view)
@@ -58,14 +69,23 @@ def test_nothing_is_copied_if_rows_are_whole(tmp_path: Path) -> None:
 def test_what_torch_cannot_take_or_rows_with_gaps_are_copied(tmp_path: Path) -> None:
     column = mapped(tmp_path)
     packed = np.frombuffer(bytes(range(250)) * 3, np.dtype([("a", "u1"), ("b", "<u2")]))["b"]
-    for view in (column[::-1], column[:, ::-1], column[:, ::2], np.asfortranarray(column), column.T, packed):
+    for view in (
+        column[::-1],
+        column[:, ::-1],
+        column[:, ::2],
+        np.asfortranarray(column),
+        column.T,
+        packed,
+    ):
         tensor = device_data._to_device_tensor(view, CPU)
         assert tensor.is_contiguous()
         np.testing.assert_array_equal(tensor.numpy(), view)
 
 
 @pytest.mark.parametrize("at_once", [1, 100, 1 << 26])
-def test_another_device_gets_all_pieces(at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_device_gets_all_pieces(
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device_data, "_TRANSFER_BYTES", at_once)
     view = mapped(tmp_path)[:, 1:]
     device = torch.device("cuda" if torch.cuda.is_available() else "meta")
@@ -77,18 +97,28 @@ def test_another_device_gets_all_pieces(at_once: int, tmp_path: Path, monkeypatc
     assert empty.shape == (0, 5)
 
 
-LINUX = pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs /proc, which Linux has")
+LINUX = pytest.mark.skipif(
+    not Path("/proc/self/smaps").exists(), reason="needs /proc, which Linux has"
+)
 
 
 def told_at_random(file: Path) -> bool:
     """Whether the system knows that this process reads a map at random."""
-    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
-    (flags,) = (re.findall(r"^VmFlags:(.*)$", each, re.MULTILINE)[0] for each in regions if str(file) in each)
+    regions = re.split(
+        r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE
+    )
+    (flags,) = (
+        re.findall(r"^VmFlags:(.*)$", each, re.MULTILINE)[0]
+        for each in regions
+        if str(file) in each
+    )
     return " rr" in flags
 
 
 @LINUX
-@pytest.mark.parametrize(("memory", "told"), [(3 * 2400, False), (2 * 2400, False), (2 * 2400 - 2, True)])
+@pytest.mark.parametrize(
+    ("memory", "told"), [(3 * 2400, False), (2 * 2400, False), (2 * 2400 - 2, True)]
+)
 def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
     memory: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +187,10 @@ print(most - before)
 @LINUX
 def test_batches_of_a_large_map_take_little_memory(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BOUNDED, str(tmp_path / "column")], capture_output=True, text=True, timeout=300
+        [sys.executable, "-c", BOUNDED, str(tmp_path / "column")],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) < 100  # MB, of a column of 200

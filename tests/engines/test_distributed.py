@@ -54,9 +54,13 @@ def outcome(setting: EngineContext, name: str, cohort: int) -> tuple[Any, ...]:
         scores = tuple(engine.score(state, everybody if number else everybody[::-2].copy()))
         costs.append(torch.tensor(done.cost[:3]))
     if setting.method.client.phases and setting.method.data_view != "pooled":
-        strangers = np.concatenate([setting.data.groups["validation"], setting.data.groups["new"]])
+        strangers = np.concatenate(
+            [setting.data.groups["validation"], setting.data.groups["unseen"]]
+        )
         state = engine.update_server(state, engine.train(state, strangers, 2).cohort_update, 2)
-    memory = factory.collect_client_states(engine).gather(everybody, setting.method.init_client_state(state))
+    memory = factory.collect_client_states(engine).gather(
+        everybody, setting.method.init_client_state(state)
+    )
     nobody = engine.score(state, everybody[:0])
     assert nobody == ({}, {})
     return tuple(state), memory, scores, costs
@@ -107,12 +111,16 @@ def test_every_method_agrees_with_one_process(world: int, cohort: int, tmp_path:
 
 def median(changes: Tree, weights: Tensor) -> Tree:
     """A rule for which every change counts, by itself and at its weight."""
-    return trees.apply(lambda leaf: leaf.median(0).values * weights[0] + leaf[-1] / weights.sum(), changes)
+    return trees.apply(
+        lambda leaf: leaf.median(0).values * weights[0] + leaf[-1] / weights.sum(), changes
+    )
 
 
 def combining() -> EngineContext:
     plain = setting_of(("fedsim", {"at": "server", "steps": 2}))
-    return toy_setting(plain.method._replace(aggregate=median, weight_by="train"), plain.task, plain.data)
+    return toy_setting(
+        plain.method._replace(aggregate=median, weight_by="train"), plain.task, plain.data
+    )
 
 
 def test_a_rule_gets_every_change_in_the_order_of_one_process(tmp_path: Path) -> None:
@@ -135,7 +143,12 @@ class Branching(Net):
 def branching() -> EngineContext:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return toy_setting("scaffold", classification(Branching()).to(dtype=torch.float64), toy_data(SIZES), batch=4)
+        return toy_setting(
+            "scaffold",
+            classification(Branching()).to(dtype=torch.float64),
+            toy_data(SIZES),
+            batch=4,
+        )
 
 
 def branching_outcomes(notes: Path) -> list[tuple[Any, ...]]:
@@ -149,7 +162,11 @@ def branching_outcomes(notes: Path) -> list[tuple[Any, ...]]:
 def test_ranks_run_one_by_one_what_cannot_be_vectorized(tmp_path: Path) -> None:
     (here,) = ranks.answer(tmp_path / "found", 2, branching_outcomes, tmp_path / "notes")
     assert distance(outcome(branching(), "sequential", 4), here) < 1e-12
-    assert (tmp_path / "notes").read_text().startswith("scaffold runs one client at a time, since vmap cannot run it")
+    assert (
+        (tmp_path / "notes")
+        .read_text()
+        .startswith("scaffold runs one client at a time, since vmap cannot run it")
+    )
 
 
 def failing_outcomes() -> list[str]:
@@ -157,7 +174,10 @@ def failing_outcomes() -> list[str]:
     setting = setting_of(QUICK[0])
     engine = factory.make_distributed_engine(setting)
     if get_ranks().rank:
-        well, problems = engine.inner.train, iter([ValueError("odd\nvery odd"), InputError("Wrong.")])
+        well, problems = (
+            engine.inner.train,
+            iter([ValueError("odd\nvery odd"), InputError("Wrong.")]),
+        )
 
         def train(*args: Any) -> Any:
             for problem in problems:
@@ -198,7 +218,10 @@ def plain(moves: Any) -> list[tuple[int, int, list[int]]]:
 
 def test_memories_are_sent_only_when_another_rank_gets_the_client() -> None:
     here, memory = shards(3)
-    first, second = (np.array([0, 3]), np.array([1]), np.array([2])), (np.array([2, 0]), np.array([3]), np.array([5]))
+    first, second = (
+        (np.array([0, 3]), np.array([1]), np.array([2])),
+        (np.array([2, 0]), np.array([3]), np.array([5])),
+    )
     assert here.plan_moves_to_parts(first, FRESH) == []  # nobody remembers anything yet
     here.record_training(first, FRESH)
     assert here.plan_moves_to_parts(first, FRESH) == []
@@ -230,25 +253,34 @@ def test_large_memories_are_sent_in_pieces_and_empty_ones_not_at_all() -> None:
 def test_alone_it_is_the_engine_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     data = toy_data(SIZES)
     runs = [
-        fit("fedper", Net, data, rounds=2, cohort=3, engine=name, offer=2) for name in ("vectorized", "distributed")
+        fit("fedper", Net, data, rounds=2, cohort=3, engine=name, offer=2)
+        for name in ("vectorized", "distributed")
     ]
     assert distance(*(tuple(run.state) for run in runs)) == 0.0
-    alone, together = (run.scores["new"].after["accuracy"] for run in runs)
+    alone, together = (run.scores["unseen"].after["accuracy"] for run in runs)
     assert np.array_equal(alone, together)
     assert "torchrun" in runs[1].engine.notes[-1]
     monkeypatch.setitem(os.environ, "WORLD_SIZE", "2")
-    with pytest.raises(InputError, match=r"^Engine: several processes of engine=distributed are started by: torchrun"):
+    with pytest.raises(
+        InputError,
+        match=r"^Engine: several processes of engine=distributed are started by: torchrun",
+    ):
         fit("fedavg", Net, data, rounds=1, cohort=2, engine="distributed")
 
 
 def test_devices_that_ranks_cannot_share_are_refused() -> None:
     setting = setting_of(QUICK[0])
     inner = factory.make_engine(setting)
-    for device, sentence in (("mps", "need device=cpu or device=cuda, got 'mps'"), ("cuda:5", "got 'cuda:5'")):
+    for device, sentence in (
+        ("mps", "need device=cpu or device=cuda, got 'mps'"),
+        ("cuda:5", "got 'cuda:5'"),
+    ):
         object.__setattr__(setting, "device", torch.device(device))
         with pytest.raises(InputError, match=sentence):
             DistributedEngine(setting, inner, Ranks(0, 2))
     object.__setattr__(setting, "device", torch.device("cuda"))
     if torch.cuda.device_count() == 0:
-        with pytest.raises(InputError, match=r"^Engine: rank 1 has no GPU of its own, as PyTorch sees 0 here; "):
+        with pytest.raises(
+            InputError, match=r"^Engine: rank 1 has no GPU of its own, as PyTorch sees 0 here; "
+        ):
             DistributedEngine(setting, inner, Ranks(1, 2))

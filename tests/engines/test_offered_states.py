@@ -41,11 +41,13 @@ def loss_on(setting: EngineContext, params: Params, client: int, split: str) -> 
     return nn.functional.cross_entropy(module_of(params)(x), y).detach()
 
 
-def adapted(setting: EngineContext, state: ServerState, client: int, giver: int) -> tuple[Params, Params]:
+def adapted(
+    setting: EngineContext, state: ServerState, client: int, giver: int
+) -> tuple[Params, Params]:
     """The model with somebody's head, before and after the client's fine-tuning with torch.optim."""
-    head = trees.take_row(setting.client_states.gather(np.array([giver]), setting.method.init_client_state(state)), 0)[
-        0
-    ]
+    head = trees.take_row(
+        setting.client_states.gather(np.array([giver]), setting.method.init_client_state(state)), 0
+    )[0]
     before = {**setting.method.broadcast(state), **head}
     return before, descended(
         setting, Stream.PERSONALIZE, client, setting.method.personalize.phases[0].plan, 0.2, before
@@ -55,7 +57,9 @@ def adapted(setting: EngineContext, state: ServerState, client: int, giver: int)
 @pytest.mark.parametrize("engine", factory.NAMES)
 def test_a_newcomer_takes_the_head_with_which_it_adapts_best(engine: str) -> None:
     setting = on_toy(offer=9)
-    state, run = train(setting, 3, 4, name=engine, **({"chunk": 3} if engine == "vectorized" else {}))
+    state, run = train(
+        setting, 3, 4, name=engine, **({"chunk": 3} if engine == "vectorized" else {})
+    )
     known = np.flatnonzero(setting.client_states.initialized.numpy())
     strangers = np.flatnonzero(~setting.client_states.initialized.numpy())
     assert setting.select_offered_clients().tolist() == known.tolist()
@@ -80,7 +84,9 @@ def test_whoever_remembers_something_keeps_it() -> None:
             assert abs(float(total / weight - loss_on(setting, params, client, "test"))) < 1e-10
     before = setting.client_states.initialized.clone()
     engine.score(state, np.arange(9))
-    assert torch.equal(setting.client_states.initialized, before)  # trying somebody's head is not keeping it
+    assert torch.equal(
+        setting.client_states.initialized, before
+    )  # trying somebody's head is not keeping it
 
 
 @pytest.mark.parametrize("engine", factory.NAMES)
@@ -120,7 +126,9 @@ def test_offered_memories_are_counted_as_sent(engine: str) -> None:
     cohort, costs = np.array([0, 3, 5]), []
     for offer in (0, 2):
         setting = on_toy(offer, epochs=1)
-        costs.append(factory.make_engine(setting, engine).train(setting.init_server_state(), cohort, 0))
+        costs.append(
+            factory.make_engine(setting, engine).train(setting.init_server_state(), cohort, 0)
+        )
     head = trees.nbytes({name: setting.task.params[name] for name in setting.task.head_param_names})
     assert costs[1].bytes_up == costs[0].bytes_up + 3 * head
     assert costs[1].bytes_down == costs[0].bytes_down
@@ -150,36 +158,49 @@ def test_personalize_takes_the_best_head_too() -> None:
         tried = []
         for giver in setting.select_offered_clients():
             head = trees.take_row(setting.client_states.gather(np.array([giver]), fresh), 0)
-            method = setting.method._replace(init_client_state=partial(constant, head), num_offered_states=0)
-            tried.append(personalize_model(method, setting.task, state, DATA.example_spec, setting.seed, x, y).params)
-        losses = [nn.functional.cross_entropy(module_of(p)(torch.as_tensor(x)), torch.as_tensor(y)) for p in tried]
+            method = setting.method._replace(
+                init_client_state=partial(constant, head), num_offered_states=0
+            )
+            tried.append(
+                personalize_model(
+                    method, setting.task, state, DATA.example_spec, setting.seed, x, y
+                ).params
+            )
+        losses = [
+            nn.functional.cross_entropy(module_of(p)(torch.as_tensor(x)), torch.as_tensor(y))
+            for p in tried
+        ]
         chosen.append(int(torch.stack(losses).argmin()))
         assert distance(fitted.personalize(x, y).params, tried[chosen[-1]]) < 1e-12
     assert any(chosen)
 
 
 def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
-    words = (
-        "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 finetune_epochs=1"
-    )
+    words = "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 finetune_epochs=1"
     out = tmp_path / "run"
-    scores = start_run(read_run_config(words.split()), out).record["scores"]["new"]
+    scores = start_run(read_run_config(words.split()), out).record["scores"]["unseen"]
     spec = RunDir(out).read_config()
     data = build.load_dataset(spec)
     for place, client in enumerate(scores["ids"]):
         made = export_client(out, client, tmp_path / client)
         splits, number = data.clients.splits, data.client_names.tolist().index(client)
         x, y = (column[splits["test"].get_rows(number)] for column in data.clients[:2])
-        loss = nn.functional.cross_entropy(made.compute_outputs(x), torch.as_tensor(y).long()).item()
+        loss = nn.functional.cross_entropy(
+            made.compute_outputs(x), torch.as_tensor(y).long()
+        ).item()
         assert loss == pytest.approx(scores["after"]["loss"][place], rel=1e-4)
     x, y = (column[splits["train"].get_rows(number)] for column in data.clients[:2])
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     found = personalize(out, tmp_path / "mine.npz", tmp_path / "mine").params
     net = build.get_model_factory(spec, data.example_spec)
-    fitted = ft.fit("fedper", net, data, rounds=2, cohort=spec.cohort, seed=spec.seed, **spec.hparams)
+    fitted = ft.fit(
+        "fedper", net, data, rounds=2, cohort=spec.cohort, seed=spec.seed, **spec.hparams
+    )
     assert distance(fitted.personalize(x, y).params, found) == 0.0
     setting = fitted.context
-    alone = personalize_model(setting.method, setting.task, fitted.state, data.example_spec, spec.seed, x, y)
+    alone = personalize_model(
+        setting.method, setting.task, fitted.state, data.example_spec, spec.seed, x, y
+    )
     assert distance(alone.params, found) > 1e-4  # with the first head
 
 

@@ -33,7 +33,9 @@ def test_worst_tenth_is_at_least_one_client() -> None:
 def test_worst_tenth_of_many() -> None:
     values = np.random.default_rng(0).permutation(np.arange(100.0))
     assert compute_spread(values).worst_tenth == pytest.approx(np.arange(10).mean())
-    assert compute_spread(values[:95]).worst_tenth == pytest.approx(np.sort(values[:95])[:10].mean())
+    assert compute_spread(values[:95]).worst_tenth == pytest.approx(
+        np.sort(values[:95])[:10].mean()
+    )
 
 
 def test_mean_and_deviation_leave_out_who_was_not_tested() -> None:
@@ -52,7 +54,9 @@ def test_micro_is_the_accuracy_over_all_examples_together() -> None:
     true, said = rng.integers(0, 4, 50), rng.integers(0, 4, 50)
     whose = np.repeat(np.arange(4), sizes)
     hits = [(true == said)[whose == who].mean() if sizes[who] else math.nan for who in range(4)]
-    assert compute_micro_mean(np.array(hits), sizes.astype(float)) == pytest.approx(accuracy(true, said))
+    assert compute_micro_mean(np.array(hits), sizes.astype(float)) == pytest.approx(
+        accuracy(true, said)
+    )
     assert math.isnan(compute_micro_mean(np.array([math.nan]), np.array([0.0])))
 
 
@@ -61,14 +65,22 @@ def test_f1_over_classes_is_the_textbooks(classes: int) -> None:
     """With thirty classes and twenty examples there are classes that are never said and never true."""
     rng = np.random.default_rng(classes)
     true, said = rng.integers(0, classes, 20), rng.integers(0, classes, 20)
-    pairs = [[2 * ((true == c) & (said == c)).sum(), (true == c).sum() + (said == c).sum()] for c in range(classes)]
+    pairs = [
+        [2 * ((true == c) & (said == c)).sum(), (true == c).sum() + (said == c).sum()]
+        for c in range(classes)
+    ]
     assert compute_macro_f1(np.array(pairs, float)) == pytest.approx(f1_of_classes(true, said))
     assert math.isnan(compute_macro_f1(np.zeros((3, 2))))
 
 
 def test_who_is_better_off() -> None:
-    mine, theirs = np.array([0.9, 0.5, 0.7, math.nan, 0.1]), np.array([0.8, 0.5, 0.9, 0.1, math.nan])
-    assert compute_share_better(mine, theirs) == pytest.approx(1 / 3)  # one better, one the same, one worse
+    mine, theirs = (
+        np.array([0.9, 0.5, 0.7, math.nan, 0.1]),
+        np.array([0.8, 0.5, 0.9, 0.1, math.nan]),
+    )
+    assert compute_share_better(mine, theirs) == pytest.approx(
+        1 / 3
+    )  # one better, one the same, one worse
     assert compute_share_better(mine, theirs, higher_is_better=False) == pytest.approx(1 / 3)
     assert math.isnan(compute_share_better(mine[3:], theirs[3:]))
 
@@ -79,7 +91,12 @@ def test_a_rolling_mean_is_over_the_last_rounds() -> None:
     whole = uniform_filter1d(values, 5, origin=2)  # of each value and the four before it
     assert found[4:] == pytest.approx(whole[4:])
     assert found[:2] == pytest.approx([values[0], values[:2].mean()])
-    assert compute_rolling_mean([5, 10, 15, 20], [1.0, 2.0, 3.0, 5.0], 10).tolist() == [1.0, 1.5, 2.5, 4.0]
+    assert compute_rolling_mean([5, 10, 15, 20], [1.0, 2.0, 3.0, 5.0], 10).tolist() == [
+        1.0,
+        1.5,
+        2.5,
+        4.0,
+    ]
 
 
 def test_the_first_round_to_reach_something() -> None:

@@ -33,11 +33,15 @@ def setting(*words: str) -> EngineContext:
     return build.build_context(read_run_config([*SMALL, *words]), digits())
 
 
-def counted(made: EngineContext, work: Routine, given: Any, own: Any, holders: str, who: int = 0) -> tuple[Any, int]:
+def counted(
+    made: EngineContext, work: Routine, given: Any, own: Any, holders: str, who: int = 0
+) -> tuple[Any, int]:
     """What a work ends with, run step by step for one holder, and the operations that torch counts meanwhile."""
     site = made.make_client_dataset() if holders == "clients" else made.make_server_dataset()
     with FlopCounterMode(display=False) as counter:
-        result = run_single_client(work, given, own, site, who, made.derive_keys(Stream.CLIENT, 0, [who])[0])
+        result = run_single_client(
+            work, given, own, site, who, made.derive_keys(Stream.CLIENT, 0, [who])[0]
+        )
     return result, counter.get_total_flops()
 
 
@@ -56,10 +60,14 @@ def test_operations_are_those_of_work_done_step_by_step(name: str) -> None:
     if method.correct_update is not None:
         change, corrected = counted(made, method.correct_update, state, change, "server")
     _, served = counted(
-        made, method.server, state, CohortUpdate(change, made.make_scalar(3), made.make_scalar(9)), "server"
+        made,
+        method.server,
+        state,
+        CohortUpdate(change, made.make_scalar(3), made.make_scalar(9)),
+        "server",
     )
     assert meter.compute_server_cost(3).flops.tolist() == [served + 3 * corrected]
-    newcomer = int(made.data.groups["new"][0])
+    newcomer = int(made.data.groups["unseen"][0])
     _, tailored = counted(made, method.personalize, broadcast, memory, "clients", newcomer)
     assert meter.compute_personalize_cost(np.array([newcomer])).flops.tolist() == [tailored]
     assert (trained > 0) == bool(method.client.phases)
@@ -74,7 +82,10 @@ def test_nobody_works_in_the_rounds_of_a_method_without_rounds() -> None:
 def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
     """A product of [B, n] and [n, m] is 2 B n m; the first layer needs no gradient of its inputs."""
     made = setting("method=fedavg", "epochs=3")
-    cohort, sizes = made.data.groups["train"], made.data.clients.splits["train"].sizes()[made.data.groups["train"]]
+    cohort, sizes = (
+        made.data.groups["train"],
+        made.data.clients.splits["train"].sizes()[made.data.groups["train"]],
+    )
     forward, backward = 64 * 8 + 8 * 10, 64 * 8 + 2 * 8 * 10
     steps = 3 * -(-sizes // 7)
     cost = CostMeter(made).compute_round_cost(cohort)
@@ -108,5 +119,7 @@ def test_the_servers_gradients_are_its_own() -> None:
     made = setting("method=fedsim")
     cohort = made.data.groups["train"][:4]
     cost = CostMeter(made).compute_round_cost(cohort)
-    assert cost["server_gradients"] == 2 * len(cohort)  # of each upload: the change in gradient that a step makes
+    assert cost["server_gradients"] == 2 * len(
+        cohort
+    )  # of each upload: the change in gradient that a step makes
     assert cost["gradients"] == made.count_steps(cohort).sum()

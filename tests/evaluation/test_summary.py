@@ -27,7 +27,15 @@ from fedtailor.training.runner import start_run
 from figures import accuracy, f1, f1_of_classes, log_loss
 from interruptions import small
 
-WORDS = ["method=fedavg", "rounds=4", "seed=5", "finetune_epochs=3", "evaluate_every=1", "batch=20", "target=0.3"]
+WORDS = [
+    "method=fedavg",
+    "rounds=4",
+    "seed=5",
+    "finetune_epochs=3",
+    "evaluate_every=1",
+    "batch=20",
+    "target=0.3",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +44,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     return out, start_run(small(*WORDS), out).record
 
 
-def predictions(made: EngineContext, out: Path, group: str, passes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def predictions(
+    made: EngineContext, out: Path, group: str, passes: int
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Every client's true labels and probabilities, by models that are tailored one by one."""
     params, data = load_file(out / "model.safetensors"), made.data
     state, true, said = made.init_server_state(params), [], []
@@ -48,7 +58,9 @@ def predictions(made: EngineContext, out: Path, group: str, passes: int) -> tupl
         work = work._replace(phases=())
     for who in data.groups[group].tolist():
         key = made.derive_keys(Stream.PERSONALIZE, 0, [who])[0]
-        model = run_single_client(work, made.method.broadcast(state), (), made.make_client_dataset(), who, key)
+        model = run_single_client(
+            work, made.method.broadcast(state), (), made.make_client_dataset(), who, key
+        )
         split = data.clients.splits["test"]
         rows = split.index[split.offsets[who] : split.offsets[who + 1]]
         x = torch.from_numpy(data.clients.x[rows]).to(made.task.dtype) * data.scale
@@ -57,7 +69,7 @@ def predictions(made: EngineContext, out: Path, group: str, passes: int) -> tupl
     return true, said
 
 
-@pytest.mark.parametrize("group", ["local", "new"])
+@pytest.mark.parametrize("group", ["participating", "unseen"])
 @pytest.mark.parametrize(("when", "passes"), [("before", 0), ("after", 3), ("1", 1), ("5", 5)])
 def test_the_summary_is_that_of_everybodys_own_model(
     done: tuple[Path, dict[str, Any]], group: str, when: str, passes: int
@@ -86,56 +98,80 @@ def test_nothing_but_the_last_rounds_stands_for_a_run(done: tuple[Path, dict[str
     looks = [_look(number, 0.9 if number == 3 else 0.1 * (number % 3)) for number in range(1, 21)]
     found = compute_final_window(looks, 20)
     assert found["eval_points"] == [17, 18, 19, 20]
-    assert found["mean"]["new"]["after"]["accuracy"] == pytest.approx(np.mean([0.2, 0.0, 0.1, 0.2]))
+    assert found["mean"]["unseen"]["after"]["accuracy"] == pytest.approx(
+        np.mean([0.2, 0.0, 0.1, 0.2])
+    )
     record = done[1]
     assert record["final_window"]["eval_points"] == [4]
     assert record["final_window"]["mean"] == record["rounds"][-1]["scores"]
-    assert list(record["final_window"]["mean"]) == ["validation", "local", "new"]
+    assert list(record["final_window"]["mean"]) == ["validation", "participating", "unseen"]
 
 
 def _look(number: int, value: float, every: int = 1) -> dict[str, Any]:
     figures = {"accuracy": value, "loss": None}
-    scores = {"new": {"before": figures, "after": figures}}
-    return {"round": number, "bytes_down": 3, "bytes_up": 2, "scores": scores if number % every == 0 else None}
+    scores = {"unseen": {"before": figures, "after": figures}}
+    return {
+        "round": number,
+        "bytes_down": 3,
+        "bytes_up": 2,
+        "scores": scores if number % every == 0 else None,
+    }
 
 
 def test_how_fast_it_got_there() -> None:
-    record = {"metric": {"name": "accuracy", "higher_is_better": True}, "config": {"rounds": 100, "target": 0.31}}
-    looks = [_look(number, number / 100, every=2) for number in range(1, 101)]  # rolling over two rounds: one look
-    assert compute_convergence(looks, record)["new"]["after"] == {
+    record = {
+        "metric": {"name": "accuracy", "higher_is_better": True},
+        "config": {"rounds": 100, "target": 0.31},
+    }
+    looks = [
+        _look(number, number / 100, every=2) for number in range(1, 101)
+    ]  # rolling over two rounds: one look
+    assert compute_convergence(looks, record)["unseen"]["after"] == {
         "rise_time": 90,
         "T_0.5": 50,
         "target": 0.31,
         "rounds_to_target": 32,
         "bytes_to_target": 32 * 5,
     }
-    falling = record | {"metric": {"name": "mae", "higher_is_better": False}, "config": {"rounds": 100, "target": 0.04}}
+    falling = record | {
+        "metric": {"name": "mae", "higher_is_better": False},
+        "config": {"rounds": 100, "target": 0.04},
+    }
     looks = [_look(number, 1 / number, every=5) | {} for number in range(1, 101)]
     for look in looks:
         if look["scores"]:
-            look["scores"]["new"]["after"] = {"mae": 1 / look["round"]}
-            look["scores"]["new"]["before"] = {"mae": 9.0}
-    found = compute_convergence(looks, falling)["new"]
+            look["scores"]["unseen"]["after"] = {"mae": 1 / look["round"]}
+            look["scores"]["unseen"]["before"] = {"mae": 9.0}
+    found = compute_convergence(looks, falling)["unseen"]
     assert (found["after"]["rounds_to_target"], found["after"]["T_0.5"]) == (25, None)
     assert (found["before"]["rounds_to_target"], found["before"]["bytes_to_target"]) == (None, None)
 
 
-def test_the_record_tells_pace_and_where_values_come_from(done: tuple[Path, dict[str, Any]]) -> None:
+def test_the_record_tells_pace_and_where_values_come_from(
+    done: tuple[Path, dict[str, Any]],
+) -> None:
     record = done[1]
-    looks = [entry["scores"]["local"]["after"]["accuracy"] for entry in record["rounds"]]
+    looks = [entry["scores"]["participating"]["after"]["accuracy"] for entry in record["rounds"]]
     expected = next((number for number, value in enumerate(looks, 1) if value >= 0.3), None)
-    assert record["convergence"]["local"]["after"]["rounds_to_target"] == expected
-    assert {name for name, where in record["origins"].items() if where == "given"} == {"finetune_epochs"}
+    assert record["convergence"]["participating"]["after"]["rounds_to_target"] == expected
+    assert {name for name, where in record["origins"].items() if where == "given"} == {
+        "finetune_epochs"
+    }
     assert set(record["origins"].values()) == {"given", "default"}
 
 
-def test_classes_are_counted_where_there_are_not_too_many(done: tuple[Path, dict[str, Any]]) -> None:
+def test_classes_are_counted_where_there_are_not_too_many(
+    done: tuple[Path, dict[str, Any]],
+) -> None:
     made = build.build_context(small(*WORDS), build.load_dataset(small(*WORDS)))
     assert len(build_class_metrics(made)) == 10
 
     def with_classes(count: int | None) -> EngineContext:
         data: FederatedDataset = made.data
-        held = {name: getattr(made, name) for name in ("method", "task", "seed", "device", "client_states")}
+        held = {
+            name: getattr(made, name)
+            for name in ("method", "task", "seed", "device", "client_states")
+        }
         changed = object.__new__(FederatedDataset)
         changed.__dict__.update(data.__dict__ | {"classes": count})
         return EngineContext(data=changed, **held)
@@ -150,13 +186,27 @@ def test_several_labels_are_counted_one_by_one() -> None:
     x, y = draws.normal(size=(120, 5)), draws.integers(0, 2, (120, 3))
     data = ft.from_arrays(x, y, np.repeat(np.arange(10), 12), classes=None)
     made = prepare_context(
-        "fedavg", ft.multilabel(torch.nn.Linear(5, 3).double()), data, rounds=1, cohort=2, finetune_epochs=0
+        "fedavg",
+        ft.multilabel(torch.nn.Linear(5, 3).double()),
+        data,
+        rounds=1,
+        cohort=2,
+        finetune_epochs=0,
     )
-    full = evaluate_final(made, factory.make_engine(made, "vectorized"), made.init_server_state(), ("local",))["local"]
+    full = evaluate_final(
+        made, factory.make_engine(made, "vectorized"), made.init_server_state(), ("participating",)
+    )["participating"]
     split = data.clients.splits["test"]
-    rows = np.concatenate([split.index[split.offsets[who] : split.offsets[who + 1]] for who in data.groups["local"]])
+    rows = np.concatenate(
+        [
+            split.index[split.offsets[who] : split.offsets[who + 1]]
+            for who in data.groups["participating"]
+        ]
+    )
     said = made.task.compute_outputs(made.task.params, torch.from_numpy(data.clients.x[rows])) > 0
-    assert full.f1["before"] == pytest.approx(np.mean([*map(f1, data.clients.y[rows].T, said.numpy().T)]))
+    assert full.f1["before"] == pytest.approx(
+        np.mean([*map(f1, data.clients.y[rows].T, said.numpy().T)])
+    )
     assert full.after_passes == {}
     assert list(full.scores.after) == ["loss", "f1", "accuracy"]
 
@@ -171,7 +221,12 @@ def make():
 def test_numbers_to_predict_have_no_accuracy(tmp_path: Path) -> None:
     draws = np.random.default_rng(1)
     x = draws.normal(size=(200, 4))
-    np.savez(tmp_path / "my.npz", x=x, y=x.sum(1) + 0.1 * draws.normal(size=200), client=np.repeat(np.arange(10), 20))
+    np.savez(
+        tmp_path / "my.npz",
+        x=x,
+        y=x.sum(1) + 0.1 * draws.normal(size=200),
+        client=np.repeat(np.arange(10), 20),
+    )
     (tmp_path / "own.py").write_text(NUMBERS)
     words = [
         f"data={tmp_path / 'my.npz'}",
@@ -181,11 +236,13 @@ def test_numbers_to_predict_have_no_accuracy(tmp_path: Path) -> None:
         "cohort=2",
     ]
     record = start_run(read_run_config([*words, "target=0.5", "lr=0.05"]), tmp_path / "out").record
-    summary = record["summary"]["new"]
+    summary = record["summary"]["unseen"]
     assert list(summary) == ["before", "after", "1", "5"]
     assert "f1_macro" not in summary["after"]
-    assert summary["after"]["worst_tenth"] >= summary["after"]["acc_macro"]  # an error: the worst is the largest
-    assert record["convergence"]["new"]["after"]["T_0.5"] is None
+    assert (
+        summary["after"]["worst_tenth"] >= summary["after"]["acc_macro"]
+    )  # an error: the worst is the largest
+    assert record["convergence"]["unseen"]["after"]["T_0.5"] is None
     console = Console(file=StringIO(), width=100)
     console.print(build_table([record], "numbers"))
     printed = str(console.file.getvalue())  # type: ignore[attr-defined]

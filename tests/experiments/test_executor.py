@@ -52,7 +52,9 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
 
 
 @BOTH
-def test_any_number_of_processes_makes_the_same_models(jobs: int, tmp_path: Path, alone: list[bytes]) -> None:
+def test_any_number_of_processes_makes_the_same_models(
+    jobs: int, tmp_path: Path, alone: list[bytes]
+) -> None:
     runs = runs_for(tmp_path)
     heard: list[Event] = []
     execute(runs, jobs, heard.append)
@@ -60,7 +62,11 @@ def test_any_number_of_processes_makes_the_same_models(jobs: int, tmp_path: Path
     assert len({*alone}) == 3
     for run in runs:
         own = [(event.kind, event.round) for event in heard if event.run == run]
-        assert own == [("began", 0), *(("round", number) for number in range(1, 6)), ("finished", 5)]
+        assert own == [
+            ("began", 0),
+            *(("round", number) for number in range(1, 6)),
+            ("finished", 5),
+        ]
     heard.clear()
     execute(runs, jobs, heard.append)  # nothing is left
     assert heard == []
@@ -78,7 +84,9 @@ def test_what_was_stopped_goes_on_and_ends_the_same(tmp_path: Path, alone: list[
     assert [event.round for event in heard if event.kind == "began"] == [4, 0]
 
 
-def test_processes_that_were_stopped_go_on_and_end_the_same(tmp_path: Path, alone: list[bytes]) -> None:
+def test_processes_that_were_stopped_go_on_and_end_the_same(
+    tmp_path: Path, alone: list[bytes]
+) -> None:
     runs = runs_for(tmp_path)
     heard: list[Event] = []
     execute(runs, 2, heard.append, should_stop=lambda: bool(heard))
@@ -92,7 +100,9 @@ def test_asked_to_stop_before_the_first_run_nothing_is_begun(tmp_path: Path) -> 
 
 
 @BOTH
-def test_a_run_that_fails_leaves_the_others_alone(jobs: int, tmp_path: Path, alone: list[bytes]) -> None:
+def test_a_run_that_fails_leaves_the_others_alone(
+    jobs: int, tmp_path: Path, alone: list[bytes]
+) -> None:
     runs = runs_for(tmp_path)
     execute(runs[:1], should_stop=stopping_after(3))
     (runs[0].path / "rounds.jsonl").unlink()
@@ -122,7 +132,10 @@ def net():
 def test_a_process_that_is_killed_is_one_sentence_and_the_same_call_goes_on(tmp_path: Path) -> None:
     (tmp_path / "kills.py").write_text(KILLS)
     runs = runs_for(tmp_path / "out", f"model={tmp_path / 'kills.py'}:net")
-    with pytest.raises(InputError, match=r"^A process that worked was killed, perhaps .* fewer of them \(jobs=N\)\.$"):
+    with pytest.raises(
+        InputError,
+        match=r"^A process that worked was killed, perhaps .* fewer of them \(jobs=N\)\.$",
+    ):
         execute(runs, 2)
     assert "finished" not in statuses(runs)
     execute(runs)
@@ -141,7 +154,9 @@ def test_a_run_that_diverges_is_written_down_and_is_no_failure(jobs: int, tmp_pa
 def test_a_comparison_raises_what_diverged_after_the_others_have_ended(tmp_path: Path) -> None:
     comparison = read_comparison(["fedprox", "fedavg", *SMALL, "seeds=0", "fedprox.lr=1e30"])
     for _ in range(2):
-        with pytest.raises(DivergedError, match="fedprox: the model's parameters were no longer finite"):
+        with pytest.raises(
+            DivergedError, match="fedprox: the model's parameters were no longer finite"
+        ):
             compare(comparison, tmp_path)
         assert read_status(tmp_path / "fedavg-seed0") == "finished"
 
@@ -153,13 +168,21 @@ def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> N
     for jobs in (1, 2):
         outcomes = compare(comparison, tmp_path / f"compared-{jobs}", jobs)
         trials = tune(comparison, tmp_path / f"tuned-{jobs}", jobs)
-        scores = [(outcome.record["name"], outcome.record["scores"], outcome.is_finished) for outcome in outcomes]
+        scores = [
+            (outcome.record["name"], outcome.record["scores"], outcome.is_finished)
+            for outcome in outcomes
+        ]
         found[jobs] = [scores, [trial.score for trial in trials]]
     assert found[1] == found[2]
     assert [len(each) for each in found[1]] == [4, 4]
 
 
-def test_processes_and_ranks_do_not_go_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_and_ranks_do_not_go_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(InputError, match=r"^jobs=2 starts processes of its own; leave out either that or torchrun\.$"):
+    with pytest.raises(
+        InputError,
+        match=r"^jobs=2 starts processes of its own; leave out either that or torchrun\.$",
+    ):
         execute(runs_for(tmp_path), 2)

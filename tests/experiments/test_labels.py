@@ -19,7 +19,15 @@ from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 from interruptions import small
 
-SMALL = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "finetune_epochs=1", "threads=1", "rounds=1"]
+SMALL = [
+    "data.clients=12",
+    "hidden=8",
+    "cohort=4",
+    "batch=200",
+    "finetune_epochs=1",
+    "threads=1",
+    "rounds=1",
+]
 
 
 def test_marked_methods_have_their_own_hyper_parameters() -> None:
@@ -41,8 +49,12 @@ def test_marked_methods_have_their_own_hyper_parameters() -> None:
 
 
 def test_a_file_may_mark_methods_too(tmp_path: Path) -> None:
-    (tmp_path / "my.toml").write_text('methods = ["fedsim@strong", "fsl+fedsim"]\n[hparams."fedsim@strong"]\nlam = 9\n')
-    specs = read_comparison([str(tmp_path / "my.toml"), "fsl+fedsim.gamma=0.5", "seeds=0"]).make_run_configs()
+    (tmp_path / "my.toml").write_text(
+        'methods = ["fedsim@strong", "fsl+fedsim"]\n[hparams."fedsim@strong"]\nlam = 9\n'
+    )
+    specs = read_comparison(
+        [str(tmp_path / "my.toml"), "fsl+fedsim.gamma=0.5", "seeds=0"]
+    ).make_run_configs()
     assert [(spec.label, spec.method, spec.hparams["lam"]) for spec in specs] == [
         ("fedsim@strong", "fedsim", 9),
         ("", "fsl+fedsim", 1.0),
@@ -51,7 +63,14 @@ def test_a_file_may_mark_methods_too(tmp_path: Path) -> None:
 
 
 def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
-    words = ["fedmeta@a", "fedmeta@b", "fsl+fedsim", "fedmeta@a.order=1", "fedmeta@a.alpha=0.5", "gamma=0.2"]
+    words = [
+        "fedmeta@a",
+        "fedmeta@b",
+        "fsl+fedsim",
+        "fedmeta@a.order=1",
+        "fedmeta@a.alpha=0.5",
+        "gamma=0.2",
+    ]
     comparison, out = read_comparison([*words, *SMALL, "seeds=0"]), tmp_path / "out"
     outcomes = compare(comparison, out)
     names = ["fedmeta@a", "fedmeta@b", "fsl+fedsim"]
@@ -62,7 +81,10 @@ def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
     console.print(build_table([outcome.record for outcome in outcomes], "title"))
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(name in printed for name in names)
-    models = [(get_run_path(out, spec) / "model.safetensors").read_bytes() for spec in comparison.make_run_configs()]
+    models = [
+        (get_run_path(out, spec) / "model.safetensors").read_bytes()
+        for spec in comparison.make_run_configs()
+    ]
     assert len(set(models)) == 3
     write_report([outcome.record for outcome in outcomes], out / "report.html")
     assert "fedmeta@a" in (out / "report.html").read_text()
@@ -72,7 +94,10 @@ def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
 
 def test_a_mark_is_no_more_than_a_name(tmp_path: Path) -> None:
     marked, plain = (read_comparison([word, *SMALL]) for word in ("fedavg@x", "fedavg"))
-    one, other = compare(marked, tmp_path / "one")[0].record, compare(plain, tmp_path / "other")[0].record
+    one, other = (
+        compare(marked, tmp_path / "one")[0].record,
+        compare(plain, tmp_path / "other")[0].record,
+    )
     assert (one["name"], other["name"], one["config"]["method"]) == ("fedavg@x", "fedavg", "fedavg")
     assert one["scores"] == other["scores"]
 
@@ -89,7 +114,10 @@ def test_a_mark_is_no_more_than_a_name(tmp_path: Path) -> None:
         (["fedmeta@a", "fedmeta@b.order=1"], "'fedmeta@b' is not among the methods fedmeta@a."),
         (["fedavg", "fedmeta.order=1"], "'fedmeta' is not among the methods fedavg."),
         (["fsl+fedsm"], "There is no method 'fedsm'; did you mean fedsim?"),
-        (["fls+fedsim"], "Nothing called 'fls' can be put around a method, as in 'fls.fedsim'; did you mean fsl?"),
+        (
+            ["fls+fedsim"],
+            "Nothing called 'fls' can be put around a method, as in 'fls.fedsim'; did you mean fsl?",
+        ),
         (["fedavg+fedsim"], "Nothing called 'fedavg' can be put around a method"),
         (["fedavg", "gamma=1"], "There is no key 'gamma'"),
     ],
@@ -102,9 +130,18 @@ def test_wrong_words_are_refused(words: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["fedmeta@a", "fedmeta@a.ordr=1"], "fedmeta has no hyper-parameter 'ordr'; did you mean order?"),
-        (["fsl+fedsim", "fsl+fedsim.gama=1"], r"fsl\+fedsim has no hyper-parameter 'gama'; did you mean gamma?"),
-        (["fsl+fedsim", "fsl+fedsim.lamm=1"], r"fsl\+fedsim has no hyper-parameter 'lamm'; did you mean lam?"),
+        (
+            ["fedmeta@a", "fedmeta@a.ordr=1"],
+            "fedmeta has no hyper-parameter 'ordr'; did you mean order?",
+        ),
+        (
+            ["fsl+fedsim", "fsl+fedsim.gama=1"],
+            r"fsl\+fedsim has no hyper-parameter 'gama'; did you mean gamma?",
+        ),
+        (
+            ["fsl+fedsim", "fsl+fedsim.lamm=1"],
+            r"fsl\+fedsim has no hyper-parameter 'lamm'; did you mean lam?",
+        ),
         (["fsl+fedsim", "gamma=-1"], r"fsl\+fedsim: gamma must not be negative, got -1."),
     ],
 )
@@ -115,9 +152,18 @@ def test_wrong_hyper_parameters_are_refused(words: list[str], said: str) -> None
 
 def test_a_composition_takes_the_hyper_parameters_of_both() -> None:
     spec = read_run_config(
-        ["method=fsl+per+fedsim", "gamma=0.5", "lam=0.2", "personal=all-but-last", "offer=2", "lr=0.3"]
+        [
+            "method=fsl+per+fedsim",
+            "gamma=0.5",
+            "lam=0.2",
+            "personal=all-but-last",
+            "offer=2",
+            "lr=0.3",
+        ]
     )
-    assert {key: spec.hparams[key] for key in ("gamma", "lam", "personal", "offer", "lr", "beta")} == {
+    assert {
+        key: spec.hparams[key] for key in ("gamma", "lam", "personal", "offer", "lr", "beta")
+    } == {
         "gamma": 0.5,
         "lam": 0.2,
         "personal": "all-but-last",
@@ -148,10 +194,15 @@ def test_the_command_line_runs_compositions(tmp_path: Path) -> None:
     sizes = np.array(record["data"]["train_sizes"])[record["data"]["groups"]["train"]]
     passes = int(np.ceil(sizes.mean() / record["data"]["server_examples"]))
     assert (record["hparams"]["gamma"], record["hparams"]["learn_epochs"]) == (0.5, passes)
-    assert (record["hparams"]["decay_rounds"], record["config"]["hparams"]["decay_rounds"]) == (1, None)
+    assert (record["hparams"]["decay_rounds"], record["config"]["hparams"]["decay_rounds"]) == (
+        1,
+        None,
+    )
 
 
-@pytest.mark.parametrize(("name", "needs"), [("fsl+fedsim", "server data"), ("ds", "server data"), ("per+ditto", "")])
+@pytest.mark.parametrize(
+    ("name", "needs"), [("fsl+fedsim", "server data"), ("ds", "server data"), ("per+ditto", "")]
+)
 def test_compositions_are_described(name: str, needs: str) -> None:
     entry = describe_method(name)
     assert needs in entry["needs"]

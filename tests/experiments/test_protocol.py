@@ -20,7 +20,15 @@ from fedtailor.training import build
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.overrides import read_comparison, read_run_config
 
-SMALL = ["data.clients=12", "hidden=8", "cohort=4", "finetune_epochs=1", "threads=1", "rounds=2", "local.budget=2"]
+SMALL = [
+    "data.clients=12",
+    "hidden=8",
+    "cohort=4",
+    "finetune_epochs=1",
+    "threads=1",
+    "rounds=2",
+    "local.budget=2",
+]
 METHODS = ["fedavg", "fedmeta"]
 WORDS = [*METHODS, *SMALL, "seeds=0,1", "tune.lr=0.05,0.5", "tune.finetune_epochs=1,3", "trials=2"]
 
@@ -30,7 +38,7 @@ load = build.load_dataset
 def with_other_test_labels(data: FederatedDataset) -> FederatedDataset:
     """The same data, but that every test label of local and new clients is another; validation clients keep theirs."""
     changed, split = data.clients.y.copy(), data.clients.splits["test"]
-    for who in np.concatenate([data.groups["local"], data.groups["new"]]):
+    for who in np.concatenate([data.groups["participating"], data.groups["unseen"]]):
         rows = split.index[split.offsets[who] : split.offsets[who + 1]]
         changed[rows] = (changed[rows] + 1) % 10
     held = data.clients._replace(y=changed)
@@ -62,11 +70,18 @@ def test_other_test_labels_change_no_choice_and_no_model(both: Any) -> None:
     for name in ("trials.json", "tuned.toml"):
         assert (plain / "tuned" / name).read_bytes() == (other / "tuned" / name).read_bytes()
     for spec in chosen.make_run_configs():
-        models = [(get_run_path(out / "compared", spec) / "model.safetensors").read_bytes() for out in (plain, other)]
+        models = [
+            (get_run_path(out / "compared", spec) / "model.safetensors").read_bytes()
+            for out in (plain, other)
+        ]
         assert models[0] == models[1]
     for one, two in zip(records, others, strict=True):
-        assert (one["hparams"], one["origins"], one["choices"]) == (two["hparams"], two["origins"], two["choices"])
-        for group in ("local", "new"):  # they were other labels: every figure tells
+        assert (one["hparams"], one["origins"], one["choices"]) == (
+            two["hparams"],
+            two["origins"],
+            two["choices"],
+        )
+        for group in ("participating", "unseen"):  # they were other labels: every figure tells
             assert one["scores"][group]["after"] != two["scores"][group]["after"]
             assert one["summary"][group]["after"]["loss"] != two["summary"][group]["after"]["loss"]
 
@@ -74,7 +89,9 @@ def test_other_test_labels_change_no_choice_and_no_model(both: Any) -> None:
 def test_a_record_says_which_clients_chose(both: Any) -> None:
     out, chosen, records = both[0]
     listed = json.loads((out / "tuned" / "trials.json").read_text())
-    assert {word: sum(entry["method"] == word for entry in listed) for word in METHODS} == dict.fromkeys(METHODS, 2)
+    assert {
+        word: sum(entry["method"] == word for entry in listed) for word in METHODS
+    } == dict.fromkeys(METHODS, 2)
     for record in records:
         where = record["origins"]
         assert {name for name in where if where[name] == "validation"} == {"lr", "finetune_epochs"}
@@ -84,7 +101,12 @@ def test_a_record_says_which_clients_chose(both: Any) -> None:
         assert {name: record["hparams"][name] for name in best["point"]} == best["point"]
     for place in (out / "tuned" / "trials").iterdir():
         trial = json.loads((place / "record.json").read_text())
-        parts = [trial["scores"], trial["summary"], trial["final_window"]["mean"], trial["convergence"]]
+        parts = [
+            trial["scores"],
+            trial["summary"],
+            trial["final_window"]["mean"],
+            trial["convergence"],
+        ]
         assert all(list(part) == ["validation"] for part in parts)
     assert chosen.tuned.keys() == set(METHODS)
 
@@ -101,11 +123,13 @@ def test_what_somebody_says_instead_was_not_chosen(both: Any) -> None:
 def test_all_methods_begin_alike(both: Any) -> None:
     """The same data before any method's view of them, and the same first weights; other seeds draw others."""
     records = both[0][2]
-    assert len({record["shared"]["data"] for record in records}) == 1
-    weights = {(record["config"]["seed"], record["shared"]["weights"]) for record in records}
+    assert len({record["checksums"]["data"] for record in records}) == 1
+    weights = {(record["config"]["seed"], record["checksums"]["weights"]) for record in records}
     assert len(weights) == 2
-    assert len({record["data"]["sum"] for record in records}) > 1  # fedmeta looks at them in its own way
-    assert both[1][2][0]["shared"]["data"] != records[0]["shared"]["data"]
+    assert (
+        len({record["data"]["checksum"] for record in records}) > 1
+    )  # fedmeta looks at them in its own way
+    assert both[1][2][0]["checksums"]["data"] != records[0]["checksums"]["data"]
 
 
 def test_baselines_are_added_where_they_are_missing() -> None:
@@ -127,12 +151,23 @@ def test_a_budget_is_a_word_and_locals_is_a_number() -> None:
     made = read_comparison(["local", "budget=gradients", "local.budget=7"])
     assert (made.budget, made.collect_hparams("local")) == ("gradients", {"budget": 7})
     assert read_comparison(["local", "budget=7"]).collect_hparams("local") == {"budget": 7}
-    with pytest.raises(InputError, match="budget: input should be 'rounds', 'gradients' or 'bytes', got 'time'"):
+    with pytest.raises(
+        InputError, match="budget: input should be 'rounds', 'gradients' or 'bytes', got 'time'"
+    ):
         read_comparison(["local", "budget=time"])
 
 
 def test_equal_budgets_are_equal_in_what_is_asked_for() -> None:
-    words = ["local", "fedavg", "ditto", "scaffold", "pfedme@3", "pfedme@3.inner_steps=3", *SMALL, "rounds=12"]
+    words = [
+        "local",
+        "fedavg",
+        "ditto",
+        "scaffold",
+        "pfedme@3",
+        "pfedme@3.inner_steps=3",
+        *SMALL,
+        "rounds=12",
+    ]
     rounds = {}
     for budget in ("rounds", "gradients", "bytes"):
         comparison = read_comparison([*words, f"budget={budget}", "seeds=0,1"])
@@ -143,7 +178,13 @@ def test_equal_budgets_are_equal_in_what_is_asked_for() -> None:
         assert bool(said) == (budget != "rounds")
     assert rounds == {
         "rounds": [12, 12, 12, 12, 12],
-        "gradients": [12, 12, 6, 12, 4],  # ditto trains two models, pfedme takes three steps on a batch
+        "gradients": [
+            12,
+            12,
+            6,
+            12,
+            4,
+        ],  # ditto trains two models, pfedme takes three steps on a batch
         "bytes": [12, 12, 12, 6, 12],  # scaffold sends twice as much
     }
     assert said == (
@@ -188,14 +229,20 @@ def test_the_table_is_whole_in_100_columns_and_in_80(both: Any, tmp_path: Path) 
         assert "…" not in "".join(lines)
         head = next(line for line in lines if line.startswith(" method"))
         assert head.split()[1 : 1 + len(headings.split())] == headings.split()
-    rows = {line[:21].strip(): line[21:].split() for line in printed(everybody, 100)[5:] if line[:21].strip()}
+    rows = {
+        line[:21].strip(): line[21:].split()
+        for line in printed(everybody, 100)[5:]
+        if line[:21].strip()
+    }
     own = [record for record in records if record["name"] == "fedavg"]
-    after = 100 * np.array([record["final_window"]["mean"]["local"]["after"]["accuracy"] for record in own])
+    after = 100 * np.array(
+        [record["final_window"]["mean"]["participating"]["after"]["accuracy"] for record in own]
+    )
     assert rows["fedavg + fine-tuning"][3:5] == [f"{after.mean():.1f}", f"±{after.std(ddof=1):.1f}"]
     better = [
         np.mean(
-            np.array(record["scores"]["local"]["after"]["accuracy"])
-            > outcome.record["scores"]["local"]["after"]["accuracy"]
+            np.array(record["scores"]["participating"]["after"]["accuracy"])
+            > outcome.record["scores"]["participating"]["after"]["accuracy"]
         )
         for record, outcome in zip(own, alone, strict=True)
     ]

@@ -19,7 +19,14 @@ from fedtailor.experiments.tune import (
 )
 from fedtailor.training.overrides import read_comparison
 
-SMALL = ["data=digits", "data.clients=12", "rounds=5", "cohort=3", "evaluate_every=1", "finetune_epochs=1"]
+SMALL = [
+    "data=digits",
+    "data.clients=12",
+    "rounds=5",
+    "cohort=3",
+    "evaluate_every=1",
+    "finetune_epochs=1",
+]
 
 
 def words(*more: str) -> Any:
@@ -51,17 +58,32 @@ def test_ranges_are_drawn_from_evenly_by_their_logarithm() -> None:
 
 def test_hyper_parameters_are_tried_of_the_methods_that_have_them() -> None:
     comparison = words(
-        "fedavg", "fedsim", "fedsim@free", "tune.lr=1,2", "tune.lam=3,4", "tune.fedsim@free.beta=5", "trials=2"
+        "fedavg",
+        "fedsim",
+        "fedsim@free",
+        "tune.lr=1,2",
+        "tune.lam=3,4",
+        "tune.fedsim@free.beta=5",
+        "trials=2",
     )
-    keys = {word: {key for point in make_points(comparison, word) for key in point} for word in comparison.methods}
+    keys = {
+        word: {key for point in make_points(comparison, word) for key in point}
+        for word in comparison.methods
+    }
     assert keys == {"fedavg": {"lr"}, "fedsim": {"lr", "lam"}, "fedsim@free": {"lr", "lam", "beta"}}
 
 
 BAD = [
     (["fedavg"], "tune: nothing to try is named for fedavg; say, for example, tune.lr=0.01"),
-    (["fedavg", "tune.lr=0.1,0.2"], r"fedavg: there are 2 points to try, but 4 trials; .* \(trials=2\)"),
+    (
+        ["fedavg", "tune.lr=0.1,0.2"],
+        r"fedavg: there are 2 points to try, but 4 trials; .* \(trials=2\)",
+    ),
     (["fedavg", "tune.fedavg.lam=1"], "tune: fedavg has no hyper-parameter 'lam'"),
-    (["fedavg", "tune.lr=0..1"], "tune: lr must be like 0.01..0.3, from a positive number to a larger one, got '0..1'"),
+    (
+        ["fedavg", "tune.lr=0..1"],
+        "tune: lr must be like 0.01..0.3, from a positive number to a larger one, got '0..1'",
+    ),
     (["fedavg", "tune.lr=a..b"], "tune: lr must be like 0.01..0.3"),
 ]
 
@@ -73,7 +95,9 @@ def test_what_cannot_be_tried_is_told(more: list[str], sentence: str, tmp_path: 
 
 
 def test_without_validation_clients_nothing_is_chosen(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"tune: data set 'digits' has no validation clients; give it some"):
+    with pytest.raises(
+        InputError, match=r"tune: data set 'digits' has no validation clients; give it some"
+    ):
         tune(words("fedavg", "tune.lr=1", "trials=1", "data.validation_clients=0"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -101,7 +125,9 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
     assert written == {"trials", "trials.json", "tuned.toml"}
 
 
-def test_the_chosen_point_is_the_best_on_validation_clients(tuned: tuple[Path, list[Trial]]) -> None:
+def test_the_chosen_point_is_the_best_on_validation_clients(
+    tuned: tuple[Path, list[Trial]],
+) -> None:
     out, trials = tuned
     chosen = read_comparison([str(out / "tuned.toml")])
     assert (chosen.seeds, chosen.methods, chosen.rounds) == ((0, 1), ("fedavg", "local"), 5)
@@ -109,7 +135,9 @@ def test_the_chosen_point_is_the_best_on_validation_clients(tuned: tuple[Path, l
     for word in chosen.methods:
         own = [trial for trial in trials if trial.variant == word]
         records = [json.loads((trial.run.path / "record.json").read_text()) for trial in own]
-        last = [record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"] for record in records]
+        last = [
+            record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"] for record in records
+        ]
         assert [trial.score for trial in own] == last  # one look in the last fifth of five rounds
         assert chosen.hparams[word]["lr"] == own[last.index(max(last))].point["lr"]
     assert all(spec.eval_groups == "all" for spec in chosen.make_run_configs())
@@ -119,13 +147,16 @@ def test_the_chosen_point_is_the_best_on_validation_clients(tuned: tuple[Path, l
 
 def test_a_trials_figure_is_the_mean_of_its_last_looks() -> None:
     looks = [
-        {"round": n, "scores": {"validation": {"after": {"accuracy": n}}} if n % 2 == 0 else None} for n in range(1, 21)
+        {"round": n, "scores": {"validation": {"after": {"accuracy": n}}} if n % 2 == 0 else None}
+        for n in range(1, 21)
     ]
     record = {"metric": {"name": "accuracy"}, "config": {"rounds": 20}, "rounds": looks}
     assert compute_validation_score(record) == (18 + 20) / 2
 
 
-def test_tuning_goes_on_where_it_was_stopped(tuned: tuple[Path, list[Trial]], tmp_path: Path) -> None:
+def test_tuning_goes_on_where_it_was_stopped(
+    tuned: tuple[Path, list[Trial]], tmp_path: Path
+) -> None:
     comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
     asked = iter([False] * 7 + [True] * 100)
     stopped = tune(comparison, tmp_path, should_stop=lambda: next(asked))
@@ -153,12 +184,21 @@ def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
         trial.run.path.mkdir(parents=True)
         (trial.run.path / "record.json").write_text('{"metric": {"higher_is_better": true}}')
     text = format_tuned_comparison(comparison, trials)
-    assert "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 (finetune_" in text
+    assert (
+        "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 (finetune_"
+        in text
+    )
     (tmp_path / "tuned.toml").write_text(text)
     chosen = read_comparison([str(tmp_path / "tuned.toml")])
-    assert chosen.tuned == {word: {"finetune_steps": None, "lr": 0.1} for word in comparison.methods}
+    assert chosen.tuned == {
+        word: {"finetune_steps": None, "lr": 0.1} for word in comparison.methods
+    }
     for spec in chosen.make_run_configs():
-        assert (spec.hparams["finetune_steps"], spec.hparams["lr"], spec.tuned) == (None, 0.1, ("finetune_steps", "lr"))
+        assert (spec.hparams["finetune_steps"], spec.hparams["lr"], spec.tuned) == (
+            None,
+            0.1,
+            ("finetune_steps", "lr"),
+        )
     assert chosen.hparams["per-fedavg@fo"]["variant"] == "fo"
 
 

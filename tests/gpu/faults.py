@@ -41,28 +41,56 @@ class Fault(NamedTuple):
 
 FAULTS = [
     Fault("_tap_offsets", "(h < height)", "(h <= height)"),
-    Fault("_conv2d_kernel", "pixel // out_width * stride - pad", "pixel // out_width * stride + pad"),
+    Fault(
+        "_conv2d_kernel", "pixel // out_width * stride - pad", "pixel // out_width * stride + pad"
+    ),
     Fault(
         "_conv2d_kernel",
         "known = (out < outputs)[:, None] & (column < columns)",
         "known = (out < outputs)[:, None] & (column >= 0)",
     ),
-    Fault("_conv2d_kernel", "tl.dot(a, tl.trans(b), acc, input_precision", "tl.dot(a, tl.trans(b), input_precision"),
+    Fault(
+        "_conv2d_kernel",
+        "tl.dot(a, tl.trans(b), acc, input_precision",
+        "tl.dot(a, tl.trans(b), input_precision",
+    ),
     Fault("_conv2d_kernel", "tl.program_id(1).to(tl.int64)", "tl.program_id(1)"),
     Fault("_conv2d_kernel", "left + tap % tap_columns", "left + tap // tap_columns"),
-    Fault("_conv2d_grad_weight_kernel", "(client * tl.num_programs(1) + split)", "(client + split)"),
+    Fault(
+        "_conv2d_grad_weight_kernel", "(client * tl.num_programs(1) + split)", "(client + split)"
+    ),
     Fault("_conv2d_grad_weight_kernel", "tl.dot(tl.trans(a_low), b, acc)", "acc + 0.0"),
     Fault("_conv2d_grad_weight_kernel", "if pad != 0:", "if pad > 1:"),
-    Fault("_conv2d_grad_weight_kernel", "row = split * K_PER_SPLIT + begin", "row = split * BLOCK_K + begin"),
-    Fault("_conv2d_grad_weight_kernel", "known, at_g = (row < rows)", "known, at_g = (row <= rows)"),
+    Fault(
+        "_conv2d_grad_weight_kernel",
+        "row = split * K_PER_SPLIT + begin",
+        "row = split * BLOCK_K + begin",
+    ),
+    Fault(
+        "_conv2d_grad_weight_kernel", "known, at_g = (row < rows)", "known, at_g = (row <= rows)"
+    ),
     Fault("_conv2d_grad_weight_kernel", "tap % tap_columns - pad", "tap % tap_columns + pad"),
     Fault("_col2im_kernel", "& (right % stride == 0)", ""),
     Fault("_col2im_kernel", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
     Fault("_split_bf16_kernel", "value - rounded.to(tl.float32)", "rounded.to(tl.float32) - value"),
-    Fault("_threefry_kernel", "_four_rounds(x0 + k1, x1 + k2 + 4,", "_four_rounds(x0 + k1, x1 + k2 + 3,"),
+    Fault(
+        "_threefry_kernel",
+        "_four_rounds(x0 + k1, x1 + k2 + 4,",
+        "_four_rounds(x0 + k1, x1 + k2 + 3,",
+    ),
     Fault("_threefry_kernel", "counters + at * counter_step", "counters + at"),
-    Fault("_launch_conv2d", "num_stages=3 if is_narrow or block_n == 128 else 4", "num_stages=8", (COMPILED,)),
-    Fault("_launch_conv2d", '128 if is_large and _choose_input_precision(x) == "tf32" else 64', "256", (COMPILED,)),
+    Fault(
+        "_launch_conv2d",
+        "num_stages=3 if is_narrow or block_n == 128 else 4",
+        "num_stages=8",
+        (COMPILED,),
+    ),
+    Fault(
+        "_launch_conv2d",
+        '128 if is_large and _choose_input_precision(x) == "tf32" else 64',
+        "256",
+        (COMPILED,),
+    ),
     Fault("triton_conv2d_grad_weight", "torch.zeros if rows == 0 else torch.empty", "torch.empty"),
     Fault(
         "_run_step",
@@ -71,8 +99,18 @@ FAULTS = [
         (GRAPHS,),
     ),
     Fault("run", "_copy_into(self._carry, carry)", "self._carry = carry", (GRAPHS,)),
-    Fault("_conv2d_grad_input_op", "(geometry[0], geometry[1])", "(geometry[1], geometry[0])", (STEPS,)),
-    Fault("_threefry_cuda", "triton_threefry(key, counters, domain)", "triton_threefry(key, counters, 0)", (STEPS,)),
+    Fault(
+        "_conv2d_grad_input_op",
+        "(geometry[0], geometry[1])",
+        "(geometry[1], geometry[0])",
+        (STEPS,),
+    ),
+    Fault(
+        "_threefry_cuda",
+        "triton_threefry(key, counters, domain)",
+        "triton_threefry(key, counters, 0)",
+        (STEPS,),
+    ),
 ]
 
 
@@ -102,16 +140,29 @@ def _places(fault: Fault, source: Path) -> Iterator[tuple[Path, int]]:
             if isinstance(node, ast.FunctionDef) and node.name == fault.function:
                 start = sum(map(len, lines[: node.lineno - 1]))
                 body = "".join(lines[node.lineno - 1 : node.end_lineno])
-                yield from ((path, start + each.start()) for each in re.finditer(re.escape(fault.before), body))
+                yield from (
+                    (path, start + each.start())
+                    for each in re.finditer(re.escape(fault.before), body)
+                )
 
 
 def caught_by(source: Path, run: Run) -> str:
     """The first test that fails, or nothing if all pass."""
     interpret, file = run
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", "--show-capture=no", f"tests/gpu/{file}"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-p",
+            "no:cacheprovider",
+            "--show-capture=no",
+            f"tests/gpu/{file}",
+        ],
         cwd=ROOT,
-        env=os.environ | {"TRITON_INTERPRET": interpret, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {"TRITON_INTERPRET": interpret, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,

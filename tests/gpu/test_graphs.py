@@ -35,7 +35,9 @@ def three_rounds(engine: Any, setting: Any) -> tuple[Any, ...]:
     """The state after three rounds with ever fewer clients, and everybody's scores."""
     state, people = setting.init_server_state(), setting.data.groups["train"]
     for number in range(3):
-        state = engine.update_server(state, engine.train(state, people[number:], number).cohort_update, number)
+        state = engine.update_server(
+            state, engine.train(state, people[number:], number).cohort_update, number
+        )
         state = state._replace(round=state.round + 1)
     return tuple(state), tuple(engine.score(state, np.arange(setting.data.clients.count)))
 

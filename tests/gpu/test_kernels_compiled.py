@@ -94,7 +94,9 @@ NAMES = [f"{launch.__name__}-{dtype}".replace("torch.", "") for launch, dtype in
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: f"sm_{card.architecture}")
 @pytest.mark.parametrize(("launch", "dtype"), CASES, ids=NAMES)
 @pytest.mark.usefixtures("tf32", "on_gpu")
-def test_kernels_fit_the_card(launch: Callable[[torch.dtype], None], dtype: torch.dtype, card: Card) -> None:
+def test_kernels_fit_the_card(
+    launch: Callable[[torch.dtype], None], dtype: torch.dtype, card: Card
+) -> None:
     with pretended(card) as compiled:
         launch(dtype)
     assert compiled

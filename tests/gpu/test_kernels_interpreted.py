@@ -5,7 +5,13 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from code_under_test import INTERPRETED, conv2d_triton, interpreting, put_everywhere, threefry_triton
+from code_under_test import (
+    INTERPRETED,
+    conv2d_triton,
+    interpreting,
+    put_everywhere,
+    threefry_triton,
+)
 from torch import Tensor
 from torch.nn import functional as nnf
 
@@ -78,7 +84,9 @@ def expected(x: Tensor, w: Tensor, g: Tensor, shape: Shape) -> tuple[Tensor, Ten
     """The result and its gradients by images and weights, client by client in double precision."""
     found = []
     for images, weights, by in zip(x.double(), w.double(), g.double(), strict=True):
-        given = [each.permute(0, 3, 1, 2).contiguous().requires_grad_() for each in (images, weights)]
+        given = [
+            each.permute(0, 3, 1, 2).contiguous().requires_grad_() for each in (images, weights)
+        ]
         result = nnf.conv2d(given[0], given[1], None, shape.stride, shape.pad)
         gradients = torch.autograd.grad(result, given, by.permute(0, 3, 1, 2))
         found.append([each.detach().permute(0, 2, 3, 1) for each in (result, *gradients)])
@@ -109,7 +117,9 @@ def programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     return int(request.param)
 
 
-def convolved_all_ways(x: Tensor, w: Tensor, g: Tensor, shape: Shape) -> tuple[Tensor, Tensor, Tensor]:
+def convolved_all_ways(
+    x: Tensor, w: Tensor, g: Tensor, shape: Shape
+) -> tuple[Tensor, Tensor, Tensor]:
     images, side = (shape.height, shape.width), (shape.side, shape.side)
     return (
         conv2d_triton.triton_conv2d(x, w, shape.size, shape.window),
@@ -121,7 +131,9 @@ def convolved_all_ways(x: Tensor, w: Tensor, g: Tensor, shape: Shape) -> tuple[T
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_float32_is_exact(shape: Shape, programs: int) -> None:
     given = factors(shape)
-    for found, exact in zip(convolved_all_ways(*given, shape), expected(*given, shape), strict=True):
+    for found, exact in zip(
+        convolved_all_ways(*given, shape), expected(*given, shape), strict=True
+    ):
         assert found.dtype == torch.float32
         assert gap(found, exact) < FLOAT32
 
@@ -153,7 +165,9 @@ def test_gradients_by_weights_are_nearer_than_tf32(shape: Shape) -> None:
 def test_bf16_rounds_the_result_once(shape: Shape, programs: int) -> None:
     given = factors(shape, torch.bfloat16)
     found, exact = convolved_all_ways(*given, shape), expected(*given, shape)
-    for name, one, other in zip(("convolve", "convolve_back", "correlate"), found, exact, strict=True):
+    for name, one, other in zip(
+        ("convolve", "convolve_back", "correlate"), found, exact, strict=True
+    ):
         if name == "convolve_back" and shape.products_are_rounded:
             assert gap(one, other) < 4e-3
         else:
@@ -172,7 +186,11 @@ def test_gradients_are_summed_in_shares_of_many_places() -> None:
     shape = Shape(2, 9, 12, 11, 5, 7, 3, 1, 1)
     x, w, g = factors(shape)
     assert (
-        gap(conv2d_triton.triton_conv2d_grad_weight(x, g, (3, 3), shape.window), expected(x, w, g, shape)[2]) < FLOAT32
+        gap(
+            conv2d_triton.triton_conv2d_grad_weight(x, g, (3, 3), shape.window),
+            expected(x, w, g, shape)[2],
+        )
+        < FLOAT32
     )
 
 
@@ -218,9 +236,13 @@ PAIRS = [((), ()), ((5,), ()), ((7, 1), (33,)), ((), (1000,)), ((3, 1), (3, 300)
 
 @pytest.mark.parametrize("folding", [0, 0x464F4C44])
 @pytest.mark.parametrize(("many", "more"), PAIRS)
-def test_bits_are_those_of_the_generator(many: tuple[int, ...], more: tuple[int, ...], folding: int) -> None:
+def test_bits_are_those_of_the_generator(
+    many: tuple[int, ...], more: tuple[int, ...], folding: int
+) -> None:
     generator = torch.Generator().manual_seed(0)
-    keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in (many, more))
+    keys, counters = (
+        torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in (many, more)
+    )
     found = threefry_triton.triton_threefry(keys, counters, folding)
     whole = keys + torch.zeros_like(counters), counters + torch.zeros_like(keys)
     assert found.shape == whole[0].shape
@@ -264,7 +286,10 @@ def correlate_float32() -> None:
 
 
 def mix_far() -> None:
-    keys, counters = on_meta(70_000, 1, dtype=torch.int64), on_meta(70_000, 70_000, dtype=torch.int64)
+    keys, counters = (
+        on_meta(70_000, 1, dtype=torch.int64),
+        on_meta(70_000, 70_000, dtype=torch.int64),
+    )
     threefry_triton.triton_threefry(keys, counters, 0)
 
 

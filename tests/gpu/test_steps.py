@@ -30,7 +30,12 @@ Tree = dict[str, Tensor]
 
 def network() -> nn.Sequential:
     """Convolutions with one channel and with many, with and without a stride, and a long product."""
-    seen = (nn.Conv2d(1, 16, 3, padding=1), nn.Tanh(), nn.Conv2d(16, 20, 3, stride=2, padding=1), nn.Tanh())
+    seen = (
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(16, 20, 3, stride=2, padding=1),
+        nn.Tanh(),
+    )
     more = (nn.Conv2d(20, 18, 2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(18 * 4 * 4, 5))
     return nn.Sequential(*seen, *more)
 
@@ -43,7 +48,8 @@ def weights(scale: float, seed: int) -> Tree:
     """Weights for every client, as large as those of a fresh network."""
     shapes = {name: each.shape for name, each in network().named_parameters()}
     return {
-        name: scale * shape[1:].numel() ** -0.5 * drawn(CLIENTS, *shape, seed=seed) for name, shape in shapes.items()
+        name: scale * shape[1:].numel() ** -0.5 * drawn(CLIENTS, *shape, seed=seed)
+        for name, shape in shapes.items()
     }
 
 
@@ -58,7 +64,9 @@ def descended(model: nn.Module, own: Tree, direction: Tree, x: Tensor, y: Tensor
 
 def bent(model: nn.Module, own: Tree, direction: Tree, x: Tensor, y: Tensor) -> Tree:
     """The Hessian times a direction."""
-    found: Tree = jvp(lambda point: grad(partial(loss, model))(point, x, y), (own,), (direction,))[1]
+    found: Tree = jvp(lambda point: grad(partial(loss, model))(point, x, y), (own,), (direction,))[
+        1
+    ]
     return found
 
 
@@ -132,16 +140,22 @@ def test_draws_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     expected = vmap(draw)(keys)
     pretend_gpu(monkeypatch)
-    monkeypatch.setitem(threefry.threefry_op._backend_fns, "cpu", threefry.threefry_op._backend_fns["cuda"])
+    monkeypatch.setitem(
+        threefry.threefry_op._backend_fns, "cpu", threefry.threefry_op._backend_fns["cuda"]
+    )
     interpreting.LAUNCHES.clear()
     for found, exact in zip(vmap(draw)(keys), expected, strict=True):
         assert torch.equal(found, exact)
     assert interpreting.LAUNCHES
 
 
-def test_kernels_are_for_cards_with_matrix_units_for_short_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_for_cards_with_matrix_units_for_short_floats(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for capability, there in (((7, 5), False), ((8, 0), True), ((9, 0), True)):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, having=capability: having)
+        monkeypatch.setattr(
+            torch.cuda, "get_device_capability", lambda _, having=capability: having
+        )
         assert conv2d.has_kernels_for(torch.device("cuda")) == there
     assert not conv2d.has_kernels_for(torch.device("cpu"))
 
@@ -192,7 +206,10 @@ def test_fused_cells_make_an_lstm() -> None:
         states = lstm_layer(x, own["weight_ih_l0"], own["bias_ih_l0"], own["weight_hh_l0"])
         return states.square().sum(), states
 
-    stacked = {name: torch.stack([each.state_dict()[name] for each in layers]) for name in layers[0].state_dict()}
+    stacked = {
+        name: torch.stack([each.state_dict()[name] for each in layers])
+        for name in layers[0].state_dict()
+    }
     stacked["bias_ih_l0"] = stacked["bias_ih_l0"] + stacked["bias_hh_l0"]
     by, states = vmap(grad(squares, has_aux=True))(stacked, x)
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0")

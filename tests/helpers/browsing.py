@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium in PATH; install it to test pages")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium in PATH; install it to test pages"
+)
 
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
@@ -36,7 +40,14 @@ class Browser:
         hears, self._write = os.pipe()
         self._read, says = os.pipe()
         ends = tuple(fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (hears, says))
-        command = [sys.executable, "-c", LAUNCH.format(*ends), CHROMIUM, *FLAGS.split(), f"--user-data-dir={profile}"]
+        command = [
+            sys.executable,
+            "-c",
+            LAUNCH.format(*ends),
+            CHROMIUM,
+            *FLAGS.split(),
+            f"--user-data-dir={profile}",
+        ]
         log = (profile.parent / "chromium.log").open("w")
         self._process = subprocess.Popen(command, pass_fds=ends, stdout=log, stderr=log)
         for end in (hears, says, *ends):
@@ -45,7 +56,9 @@ class Browser:
         self._number, self._left, self._session = 0, b"", None
         self.events: list[dict[str, Any]] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
+            "sessionId"
+        ]
         for domain in ("Network", "Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
@@ -74,9 +87,16 @@ class Browser:
     def look(self, size: tuple[int, int], scheme: str = "light") -> None:
         """Sets the window's size and the system's theme."""
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=False
+            "Emulation.setDeviceMetricsOverride",
+            width=size[0],
+            height=size[1],
+            deviceScaleFactor=1,
+            mobile=False,
         )
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
 
     def run(self, expression: str) -> Any:
         """The value of an expression, once it is there."""
@@ -90,7 +110,13 @@ class Browser:
         codes = {"Enter": 13, "Tab": 9, "ArrowRight": 39}
         for kind in ("keyDown", "keyUp"):
             extra = {"text": text} if text and kind == "keyDown" else {}
-            self.call("Input.dispatchKeyEvent", type=kind, key=name, windowsVirtualKeyCode=codes[name], **extra)
+            self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=name,
+                windowsVirtualKeyCode=codes[name],
+                **extra,
+            )
 
     def picture(self, path: Path) -> None:
         """Saves the whole page as PNG."""
@@ -99,13 +125,18 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Every address asked for since the page was opened; data the page holds itself is none."""
-        sent = [event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")]
+        sent = [
+            event["params"]["request"]["url"] for event in self._events("Network.requestWillBeSent")
+        ]
         return [url for url in sent if not url.startswith(("data:", "blob:"))]
 
     def complaints(self) -> list[Any]:
         """Errors, exceptions and refusals by the page's policy since it was opened."""
         logged = [event["params"]["entry"] for event in self._events("Log.entryAdded")]
-        return [*self._events("Runtime.exceptionThrown"), *(entry for entry in logged if entry["level"] == "error")]
+        return [
+            *self._events("Runtime.exceptionThrown"),
+            *(entry for entry in logged if entry["level"] == "error"),
+        ]
 
     def close(self) -> None:
         """Ends the browser."""

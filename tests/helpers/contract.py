@@ -14,7 +14,10 @@ ROWS: list[Row] = [
     ("fedavg", {"steps": 3, "weight_by": "examples"}),
     ("fedavg", {"optimizer": "adam", "lr": 0.01, "server_optimizer": "adam", "server_lr": 0.05}),
     ("fedavg", {"momentum": 0.9, "server_optimizer": "yogi", "server_lr": 0.05}),
-    ("fedavg", {"server_momentum": 0.9, "weight_decay": 0.01, "finetune_steps": 3, "finetune_batch": 4}),
+    (
+        "fedavg",
+        {"server_momentum": 0.9, "weight_decay": 0.01, "finetune_steps": 3, "finetune_batch": 4},
+    ),
     ("fedprox", {"lam": 0.5, "epochs": 2}),
     ("scaffold", {"epochs": 2}),
     ("scaffold", {"steps": 3, "server_lr": 0.5, "weight_decay": 0.01}),
@@ -40,7 +43,10 @@ ROWS: list[Row] = [
     ("fedmeta", {"inner": "maml", "order": 1, "inner_steps": 2}),
     ("fedmeta", {"inner": "meta-sgd"}),
     ("fedmeta", {"inner": "maml", "sets": "whole", "order": 1}),
-    ("fedmeta", {"inner": "meta-sgd", "sets": "whole", "optimizer": "adam", "lr": 0.01, "inner_steps": 2}),
+    (
+        "fedmeta",
+        {"inner": "meta-sgd", "sets": "whole", "optimizer": "adam", "lr": 0.01, "inner_steps": 2},
+    ),
     ("fedmeta-per", {"inner": "maml", "offer": 2}),
     ("fedmeta-per", {"inner": "meta-sgd"}),
     ("fsl", {"learn_epochs": 2}),
@@ -80,7 +86,9 @@ def as_params(rows: list[Row], default: set[str] | None = None) -> list[Any]:
     for name, hparams in rows:
         row_id = "-".join([name, *(f"{key}={value}" for key, value in hparams.items())])
         is_slow = default is not None and row_id not in default
-        params.append(pytest.param(name, hparams, id=row_id, marks=pytest.mark.slow if is_slow else ()))
+        params.append(
+            pytest.param(name, hparams, id=row_id, marks=pytest.mark.slow if is_slow else ())
+        )
     return params
 
 

@@ -62,7 +62,10 @@ def writers(count: int = 40, seed: int = 0, shape: tuple[int, int] = (28, 28)) -
 
 
 def add_people(
-    testing: Sequence[Sequence[bool]], name: str = "people", x: Array | None = None, **attributes: Any
+    testing: Sequence[Sequence[bool]],
+    name: str = "people",
+    x: Array | None = None,
+    **attributes: Any,
 ) -> StoredDataset:
     """People a, b, ... with an example for each entry, which says whether it is of the test part; x counts up."""
     sizes = [len(own) for own in testing]
@@ -77,7 +80,9 @@ def add_people(
                 "testing": np.array(own, bool),
             },
         )
-        for number, (own, start, end) in enumerate(zip(testing, starts[:-1], starts[1:], strict=True))
+        for number, (own, start, end) in enumerate(
+            zip(testing, starts[:-1], starts[1:], strict=True)
+        )
     ]
     return add_custom(name, blocks, **{"classes": 3} | attributes)
 
@@ -90,14 +95,17 @@ def person(number: int) -> str:
 def held(dataset: FederatedDataset) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """All examples in clients' hands, by number, and whose each is."""
     splits = [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()]
-    return np.concatenate([split.index for split in splits]), np.concatenate([split.owners() for split in splits])
+    return np.concatenate([split.index for split in splits]), np.concatenate(
+        [split.owners() for split in splits]
+    )
 
 
 def rows_of(dataset: FederatedDataset, split: str) -> dict[str, list[int]]:
     """The rows of everybody, by name."""
     part = dataset.clients.splits[split]
     return {
-        name: np.asarray(part.get_rows(number)).tolist() for number, name in enumerate(dataset.client_names.tolist())
+        name: np.asarray(part.get_rows(number)).tolist()
+        for number, name in enumerate(dataset.client_names.tolist())
     }
 
 
@@ -134,7 +142,9 @@ def fingerprint(dataset: FederatedDataset) -> str:
     server = () if dataset.server is None else dataset.server[:2]
     splits = [part for split in dataset.clients.splits.values() for part in split]
     parts = [*dataset.clients[:2], *splits, dataset.client_names, *dataset.groups.values(), *server]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+    return hashlib.sha256(
+        b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+    ).hexdigest()
 
 
 def real(name: str) -> StoredDataset:

@@ -32,4 +32,6 @@ def accuracy(true: Any, said: Any) -> float:
 
 def log_loss(true: Any, probabilities: Any) -> float:
     """The mean surprise at the truth."""
-    return float(np.mean([-math.log(row[label]) for label, row in zip(true, probabilities, strict=True)]))
+    return float(
+        np.mean([-math.log(row[label]) for label, row in zip(true, probabilities, strict=True)])
+    )

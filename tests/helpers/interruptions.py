@@ -104,7 +104,9 @@ def faulty(fault: Fault) -> Iterator[None]:
 def die(note: Path) -> None:
     """Dies at once, and leaves a line that says whether a checkpoint was being written."""
     frames = traceback.extract_stack()
-    writing = any(frame.name == "save" and frame.filename.endswith("checkpoint.py") for frame in frames)
+    writing = any(
+        frame.name == "save" and frame.filename.endswith("checkpoint.py") for frame in frames
+    )
     handle = os.open(note, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(handle, b"in a checkpoint\n" if writing else b"elsewhere\n")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -133,7 +135,9 @@ def process(words: list[str], out: Path, at: int = -1) -> ForkServerProcess:
 def warm() -> ForkServerContext:
     """Makes processes without the time that imports take."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedtailor.training.runner", "fedtailor.reporting.html", "pytest"])
+    context.set_forkserver_preload(
+        ["fedtailor.training.runner", "fedtailor.reporting.html", "pytest"]
+    )
     return context
 
 
@@ -166,7 +170,11 @@ def touches(words: list[str], out: Path) -> int:
 def without_times(content: Any) -> Any:
     """A record without what may differ between two equal runs: times, and where they are."""
     if isinstance(content, dict):
-        return {key: without_times(value) for key, value in content.items() if key not in TIMES | {"command"}}
+        return {
+            key: without_times(value)
+            for key, value in content.items()
+            if key not in TIMES | {"command"}
+        }
     return [without_times(each) for each in content] if isinstance(content, list) else content
 
 
@@ -175,7 +183,9 @@ def at_the_end(out: Path) -> tuple[EngineContext, RestoredCheckpoint, np.ndarray
     spec = RunDir(out).read_config()
     setting = build.build_context(spec, build.load_dataset(spec), out)
     first = setting.init_server_state()
-    found = CheckpointManager(out).restore_latest(first, setting.client_states, setting.method.init_client_state(first))
+    found = CheckpointManager(out).restore_latest(
+        first, setting.client_states, setting.method.init_client_state(first)
+    )
     assert found is not None
     assert found.rounds_done == spec.rounds
     return setting, found, np.flatnonzero(setting.client_states.initialized.numpy())
@@ -189,7 +199,9 @@ def left(out: Path) -> dict[str, Any]:
     assert all("passed over" in note for note in notes)
     return {
         "model": (out / "model.safetensors").read_bytes(),
-        "state": (out / "checkpoints" / f"{found.rounds_done:06}" / "state.safetensors").read_bytes(),
+        "state": (
+            out / "checkpoints" / f"{found.rounds_done:06}" / "state.safetensors"
+        ).read_bytes(),
         "known": known.tolist(),
         "client_state": [leaf.numpy().tobytes() for leaf in setting.client_states.read_rows(known)],
         "record": record,
@@ -199,5 +211,7 @@ def left(out: Path) -> dict[str, Any]:
 def litter(out: Path) -> list[str]:
     """Files that no finished run should leave."""
     return sorted(
-        str(path.relative_to(out)) for path in out.rglob("*") if path.name.startswith(".") or "scratch" in path.parts
+        str(path.relative_to(out))
+        for path in out.rglob("*")
+        if path.name.startswith(".") or "scratch" in path.parts
     )

@@ -34,10 +34,14 @@ def descended(
     """The same batches through an ordinary module, autograd and torch.optim."""
     key = prng.fold(setting.derive_keys(purpose, number, [client])[0], 0)
     first = setting.task.params if start is None else start
-    return sgd(first, lr, iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
+    return sgd(
+        first, lr, iter_batches(plan, setting.make_client_dataset(), np.array([client]), key)
+    )
 
 
-def server_descended(setting: EngineContext, key: Tensor, lr: float, epochs: int, size: int, start: Params) -> Params:
+def server_descended(
+    setting: EngineContext, key: Tensor, lr: float, epochs: int, size: int, start: Params
+) -> Params:
     """The same for epochs on the server's examples, in the batches of a key."""
     plan = BatchPlan((BatchSpec("train", size),), epochs=epochs)
     return sgd(start, lr, iter_batches(plan, setting.make_server_dataset(), np.array([0]), key))
@@ -58,6 +62,8 @@ def sgd(start: Params, lr: float, batches: Iterable[tuple[Batch, ...]]) -> Param
 def newcomers_apart(method: Method) -> float:
     """How far newcomers' scores before personalizing are from those of the global model alone, after two rounds."""
     state, engine = train(setting := toy_setting(method), rounds=2)
-    plain, newcomers = toy_setting("fedavg", finetune_epochs=0), setting.data.groups["new"]
-    expected = factory.make_engine(plain).score(plain.init_server_state()._replace(params=state.params), newcomers)
+    plain, newcomers = toy_setting("fedavg", finetune_epochs=0), setting.data.groups["unseen"]
+    expected = factory.make_engine(plain).score(
+        plain.init_server_state()._replace(params=state.params), newcomers
+    )
     return distance(engine.score(state, newcomers).before, expected.before)

@@ -20,7 +20,9 @@ def draws(seed: int = 0) -> np.random.Generator:
 
 def some_labels(count: int, kinds: int, seed: int) -> Array:
     """Random labels, each of 0, ..., kinds - 1 at least once if there are so many."""
-    return draws(seed).permutation(np.append(np.arange(kinds), draws(seed).integers(0, kinds, count))[:count])
+    return draws(seed).permutation(
+        np.append(np.arange(kinds), draws(seed).integers(0, kinds, count))[:count]
+    )
 
 
 def table(y: Array, whose: Owners, clients: int) -> NDArray[np.int64]:

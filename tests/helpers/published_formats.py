@@ -25,7 +25,13 @@ def python2_pickle(batch: dict[str, Any]) -> bytes:
         return b"J" + struct.pack("<i", value)
 
     def array(value: Array) -> bytes:
-        made = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(" + whole(0) + b"t" + text(b"b") + b"tR"
+        made = (
+            b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n("
+            + whole(0)
+            + b"t"
+            + text(b"b")
+            + b"tR"
+        )
         kind = b"cnumpy\ndtype\n(" + text(b"u1") + whole(0) + whole(1) + b"tR("
         kind += whole(3) + text(b"|") + b"NNN" + whole(-1) + whole(-1) + whole(0) + b"tb"
         shape = b"(" + b"".join(whole(size) for size in value.shape) + b"t"
@@ -33,16 +39,29 @@ def python2_pickle(batch: dict[str, Any]) -> bytes:
 
     def entry(value: Any) -> bytes:
         if isinstance(value, list):
-            return b"](" + b"".join(text(v) if isinstance(v, bytes) else whole(v) for v in value) + b"e"
+            return (
+                b"]("
+                + b"".join(text(v) if isinstance(v, bytes) else whole(v) for v in value)
+                + b"e"
+            )
         return array(value) if isinstance(value, np.ndarray) else text(value)
 
-    return b"\x80\x02}(" + b"".join(text(key.encode()) + entry(value) for key, value in batch.items()) + b"u."
+    return (
+        b"\x80\x02}("
+        + b"".join(text(key.encode()) + entry(value) for key, value in batch.items())
+        + b"u."
+    )
 
 
 def batch10(count: int) -> dict[str, Any]:
     images = RNG.integers(0, 256, (count, 3072), np.uint8)
     labels = RNG.integers(0, 10, count).tolist()
-    return {"batch_label": b"some batch", "labels": labels, "data": images, "filenames": [b"a.png"] * count}
+    return {
+        "batch_label": b"some batch",
+        "labels": labels,
+        "data": images,
+        "filenames": [b"a.png"] * count,
+    }
 
 
 def write_cifar10(folder: Path, dump: Callable[[dict[str, Any]], bytes]) -> tuple[Array, list[int]]:
@@ -53,7 +72,8 @@ def write_cifar10(folder: Path, dump: Callable[[dict[str, Any]], bytes]) -> tupl
         batch = batch10(2)
         (folder / name).write_bytes(dump(batch))
         binary = b"".join(
-            bytes([label]) + row.tobytes() for label, row in zip(batch["labels"], batch["data"], strict=True)
+            bytes([label]) + row.tobytes()
+            for label, row in zip(batch["labels"], batch["data"], strict=True)
         )
         (folder / f"{name}.bin").write_bytes(binary)
         images.append(batch["data"])
@@ -62,7 +82,10 @@ def write_cifar10(folder: Path, dump: Callable[[dict[str, Any]], bytes]) -> tupl
 
 
 def idx_bytes(array: Array) -> bytes:
-    return struct.pack(f">{1 + array.ndim}I", 2048 + array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
+    return (
+        struct.pack(f">{1 + array.ndim}I", 2048 + array.ndim, *array.shape)
+        + array.astype(np.uint8).tobytes()
+    )
 
 
 def write_idx(folder: Path, prefix: str, images: Array, labels: Any, end: str = "") -> None:

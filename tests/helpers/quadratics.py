@@ -76,7 +76,10 @@ class Quadratics(NamedTuple):
 def quadratic_problem(features: int = 3, copies: bool = False, seed: int = 0) -> Quadratics:
     """Six clients with curvatures and optima of their own; see above."""
     draws = np.random.default_rng(seed)
-    parts = [_examples(draws, size, features, scale, copies) for size, scale in zip(SIZES, _scales(), strict=True)]
+    parts = [
+        _examples(draws, size, features, scale, copies)
+        for size, scale in zip(SIZES, _scales(), strict=True)
+    ]
     x, y = np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
     whose, people = np.repeat(np.arange(len(SIZES)), SIZES), np.arange(len(SIZES))
     empty = np.array([], dtype=np.int64)
@@ -91,7 +94,7 @@ def quadratic_problem(features: int = 3, copies: bool = False, seed: int = 0) ->
             },
         ),
         client_names=np.array([f"client-{client}" for client in people]),
-        groups={"train": people, "local": people, "validation": empty, "new": empty},
+        groups={"train": people, "participating": people, "validation": empty, "unseen": empty},
         server=None,
         classes=None,
     )
@@ -110,7 +113,9 @@ def minibatches(setting: EngineContext, client: int, number: int) -> list[tuple[
     plan = setting.method.client.phases[0].plan
     key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
     steps = iter_batches(plan, setting.make_client_dataset(), np.array([client]), key)
-    return [(batch.x[batch.mask > 0].numpy(), batch.y[batch.mask > 0].numpy()) for (batch,) in steps]
+    return [
+        (batch.x[batch.mask > 0].numpy(), batch.y[batch.mask > 0].numpy()) for (batch,) in steps
+    ]
 
 
 def setting_of(problem: Quadratics, method: Method) -> EngineContext:
@@ -127,7 +132,10 @@ def after_round(problem: Quadratics, method: Method, w: Vector) -> Vector:
     """The global model after one round of everybody that begins with w."""
     setting = setting_of(problem, method)
     params = {"weight": torch.from_numpy(w.copy())[None]}
-    engine, state = factory.make_engine(setting), setting.init_server_state()._replace(params=params)
+    engine, state = (
+        factory.make_engine(setting),
+        setting.init_server_state()._replace(params=params),
+    )
     trained = engine.train(state, setting.data.groups["train"], 0)
     return vector(engine.update_server(state, trained.cohort_update, 0).params)
 
@@ -169,7 +177,9 @@ def assert_settled(
 ) -> None:
     """The model is at the global optimum, what each client keeps is its gradient there, and their mean is 0."""
     optimum = problem.optimum(decay)
-    gradients = np.stack([problem.gradient(i, optimum) + decay * optimum for i in range(len(SIZES))])
+    gradients = np.stack(
+        [problem.gradient(i, optimum) + decay * optimum for i in range(len(SIZES))]
+    )
     assert np.abs(params - optimum).max() < near
     assert np.abs(mean).max() < 10 * near
     assert np.abs(own - gradients).max() < 10 * near

@@ -27,14 +27,19 @@ def free_port() -> int:
 def warm() -> ForkServerContext:
     """Makes processes without the time that imports take."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["fedtailor.training.runner", "fedtailor.reporting.html", "pytest"])
+    context.set_forkserver_preload(
+        ["fedtailor.training.runner", "fedtailor.reporting.html", "pytest"]
+    )
     return context
 
 
 def ranks(world: int, job: Job, *args: Any) -> list[ForkServerProcess]:
     """Processes that do one job together, started; they end with their parent."""
     port = free_port()
-    found = [warm().Process(target=_as_rank, args=(rank, world, port, job, args), daemon=True) for rank in range(world)]
+    found = [
+        warm().Process(target=_as_rank, args=(rank, world, port, job, args), daemon=True)
+        for rank in range(world)
+    ]
     for each in found:
         each.start()
     return found
@@ -72,7 +77,13 @@ def commanded(words: list[str], said: Path, patience: float | None = None) -> No
 
 
 def _as_rank(rank: int, world: int, port: int, job: Job, args: tuple[Any, ...]) -> None:
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    places = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
     os.environ.update({name: str(value) for name, value in places.items()})
     torch.set_num_threads(1)
     job(*args)

@@ -16,7 +16,9 @@ def joined(blocks: Iterable[Block]) -> dict[str, Array]:
     """All blocks of a set without clients, end to end."""
     found = list(blocks)
     assert all(block.client == "" for block in found)
-    return {name: np.concatenate([block.columns[name] for block in found]) for name in found[0].columns}
+    return {
+        name: np.concatenate([block.columns[name] for block in found]) for name in found[0].columns
+    }
 
 
 def archived(path: Path, files: Iterable[Path], inside: str) -> Path:
@@ -29,10 +31,14 @@ def archived(path: Path, files: Iterable[Path], inside: str) -> Path:
 def damaged(raw: bytes, at: float, flip: int | None) -> bytes:
     """Bytes cut off at a place, or with some bits flipped there."""
     place = int(at * len(raw))
-    return raw[:place] if flip is None else raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :]
+    return (
+        raw[:place] if flip is None else raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :]
+    )
 
 
-def good_or_refused(blocks: Iterator[Block], shape: tuple[int, ...], classes: int) -> dict[str, Array] | None:
+def good_or_refused(
+    blocks: Iterator[Block], shape: tuple[int, ...], classes: int
+) -> dict[str, Array] | None:
     """Either proper images and labels or a sentence; any other exception fails the test."""
     try:
         found = joined(blocks)

@@ -9,7 +9,9 @@ import pytest
 
 def payload_of(page: str) -> Any:
     """The numbers that the page's scripts draw."""
-    found = re.search(r'<script type="application/json" id="report">(.*?)</script>', page, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="report">(.*?)</script>', page, re.DOTALL
+    )
     assert found
     return json.loads(found[1], parse_constant=pytest.fail)
 

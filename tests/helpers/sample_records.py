@@ -10,19 +10,24 @@ Record = dict[str, Any]
 Scores = Sequence[float | None]
 
 
-def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: int = 10, skill: float = 0.7) -> Record:
+def record(
+    name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: int = 10, skill: float = 0.7
+) -> Record:
     """A finished run on classes; three quarters of the clients are local, the rest new, but for two of validation."""
     draw = np.random.default_rng([seed, clients, *name.encode()])
     local = clients * 3 // 4
     groups = {
         "train": list(range(local)),
-        "local": list(range(local)),
+        "participating": list(range(local)),
         "validation": [local, local + 1],
-        "new": list(range(local + 2, clients)),
+        "unseen": list(range(local + 2, clients)),
     }
     ids = [f"client-{number}" for number in range(clients)]
     labels = draw.multinomial(60, draw.dirichlet(np.full(10, 0.3), clients)).tolist()
-    final = {group: _scores([ids[c] for c in groups[group]], skill, draw) for group in ("local", "new")}
+    final = {
+        group: _scores([ids[c] for c in groups[group]], skill, draw)
+        for group in ("participating", "unseen")
+    }
     entries = [_round(number, rounds, skill, draw) for number in range(1, rounds + 1)]
     return {
         "format": 1,
@@ -39,7 +44,13 @@ def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: in
         },
         "machine": "A processor",
         "commit": "0123abcd",
-        "choices": {"engine": "vectorized", "chunk": 256, "compile": False, "precision": "float32", "notes": []},
+        "choices": {
+            "engine": "vectorized",
+            "chunk": 256,
+            "compile": False,
+            "precision": "float32",
+            "notes": [],
+        },
         "metric": {"name": "accuracy", "higher_is_better": True},
         "data": {
             "name": "digits",
@@ -65,26 +76,51 @@ def record(name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: in
     }
 
 
-def comparison(skills: dict[str, float], seeds: tuple[int, ...] = (1, 2, 3), **options: Any) -> list[Record]:
+def comparison(
+    skills: dict[str, float], seeds: tuple[int, ...] = (1, 2, 3), **options: Any
+) -> list[Record]:
     """A record for each method and seed."""
-    return [record(name, seed, skill=skill, **options) for name, skill in skills.items() for seed in seeds]
+    return [
+        record(name, seed, skill=skill, **options)
+        for name, skill in skills.items()
+        for seed in seeds
+    ]
 
 
 def counted(made: Record, flops: float = 2e9) -> Record:
     """The same run with everything that is counted and summed up: work, passes of personalizing, windows and pace."""
     changed = copy.deepcopy(made)
-    work = {"gradients": 100.0, "flops": flops, "server_gradients": 10.0, "server_flops": flops / 10}
+    work = {
+        "gradients": 100.0,
+        "flops": flops,
+        "server_gradients": 10.0,
+        "server_flops": flops / 10,
+    }
     for entry in changed["rounds"]:
         entry |= work
     changed["cost"] |= {key: value * len(changed["rounds"]) for key, value in work.items()}
     for found in changed["scores"].values():
-        found["after_passes"] = {step: _between(found, share) for step, share in (("1", 0.5), ("5", 0.9))}
-    means = {group: {"after": {"accuracy": _mean(found) - 0.01}} for group, found in changed["scores"].items()}
-    figures = {"acc_micro": 0.71, "acc_macro": 0.7, "std": 0.1, "worst_tenth": 0.5, "loss": 0.9, "f1_macro": 0.65}
+        found["after_passes"] = {
+            step: _between(found, share) for step, share in (("1", 0.5), ("5", 0.9))
+        }
+    means = {
+        group: {"after": {"accuracy": _mean(found) - 0.01}}
+        for group, found in changed["scores"].items()
+    }
+    figures = {
+        "acc_micro": 0.71,
+        "acc_macro": 0.7,
+        "std": 0.1,
+        "worst_tenth": 0.5,
+        "loss": 0.9,
+        "f1_macro": 0.65,
+    }
     return changed | {
         "final_window": {"eval_points": [10], "mean": means},
         "summary": {group: {"before": figures, "after": figures} for group in changed["scores"]},
-        "convergence": {group: {"after": {"T_0.5": 6, "rise_time": 4.0}} for group in changed["scores"]},
+        "convergence": {
+            group: {"after": {"T_0.5": 6, "rise_time": 4.0}} for group in changed["scores"]
+        },
     }
 
 
@@ -96,7 +132,7 @@ def diverged(made: Record) -> Record:
     """The same run with a model whose loss is not finite for its first local client."""
     changed = copy.deepcopy(made)
     for stage in ("before", "after"):
-        changed["scores"]["local"][stage]["loss"][0] = None
+        changed["scores"]["participating"][stage]["loss"][0] = None
     return changed
 
 
@@ -111,7 +147,12 @@ def regression(made: Record) -> Record:
     changed = copy.deepcopy(made)
     changed["metric"] = {"name": "mae", "higher_is_better": False}
     changed["data"] |= {"classes": None, "labels": None, "server_labels": None}
-    entries = [scores for entry in changed["rounds"] if entry["scores"] for scores in entry["scores"].values()]
+    entries = [
+        scores
+        for entry in changed["rounds"]
+        if entry["scores"]
+        for scores in entry["scores"].values()
+    ]
     for found in [*entries, *changed["scores"].values()]:
         for stage in ("before", "after"):
             found[stage]["mae"] = found[stage].pop("accuracy")
@@ -150,13 +191,18 @@ def _spec(name: str, seed: int, rounds: int) -> Record:
 def _scores(ids: list[str], skill: float, draw: np.random.Generator) -> Record:
     before = np.clip(draw.normal(skill, 0.1, len(ids)), 0, 1)
     after = np.clip(before + draw.normal(0.08, 0.05, len(ids)), 0, 1)
-    figures = [{"loss": (1.5 - values).tolist(), "accuracy": values.tolist()} for values in (before, after)]
+    figures = [
+        {"loss": (1.5 - values).tolist(), "accuracy": values.tolist()} for values in (before, after)
+    ]
     return {"ids": ids, "before": figures[0], "after": figures[1], "weights": [20] * len(ids)}
 
 
 def _between(scores: Record, share: float) -> Record:
     return {
-        name: [(1 - share) * one + share * other for one, other in zip(before, scores["after"][name], strict=True)]
+        name: [
+            (1 - share) * one + share * other
+            for one, other in zip(before, scores["after"][name], strict=True)
+        ]
         for name, before in scores["before"].items()
     }
 
@@ -164,10 +210,14 @@ def _between(scores: Record, share: float) -> Record:
 def _round(number: int, of: int, skill: float, draw: np.random.Generator) -> Record:
     level = skill * (1 - 0.8 * np.exp(-4 * number / of))
     groups = {
-        group: level - place / 50 + draw.normal(0, 0.01) for place, group in enumerate(("local", "validation", "new"))
+        group: level - place / 50 + draw.normal(0, 0.01)
+        for place, group in enumerate(("participating", "validation", "unseen"))
     }
     scores = {
-        group: {stage: {"loss": 1.5 - value - more, "accuracy": value + more} for stage, more in _GAINS.items()}
+        group: {
+            stage: {"loss": 1.5 - value - more, "accuracy": value + more}
+            for stage, more in _GAINS.items()
+        }
         for group, value in groups.items()
     }
     traffic = {"bytes_down": 190_000, "bytes_up": 180_000, "steps": 120, "seconds": 0.2}

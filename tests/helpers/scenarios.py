@@ -21,7 +21,9 @@ SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 21, 40)
 """Train examples of twelve clients: alone in a batch, one left over in the last batch, whole batches."""
 
 
-def toy_data(sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, seed: int = 0) -> FederatedDataset:
+def toy_data(
+    sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, seed: int = 0
+) -> FederatedDataset:
     """Clients who see three classes in five features, each shifted its own way; the last two are new, one validates."""
     draws = np.random.default_rng(seed)
     whose = np.repeat(np.arange(len(sizes)), np.array(sizes) + test)
@@ -31,16 +33,20 @@ def toy_data(sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, se
     held_out = [np.flatnonzero(whose == client)[:test] for client in range(len(sizes))]
     people = np.arange(len(sizes))
     cut = max(1, len(sizes) - 3)
-    own = single_client(draws.normal(size=(server, 5)), draws.integers(0, 3, server)) if server else None
+    own = (
+        single_client(draws.normal(size=(server, 5)), draws.integers(0, 3, server))
+        if server
+        else None
+    )
     return FederatedDataset(
         name="toy",
         clients=ClientExamples(x, y, {"train": split(train), "test": split(held_out)}),
         client_names=np.array([f"client-{client}" for client in people]),
         groups={
             "train": people[:cut],
-            "local": people[:cut],
+            "participating": people[:cut],
             "validation": people[cut : cut + 1],
-            "new": people[cut + 1 :],
+            "unseen": people[cut + 1 :],
         },
         server=own,
         classes=3,
@@ -49,7 +55,9 @@ def toy_data(sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, se
 
 def split(parts: list[np.ndarray]) -> Split:
     """A split from each holder's rows."""
-    return Split(np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])]))
+    return Split(
+        np.concatenate(parts), np.concatenate([[0], np.cumsum([len(part) for part in parts])])
+    )
 
 
 class Net(nn.Module):
@@ -71,17 +79,29 @@ def toy_task(dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Task:
 
 
 def toy_setting(
-    method: str | Method, task: Task | None = None, data: FederatedDataset | None = None, seed: int = 7, **hyper: Any
+    method: str | Method,
+    task: Task | None = None,
+    data: FederatedDataset | None = None,
+    seed: int = 7,
+    **hyper: Any,
 ) -> EngineContext:
     """A method on the toy problem."""
     task, data = task or toy_task(), data or toy_data()
-    built = methods.build(method, task, **{"batch": 8} | hyper) if isinstance(method, str) else method
+    built = (
+        methods.build(method, task, **{"batch": 8} | hyper) if isinstance(method, str) else method
+    )
     view = get_data_view(built, data)
-    return EngineContext(built, task, view, seed, torch.device("cpu"), ClientStateStore(view.clients.count))
+    return EngineContext(
+        built, task, view, seed, torch.device("cpu"), ClientStateStore(view.clients.count)
+    )
 
 
 def train(
-    setting: EngineContext, rounds: int = 5, cohort: int = 5, name: str = "vectorized", **options: Any
+    setting: EngineContext,
+    rounds: int = 5,
+    cohort: int = 5,
+    name: str = "vectorized",
+    **options: Any,
 ) -> tuple[ServerState, Engine]:
     """Some rounds on an engine."""
     engine, state = factory.make_engine(setting, name, **options), setting.init_server_state()
@@ -98,7 +118,9 @@ def trained(
     return train(toy_setting(method, **hyper), rounds, cohort, name)[0]
 
 
-def built_on_toy(file: Any, data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any) -> EngineContext:
+def built_on_toy(
+    file: Any, data: Any = None, dtype: torch.dtype = torch.float64, **hyper: Any
+) -> EngineContext:
     """A method's file, built with batches of 8 on the toy problem."""
     task = toy_task(dtype=dtype)
     return toy_setting(file.build(task, file.HParams(**{"batch": 8} | hyper)), task=task, data=data)
@@ -106,5 +128,7 @@ def built_on_toy(file: Any, data: Any = None, dtype: torch.dtype = torch.float64
 
 def kept(setting: EngineContext, engine: Engine) -> Params:
     """What every training client remembers, stacked, where that has the shape of the model."""
-    found: Params = engine.client_states.gather(setting.data.groups["train"], trees.zeros_like(setting.task.params))
+    found: Params = engine.client_states.gather(
+        setting.data.groups["train"], trees.zeros_like(setting.task.params)
+    )
     return found

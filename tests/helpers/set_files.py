@@ -23,7 +23,9 @@ from published_formats import (
 
 RNG = np.random.default_rng(9)
 Write = Callable[[Path], Path]
-WORD_COUNTS = "".join(f"{word} 9\n" for word in ("cat", "the", *(f"word{number}" for number in range(NUM_WORDS))))
+WORD_COUNTS = "".join(
+    f"{word} 9\n" for word in ("cat", "the", *(f"word{number}" for number in range(NUM_WORDS)))
+)
 
 
 def pixels(count: int, *shape: int) -> Array:
@@ -80,7 +82,11 @@ def cifar100(place: Path) -> Path:
     (place / "cifar").mkdir()
     for name, count in (("train", 30), ("test", 10)):
         labels = RNG.integers(0, 20, count).tolist()
-        batch = {"data": pixels(count, 3072), "fine_labels": labels, "coarse_labels": [k // 2 for k in labels]}
+        batch = {
+            "data": pixels(count, 3072),
+            "fine_labels": labels,
+            "coarse_labels": [k // 2 for k in labels],
+        }
         (place / "cifar" / name).write_bytes(python2_pickle(batch))
     return packed(place / "cifar", ".tar.gz", "cifar-100-python/")
 
@@ -89,7 +95,11 @@ def fed_cifar100(place: Path) -> Path:
     (place / "fed").mkdir()
     for name, count in (("train", 6), ("test", 2)):
         people = {
-            str(number): {"image": pixels(5, 32, 32, 3), "label": np.arange(5), "coarse_label": np.arange(5)}
+            str(number): {
+                "image": pixels(5, 32, 32, 3),
+                "label": np.arange(5),
+                "coarse_label": np.arange(5),
+            }
             for number in range(count)
         }
         write_hdf5(place / "fed" / f"fed_cifar100_{name}.h5", people)
@@ -103,7 +113,10 @@ def stl10(place: Path) -> Path:
 
 def leaf_femnist(place: Path) -> Path:
     for part, count in (("train", 5), ("test", 2)):
-        users = {name: femnist_user(pixels(count, 28, 28), [*range(60, 62), *range(count - 2)]) for name in "abcdefgh"}
+        users = {
+            name: femnist_user(pixels(count, 28, 28), [*range(60, 62), *range(count - 2)])
+            for name in "abcdefgh"
+        }
         write_leaf(place, part, "some.json", users)
     return place
 
@@ -112,7 +125,8 @@ def tff_femnist(place: Path) -> Path:
     (place / "fed").mkdir()
     for part, count in (("train", 5), ("test", 2)):
         people = {
-            name: {"pixels": RNG.random((count, 28, 28), np.float32), "label": np.arange(count)} for name in "abcdefgh"
+            name: {"pixels": RNG.random((count, 28, 28), np.float32), "label": np.arange(count)}
+            for name in "abcdefgh"
         }
         write_hdf5(place / "fed" / f"fed_emnist_{part}.h5", people)
     return packed(place / "fed", ".tar.bz2")
@@ -121,7 +135,10 @@ def tff_femnist(place: Path) -> Path:
 def several_femnist(place: Path) -> Path:
     for number, seed in enumerate((1, 2)):
         arrays = writers(4, seed)
-        saved(place / f"femnist_{number}.npz", arrays | {"writer_names": np.array([f"{number}-{k}" for k in range(4)])})
+        saved(
+            place / f"femnist_{number}.npz",
+            arrays | {"writer_names": np.array([f"{number}-{k}" for k in range(4)])},
+        )
     return place
 
 
@@ -131,7 +148,10 @@ SPEECHES = [f"Speak, speech number {number}; once more!" for number in range(6)]
 def shakespeare_h5(place: Path) -> Path:
     (place / "speeches").mkdir()
     for part in ("train", "test"):
-        roles = {name: {"snippets": [f"{name} {part} {said}" for said in SPEECHES[:3]]} for name in "abcdefgh"}
+        roles = {
+            name: {"snippets": [f"{name} {part} {said}" for said in SPEECHES[:3]]}
+            for name in "abcdefgh"
+        }
         write_hdf5(place / "speeches" / f"shakespeare_{part}.h5", roles)
     return packed(place / "speeches", ".tar.bz2")
 
@@ -147,7 +167,8 @@ def shakespeare_npz(place: Path) -> Path:
 def leaf_shakespeare(place: Path) -> Path:
     line = 80 * "." + " ".join(SPEECHES)
     users = {
-        f"PLAY_{name}": {"x": [name + line[at : at + 79] for at in range(4)], "y": list("abcd")} for name in "abcdefgh"
+        f"PLAY_{name}": {"x": [name + line[at : at + 79] for at in range(4)], "y": list("abcd")}
+        for name in "abcdefgh"
     }
     write_leaf(place, "train", "a.json", users)
     return place
@@ -166,7 +187,9 @@ def stackoverflow(listed: bool) -> Write:
 def stackoverflow_h5(place: Path) -> None:
     for part, count in (("train", 4), ("test", 2)):
         users = {
-            f"0000{user}": {"tokens": [f"the cat word{number} of word{10 + user}" for number in range(count)]}
+            f"0000{user}": {
+                "tokens": [f"the cat word{number} of word{10 + user}" for number in range(count)]
+            }
             for user in range(8)
         }
         write_hdf5(place / f"stackoverflow_{part}.h5", users)

@@ -48,16 +48,21 @@ def small(tmp_path: Path, more: str = "", comparison: str = COMPARISON) -> Study
     return read_study(written(tmp_path / "studies" / "small", HEAD + PART + more, one=comparison))
 
 
-def done(study: Study, out: Path, *words: str, jobs: int = 1, scale: Any = "paper", **how: Any) -> dict[str, Record]:
+def done(
+    study: Study, out: Path, *words: str, jobs: int = 1, scale: Any = "paper", **how: Any
+) -> dict[str, Record]:
     """Runs a study and returns the records of the parts that have come to their end."""
     asked = StudyRequest(study, scale, words)
     ran = run_study(prepare_study(asked, plan_study(asked)[0], out), jobs, **how)
-    return {each.planned.part.name: write_part(asked, each, out) for each in ran if each.is_finished}
+    return {
+        each.planned.part.name: write_part(asked, each, out) for each in ran if each.is_finished
+    }
 
 
 def figures(record: Mapping[str, Any]) -> str:
     """The runs of a record without what the clock says."""
     runs = [
-        run | {"cost": {key: cost for key, cost in run["cost"].items() if key not in TIMES}} for run in record["runs"]
+        run | {"cost": {key: cost for key, cost in run["cost"].items() if key not in TIMES}}
+        for run in record["runs"]
     ]
     return json.dumps(runs)

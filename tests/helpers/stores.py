@@ -21,7 +21,9 @@ def blocks_of(sizes: list[int], value: int = 0) -> Iterator[Block]:
     """Clients c0, c1, ... with so many examples each; x counts from `value`, y is the client's number modulo 3."""
     start = value
     for number, size in enumerate(sizes):
-        x = np.arange(start, start + size, dtype=np.float32)[:, None] + np.array([0, 0.5], np.float32)
+        x = np.arange(start, start + size, dtype=np.float32)[:, None] + np.array(
+            [0, 0.5], np.float32
+        )
         yield Block(f"c{number}", {"x": x, "y": np.full(size, number % 3, np.uint8)})
         start += size
 

@@ -17,7 +17,12 @@ from fedtailor.errors import InputError
 from fedtailor.inspection.closeness import Closeness
 from fedtailor.inspection.inspect import Inspection, inspect
 from fedtailor.inspection.statistics.gradients import GradientGaps
-from fedtailor.inspection.text import describe_needed_examples, describe_verdict, draw_bars, inspection_to_json
+from fedtailor.inspection.text import (
+    describe_needed_examples,
+    describe_verdict,
+    draw_bars,
+    inspection_to_json,
+)
 from fedtailor.inspection.trials import (
     SCORED_ROUNDS,
     TRIAL_ROUNDS,
@@ -49,10 +54,17 @@ def clouds(server: NDArray[np.int64], given: NDArray[np.int64] | None = None) ->
     return FederatedDataset(
         name="clouds",
         clients=ClientExamples(
-            examples(y, 1), y, {"train": split(list(rows[:, :16])), "test": split(list(rows[:, 16:]))}
+            examples(y, 1),
+            y,
+            {"train": split(list(rows[:, :16])), "test": split(list(rows[:, 16:]))},
         ),
         client_names=people.astype(str),
-        groups={"train": people[:10], "local": people[:10], "validation": people[10:15], "new": people[15:]},
+        groups={
+            "train": people[:10],
+            "participating": people[:10],
+            "validation": people[10:15],
+            "unseen": people[15:],
+        },
         server=own,
         classes=CLASSES,
     )
@@ -64,7 +76,15 @@ SHUFFLED = np.random.default_rng(5).permutation(LABELS)
 
 def spec(*words: str) -> RunConfig:
     return read_run_config(
-        ["model=linear", "cohort=2", "lr=0.1", "batch=8", "precision=float64", "method=fedavg", *words]
+        [
+            "model=linear",
+            "cohort=2",
+            "lr=0.1",
+            "batch=8",
+            "precision=float64",
+            "method=fedavg",
+            *words,
+        ]
     )
 
 
@@ -95,7 +115,12 @@ def test_right_labels_help_and_shuffled_ones_harm(right: Inspection) -> None:
 def test_nothing_of_test_examples_and_unseen_clients_is_looked_at(right: Inspection) -> None:
     data = clouds(LABELS)
     splits = data.clients.splits
-    hidden = np.concatenate([splits["test"].index, *(splits["train"].get_rows(int(one)) for one in data.groups["new"])])
+    hidden = np.concatenate(
+        [
+            splits["test"].index,
+            *(splits["train"].get_rows(int(one)) for one in data.groups["unseen"]),
+        ]
+    )
     x, y = data.clients.x.copy(), data.clients.y.copy()
     x[hidden], y[hidden] = 1e6, (y[hidden] + 3) % CLASSES
     other = replace(data, clients=data.clients._replace(x=x, y=y))
@@ -107,17 +132,31 @@ def test_a_trial_goes_on_where_the_warm_model_is_and_scores_validation_clients()
     data = clouds(LABELS)
     place = build_bench(spec(), data)
     models = list(
-        place.iter_rounds("fsl", place.task.params, 0, WARMUP_ROUNDS + TRIAL_ROUNDS, gamma=0.0, server_lr=1.0)
+        place.iter_rounds(
+            "fsl", place.task.params, 0, WARMUP_ROUNDS + TRIAL_ROUNDS, gamma=0.0, server_lr=1.0
+        )
     )
-    rows = np.concatenate([data.clients.splits["train"].get_rows(int(one)) for one in data.groups["validation"]])
-    train = np.concatenate([data.clients.splits["train"].get_rows(int(one)) for one in data.groups["train"]])
+    rows = np.concatenate(
+        [data.clients.splits["train"].get_rows(int(one)) for one in data.groups["validation"]]
+    )
+    train = np.concatenate(
+        [data.clients.splits["train"].get_rows(int(one)) for one in data.groups["train"]]
+    )
     seen = data.clients.x[train]
-    centered = (data.clients.x - seen.mean(axis=0)) * 10 / math.sqrt(((seen - seen.mean(axis=0)) ** 2).sum(1).mean())
+    centered = (
+        (data.clients.x - seen.mean(axis=0))
+        * 10
+        / math.sqrt(((seen - seen.mean(axis=0)) ** 2).sum(1).mean())
+    )
     hits = []
     for model in models[-SCORED_ROUNDS:]:
         weight, bias = (value.numpy() for value in model.values())
-        hits.append(np.mean((centered[rows] @ weight.T + bias).argmax(axis=1) == data.clients.y[rows]))
-    assert place.run_server_learning(0.0, models[WARMUP_ROUNDS - 1]).score == pytest.approx(np.mean(hits))
+        hits.append(
+            np.mean((centered[rows] @ weight.T + bias).argmax(axis=1) == data.clients.y[rows])
+        )
+    assert place.run_server_learning(0.0, models[WARMUP_ROUNDS - 1]).score == pytest.approx(
+        np.mean(hits)
+    )
 
 
 def test_a_part_of_the_servers_data_is_some_of_it() -> None:
@@ -130,14 +169,23 @@ def test_a_part_of_the_servers_data_is_some_of_it() -> None:
     assert subsample_server(data, 1.0) is data
 
 
-def found(gammas: tuple[float | None, ...], agreement: float = 0.8, judged: int = 1000, **more: Any) -> Inspection:
+def found(
+    gammas: tuple[float | None, ...], agreement: float = 0.8, judged: int = 1000, **more: Any
+) -> Inspection:
     """An inspection with these scores; without server data it is 0.7."""
     gaps = GradientGaps(2.0, 1.0, 4.0, 4.0, 2.0, 1.0, 1.0)
     near = Closeness(0.1, 0.2, None, None, None, gaps, 0.0, None)
-    trials = [InspectionTrial(value, score) for value, score in zip((0.1, 0.3, 1.0), gammas, strict=True)]
-    without, betas = InspectionTrial(0.0, 0.7), [InspectionTrial(0.0, 0.7), InspectionTrial(0.25, 0.72)]
+    trials = [
+        InspectionTrial(value, score) for value, score in zip((0.1, 0.3, 1.0), gammas, strict=True)
+    ]
+    without, betas = (
+        InspectionTrial(0.0, 0.7),
+        [InspectionTrial(0.0, 0.7), InspectionTrial(0.25, 0.72)],
+    )
     given = {"betas": betas, "fractions": [], "baseline": without} | more
-    return Inspection("toy", 100, "", judged, 0.7, agreement, 0.1, gammas=trials, closeness=near, **given)
+    return Inspection(
+        "toy", 100, "", judged, 0.7, agreement, 0.1, gammas=trials, closeness=near, **given
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,7 +203,9 @@ def found(gammas: tuple[float | None, ...], agreement: float = 0.8, judged: int 
 def test_verdicts_by_their_rule(inspection: Inspection, said: str, gamma: float) -> None:
     assert inspection.verdict == said
     assert inspection.best_gamma.value == gamma
-    assert json.loads(json.dumps(inspection_to_json(inspection), allow_nan=False))["verdict"] == said
+    assert (
+        json.loads(json.dumps(inspection_to_json(inspection), allow_nan=False))["verdict"] == said
+    )
 
 
 def test_the_cosine_is_of_the_two_gradients() -> None:
@@ -190,12 +240,18 @@ def test_the_picture_shows_gains_to_the_right_and_losses_to_the_left() -> None:
 
 def test_data_that_cannot_be_looked_at_are_refused_in_a_sentence() -> None:
     data = clouds(LABELS)
-    with pytest.raises(InputError, match=r"the server of data set 'clouds' has no examples; hold some out"):
+    with pytest.raises(
+        InputError, match=r"the server of data set 'clouds' has no examples; hold some out"
+    ):
         looked(replace(data, server=None))
-    with pytest.raises(InputError, match=r"the server needs at least 2 examples to be looked at, got 1; "):
+    with pytest.raises(
+        InputError, match=r"the server needs at least 2 examples to be looked at, got 1; "
+    ):
         looked(subsample_server(data, 0.001))
-    nobody = data.groups | {"validation": np.zeros(0, dtype=np.int64), "new": np.arange(10, 18)}
-    with pytest.raises(InputError, match=r"data set 'clouds' has no validation clients to judge by; "):
+    nobody = data.groups | {"validation": np.zeros(0, dtype=np.int64), "unseen": np.arange(10, 18)}
+    with pytest.raises(
+        InputError, match=r"data set 'clouds' has no validation clients to judge by; "
+    ):
         looked(replace(data, groups=nobody))
 
 

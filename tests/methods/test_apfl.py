@@ -29,19 +29,31 @@ def built(**hyper: Any) -> Method:
     return apfl.build(toy_task(), apfl.HParams(**{"batch": 8} | hyper))
 
 
-LOCAL: list[dict[str, Any]] = [{"epochs": 2}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam", "lr": 0.01}]
+LOCAL: list[dict[str, Any]] = [
+    {"epochs": 2},
+    {"momentum": 0.9, "weight_decay": 0.1},
+    {"optimizer": "adam", "lr": 0.01},
+]
 
 
 @pytest.mark.parametrize("local", LOCAL, ids=str)
 def test_the_global_model_is_fedavgs_however_it_is_mixed(local: dict[str, Any]) -> None:
     fedavg = trained("fedavg", 2, 4, data=FEW, server_lr=0.7, **local).params
     for mixing in ({"mixing": 0.3}, {"adapt": False, "mixing": 0.9}):
-        assert distance(trained(built(**mixing, **local, server_lr=0.7), 2, 4, data=FEW).params, fedavg) < 1e-12
+        assert (
+            distance(
+                trained(built(**mixing, **local, server_lr=0.7), 2, 4, data=FEW).params, fedavg
+            )
+            < 1e-12
+        )
 
 
 def test_without_mixing_the_global_model_predicts() -> None:
     everybody, scores = np.arange(8), []
-    for method in (built(mixing=0.0, adapt=False, finetune_epochs=1), methods.build("fedavg", toy_task(), batch=8)):
+    for method in (
+        built(mixing=0.0, adapt=False, finetune_epochs=1),
+        methods.build("fedavg", toy_task(), batch=8),
+    ):
         state, engine = train(toy_setting(method, data=FEW), 2, 4)
         scores.append(engine.score(state, everybody))
     assert distance(scores[0].before, scores[1].before) < 1e-12
@@ -53,12 +65,21 @@ def test_with_mixing_1_the_personal_model_is_trained_alone(local: dict[str, Any]
     own = methods.build("local", toy_task(), when="sampled", batch=8, **local)
     people, memories = FEW.groups["train"], []
     for method in (own, built(mixing=1.0, adapt=False, **local)):
-        state, engine = train(setting := toy_setting(method, data=FEW), rounds=2, cohort=len(people))
-        memories.append(engine.client_states.gather(people, setting.method.init_client_state(state)))
+        state, engine = train(
+            setting := toy_setting(method, data=FEW), rounds=2, cohort=len(people)
+        )
+        memories.append(
+            engine.client_states.gather(people, setting.method.init_client_state(state))
+        )
     assert distance(memories[0], memories[1].v) < 1e-12
     assert distance(memories[0], trees.stack([toy_task().params] * 5)) > 1e-2
     personal = run_single_client(
-        setting.method.personalize._replace(phases=()), state.params, trees.take_row(memories[1], 3), None, 3, state.key
+        setting.method.personalize._replace(phases=()),
+        state.params,
+        trees.take_row(memories[1], 3),
+        None,
+        3,
+        state.key,
     )
     assert distance(personal, trees.take_row(memories[0], 3)) < 1e-12
 
@@ -138,7 +159,12 @@ def test_rounds_are_algorithm_1(alpha_lr: float, local: dict[str, Any], maker: A
     assert distance(state.params, w) < 1e-12
     kept = engine.client_states.gather(np.array(list(own)), setting.method.init_client_state(state))
     assert distance(kept.v, trees.stack([v for v, _ in own.values()])) < 1e-12
-    assert distance(kept.alpha, torch.tensor([alpha for _, alpha in own.values()], dtype=torch.float64)) < 1e-12
+    assert (
+        distance(
+            kept.alpha, torch.tensor([alpha for _, alpha in own.values()], dtype=torch.float64)
+        )
+        < 1e-12
+    )
     assert bool((kept.alpha - 0.4).abs().max() > 1e-3) == bool(alpha_lr)
 
 
@@ -146,9 +172,17 @@ def one_step(alpha: float, alpha_lr: float) -> tuple[float, float]:
     """alpha after a single step, and the derivative by alpha of what the mixture loses there, from autograd."""
     setting = toy_setting(built(steps=1, alpha_lr=alpha_lr))
     w, v = setting.task.params, trees.apply(lambda p: torch.cos(7 * p), setting.task.params)
-    kept, work = apfl.ClientState(v, torch.tensor(alpha, dtype=torch.float64)), setting.method.client
+    kept, work = (
+        apfl.ClientState(v, torch.tensor(alpha, dtype=torch.float64)),
+        setting.method.client,
+    )
     found = run_single_client(
-        work, w, kept, setting.make_client_dataset(), 8, setting.derive_keys(Stream.CLIENT, 0, [8])[0]
+        work,
+        w,
+        kept,
+        setting.make_client_dataset(),
+        8,
+        setting.derive_keys(Stream.CLIENT, 0, [8])[0],
     ).state
     x, y = next(seen(setting, Stream.CLIENT, 0, 8, work.phases[0].plan))
     leaf = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
@@ -169,7 +203,9 @@ def test_alpha_first_moves_in_a_clients_second_round() -> None:
     alphas = []
     for rounds in (1, 2):
         state, engine = train(setting := toy_setting(built()), rounds=rounds, cohort=len(people))
-        alphas.append(engine.client_states.gather(people, setting.method.init_client_state(state)).alpha)
+        alphas.append(
+            engine.client_states.gather(people, setting.method.init_client_state(state)).alpha
+        )
     assert bool((alphas[0] == 0.5).all())
     assert bool((alphas[1] != 0.5).all())
 
@@ -177,7 +213,11 @@ def test_alpha_first_moves_in_a_clients_second_round() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
 def test_personalizing_trains_v_in_a_mixture_with_the_broadcast(alpha: float) -> None:
     setting = toy_setting(built(finetune_lr=0.2, finetune_epochs=2, finetune_batch=3))
-    w, v, work = setting.task.params, trees.scale(setting.task.params, -0.5), setting.method.personalize
+    w, v, work = (
+        setting.task.params,
+        trees.scale(setting.task.params, -0.5),
+        setting.method.personalize,
+    )
     kept = apfl.ClientState(v, torch.tensor(alpha, dtype=torch.float64))
     key, plan = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0], work.phases[0].plan
     model = module_of(v)
@@ -187,15 +227,19 @@ def test_personalizing_trains_v_in_a_mixture_with_the_broadcast(alpha: float) ->
         mixed_loss(model, w, kept.alpha, x, y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     for phases, personal in (((), v), (work.phases, copy_of(model))):
-        found = run_single_client(work._replace(phases=phases), w, kept, setting.make_client_dataset(), 8, key)
+        found = run_single_client(
+            work._replace(phases=phases), w, kept, setting.make_client_dataset(), 8, key
+        )
         assert distance(found, {k: alpha * personal[k] + (1 - alpha) * w[k] for k in w}) < 1e-12
     assert plan.specs[0].split == "adapt"
 
 
 def test_newcomers_begin_with_the_global_model() -> None:
     state, engine = train(setting := toy_setting(built(mixing=0.8, finetune_epochs=0)), rounds=2)
-    plain, newcomers = toy_setting("fedavg", finetune_epochs=0), setting.data.groups["new"]
-    expected = factory.make_engine(plain).score(plain.init_server_state()._replace(params=state.params), newcomers)
+    plain, newcomers = toy_setting("fedavg", finetune_epochs=0), setting.data.groups["unseen"]
+    expected = factory.make_engine(plain).score(
+        plain.init_server_state()._replace(params=state.params), newcomers
+    )
     assert distance(engine.score(state, newcomers).before, expected.before) < 1e-12
 
 
@@ -214,7 +258,10 @@ def test_short_floats_keep_their_type() -> None:
         ({"mixing": -0.1}, r"apfl: mixing must be in \[0, 1\], got -0.1."),
         ({"adapt": 1}, "apfl: adapt must be true or false, got 1."),
         ({"alpha_lr": 0.0}, "apfl: alpha_lr must be positive, got 0.0."),
-        ({"adapt": False, "alpha_lr": 0.1}, "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out."),
+        (
+            {"adapt": False, "alpha_lr": 0.1},
+            "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out.",
+        ),
         ({"server_lr": 0.0}, "apfl: server_lr must be positive, got 0.0."),
     ],
 )

@@ -42,16 +42,21 @@ def test_the_global_model_is_fedavgs(local: dict[str, Any]) -> None:
     for personal in ({"lam": 0.0}, {"lam": 5.0, "personal_lr": 0.01, "personal_steps": 2}):
         assert (
             distance(
-                trained(built(**local, **personal), 2, data=FEW).params, trained("fedavg", 2, data=FEW, **local).params
+                trained(built(**local, **personal), 2, data=FEW).params,
+                trained("fedavg", 2, data=FEW, **local).params,
             )
             < 1e-12
         )
 
 
-@pytest.mark.parametrize("optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}], ids=str)
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}], ids=str
+)
 def test_without_lam_the_personal_model_is_trained_alone(optimizer: dict[str, Any]) -> None:
     """Training alone is given the same batches: as the second phase of a client, behind one of no steps."""
-    own = methods.build("local", toy_task(), when="sampled", batch=8, lr=0.03, epochs=2, **optimizer)
+    own = methods.build(
+        "local", toy_task(), when="sampled", batch=8, lr=0.03, epochs=2, **optimizer
+    )
     (phase,) = own.client.phases
     idle = phase._replace(plan=phase.plan._replace(epochs=None, steps=0))
     own = own._replace(client=own.client._replace(phases=(idle, phase)))
@@ -69,7 +74,10 @@ def test_without_lam_the_personal_model_is_trained_alone(optimizer: dict[str, An
 def test_the_personal_model_tends_to_its_minimiser_around_the_broadcast() -> None:
     """Least squares: f(v) = |X v - y|^2 / n, so (H + lam I) v = H v_f + lam w with H = 2 X'X / n."""
     draws, lam = torch.Generator().manual_seed(3), 0.8
-    x, y, w, v = (torch.randn(*shape, generator=draws, dtype=torch.float64) for shape in ((9, 4), (9,), (4,), (4,)))
+    x, y, w, v = (
+        torch.randn(*shape, generator=draws, dtype=torch.float64)
+        for shape in ((9, 4), (9,), (4,), (4,))
+    )
     batch = Batch(x, y, torch.ones(9, dtype=torch.float64), torch.zeros((), dtype=torch.int64))
     task = regression(nn.Linear(4, 1, bias=False)).to(dtype=torch.float64)
     method = ditto.build(task, ditto.HParams(lam=lam, lr=0.1, personal_lr=0.15))
@@ -106,7 +114,9 @@ def descended(
     optimizer = maker(model.parameters())
     for x, y in batches:
         optimizer.zero_grad()
-        near = torch.stack([(p - center[name]).square().sum() for name, p in model.named_parameters()]).sum()
+        near = torch.stack(
+            [(p - center[name]).square().sum() for name, p in model.named_parameters()]
+        ).sum()
         (nn.functional.cross_entropy(model(x), y) + lam / 2 * near).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return dict(model.state_dict())
@@ -125,7 +135,13 @@ OPTIMISERS: list[tuple[dict[str, Any], Any]] = [
 @pytest.mark.parametrize(("local", "maker"), OPTIMISERS, ids=["sgd", "momentum", "adam"])
 def test_rounds_are_the_papers_algorithm(local: dict[str, Any], maker: Any) -> None:
     lr, personal_lr, lam = 0.05, 0.02, 0.6
-    hyper = {"lr": lr, "personal_lr": personal_lr, "lam": lam, "personal_epochs": 2, "server_lr": 0.8}
+    hyper = {
+        "lr": lr,
+        "personal_lr": personal_lr,
+        "lam": lam,
+        "personal_epochs": 2,
+        "server_lr": 0.8,
+    }
     setting = toy_setting(built(**hyper, **local))
     engine = factory.make_engine(setting)
     loop = run_rounds(setting, engine, setting.init_server_state(), 4)
@@ -136,7 +152,10 @@ def test_rounds_are_the_papers_algorithm(local: dict[str, Any], maker: Any) -> N
         state, cohort = (ended := next(loop)).state, ended.cohort
         models = []
         for i in map(int, cohort):
-            batches = [seen(setting, Stream.CLIENT, number, i, phase, plan) for phase, plan in enumerate(plans)]
+            batches = [
+                seen(setting, Stream.CLIENT, number, i, phase, plan)
+                for phase, plan in enumerate(plans)
+            ]
             models.append(descended(w, 0.0, w, batches[0], maker(lr)))
             own[i] = descended(own.get(i, w), lam, w, batches[1], maker(personal_lr))
         mean = trees.apply(lambda *each: torch.stack(each).mean(0), *models)
@@ -149,15 +168,33 @@ def test_rounds_are_the_papers_algorithm(local: dict[str, Any], maker: Any) -> N
 
 def test_personalizing_goes_on_with_the_personal_model_around_the_broadcast() -> None:
     setting = toy_setting(built(lam=0.6, finetune_lr=0.03, finetune_epochs=2, finetune_batch=3))
-    sent, kept, work = setting.task.params, trees.scale(setting.task.params, 0.5), setting.method.personalize
+    sent, kept, work = (
+        setting.task.params,
+        trees.scale(setting.task.params, 0.5),
+        setting.method.personalize,
+    )
     key, plan = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0], work.phases[0].plan
     expected = descended(
-        kept, 0.6, sent, seen(setting, Stream.PERSONALIZE, 0, 8, 0, plan), lambda p: torch.optim.SGD(p, 0.03)
+        kept,
+        0.6,
+        sent,
+        seen(setting, Stream.PERSONALIZE, 0, 8, 0, plan),
+        lambda p: torch.optim.SGD(p, 0.03),
     )
     assert plan.specs[0].split == "adapt"
-    assert distance(run_single_client(work, sent, kept, setting.make_client_dataset(), 8, key), expected) < 1e-12
     assert (
-        distance(run_single_client(work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key), kept)
+        distance(
+            run_single_client(work, sent, kept, setting.make_client_dataset(), 8, key), expected
+        )
+        < 1e-12
+    )
+    assert (
+        distance(
+            run_single_client(
+                work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key
+            ),
+            kept,
+        )
         == 0.0
     )
 
@@ -165,11 +202,22 @@ def test_personalizing_goes_on_with_the_personal_model_around_the_broadcast() ->
 def test_rates_that_are_left_out_follow_the_others() -> None:
     def personalized(**hyper: Any) -> Any:
         setting = toy_setting(built(finetune_steps=2, **hyper), data=FEW)
-        return tuple(train(setting, rounds=1, cohort=3)[1].score(setting.init_server_state(), np.arange(5)))
+        return tuple(
+            train(setting, rounds=1, cohort=3)[1].score(setting.init_server_state(), np.arange(5))
+        )
 
-    assert distance(personalized(lr=0.2), personalized(lr=0.2, personal_lr=0.2, finetune_lr=0.2)) == 0.0
-    assert distance(personalized(personal_lr=0.2), personalized(personal_lr=0.2, finetune_lr=0.2)) == 0.0
-    assert distance(personalized(personal_lr=0.2), personalized(personal_lr=0.2, finetune_lr=0.1)) > 1e-4
+    assert (
+        distance(personalized(lr=0.2), personalized(lr=0.2, personal_lr=0.2, finetune_lr=0.2))
+        == 0.0
+    )
+    assert (
+        distance(personalized(personal_lr=0.2), personalized(personal_lr=0.2, finetune_lr=0.2))
+        == 0.0
+    )
+    assert (
+        distance(personalized(personal_lr=0.2), personalized(personal_lr=0.2, finetune_lr=0.1))
+        > 1e-4
+    )
 
 
 def test_newcomers_begin_with_the_global_model() -> None:

@@ -23,13 +23,22 @@ def given_the_servers_examples(data: FederatedDataset) -> FederatedDataset:
     (x, y, splits), server = data.clients, data.server
     assert server is not None
     people = data.groups["train"]
-    copies = {int(who): len(x) + place * len(server.x) + np.arange(len(server.x)) for place, who in enumerate(people)}
+    copies = {
+        int(who): len(x) + place * len(server.x) + np.arange(len(server.x))
+        for place, who in enumerate(people)
+    }
     theirs = [splits["train"].get_rows(who) for who in range(data.clients.count)]
-    train = split([np.concatenate([rows, copies.get(who, rows[:0])]) for who, rows in enumerate(theirs)])
-    more_x, more_y = (np.concatenate([mine, *[own] * len(people)]) for mine, own in ((x, server.x), (y, server.y)))
+    train = split(
+        [np.concatenate([rows, copies.get(who, rows[:0])]) for who, rows in enumerate(theirs)]
+    )
+    more_x, more_y = (
+        np.concatenate([mine, *[own] * len(people)]) for mine, own in ((x, server.x), (y, server.y))
+    )
     return FederatedDataset(
         name="by hand",
-        clients=ClientExamples(more_x, more_y, {"train": train, "test": splits["test"], "adapt": split(theirs)}),
+        clients=ClientExamples(
+            more_x, more_y, {"train": train, "test": splits["test"], "adapt": split(theirs)}
+        ),
         client_names=data.client_names,
         groups=data.groups,
         server=None,
@@ -47,9 +56,14 @@ def given_the_servers_examples(data: FederatedDataset) -> FederatedDataset:
         ("ds+per+fedavg", "fedper", {}),
     ],
 )
-def test_it_is_the_method_on_clients_who_hold_more(name: str, inner: str, hyper: dict[str, Any]) -> None:
+def test_it_is_the_method_on_clients_who_hold_more(
+    name: str, inner: str, hyper: dict[str, Any]
+) -> None:
     by_hand, everybody, results = given_the_servers_examples(DATA), np.arange(8), []
-    for setting in (toy_setting(name, data=DATA, **hyper), toy_setting(inner, data=by_hand, **hyper)):
+    for setting in (
+        toy_setting(name, data=DATA, **hyper),
+        toy_setting(inner, data=by_hand, **hyper),
+    ):
         state, engine = train(setting, 2, 3)
         memory = engine.client_states.gather(everybody, setting.method.init_client_state(state))
         results.append((tuple(state), memory, tuple(engine.score(state, everybody))))
@@ -90,7 +104,9 @@ def test_the_overlap_is_declared() -> None:
 
 def test_it_can_be_learned_from_at_the_server_too() -> None:
     both, alone = (toy_setting(name, data=DATA) for name in ("ds+fsl", "fsl"))
-    runs = [train(setting, 1, 3)[0].params for setting in (both, alone, toy_setting("ds", data=DATA))]
+    runs = [
+        train(setting, 1, 3)[0].params for setting in (both, alone, toy_setting("ds", data=DATA))
+    ]
     assert min(distance(runs[0], other) for other in runs[1:]) > 1e-3
     assert factory.make_engine(both).notes == ()
 
@@ -109,5 +125,7 @@ def test_what_makes_no_sense_is_refused(name: str, hyper: dict[str, Any], said: 
 
 
 def test_a_server_without_data_has_nothing_to_share() -> None:
-    with pytest.raises(InputError, match="toy: the server must have examples to share with clients, but has none"):
+    with pytest.raises(
+        InputError, match="toy: the server must have examples to share with clients, but has none"
+    ):
         toy_setting("ds", data=toy_data(server=0))

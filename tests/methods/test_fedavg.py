@@ -17,8 +17,13 @@ def test_a_round_is_the_mean_of_what_torch_trains() -> None:
     setting = toy_setting("fedavg", epochs=3, lr=0.2)
     state, _ = train(setting, rounds=1, cohort=9)
     plan = setting.method.client.phases[0].plan
-    models = [descended(setting, Stream.CLIENT, int(i), plan, 0.2) for i in setting.data.groups["train"]]
-    assert distance(state.params, trees.apply(lambda *each: torch.stack(each).mean(0), *models)) < 1e-12
+    models = [
+        descended(setting, Stream.CLIENT, int(i), plan, 0.2) for i in setting.data.groups["train"]
+    ]
+    assert (
+        distance(state.params, trees.apply(lambda *each: torch.stack(each).mean(0), *models))
+        < 1e-12
+    )
 
 
 def test_weighing_by_examples() -> None:
@@ -28,7 +33,9 @@ def test_weighing_by_examples() -> None:
     sizes = setting.data.clients.splits["train"].sizes()[people]
     models = [descended(setting, Stream.CLIENT, int(i), plan, 0.1) for i in people]
     weights = sizes / sizes.sum()
-    expected = trees.apply(lambda *each: sum(w * m for w, m in zip(weights, each, strict=True)), *models)
+    expected = trees.apply(
+        lambda *each: sum(w * m for w, m in zip(weights, each, strict=True)), *models
+    )
     assert distance(state.params, expected) < 1e-12
 
 
@@ -68,7 +75,11 @@ def test_server_optimizers_follow_their_equations(rule: str) -> None:
                 theta[k] = theta[k] + rate * m[k]
                 continue
             m[k] = 0.9 * m[k] + 0.1 * d
-            v[k] = 0.99 * v[k] + 0.01 * d**2 if rule == "adam" else v[k] - 0.01 * d**2 * np.sign(v[k] - d**2)
+            v[k] = (
+                0.99 * v[k] + 0.01 * d**2
+                if rule == "adam"
+                else v[k] - 0.01 * d**2 * np.sign(v[k] - d**2)
+            )
             theta[k] = theta[k] + rate * m[k] / (np.sqrt(v[k]) + 1e-3)
     assert distance(state.params, {k: torch.from_numpy(w) for k, w in theta.items()}) < 1e-12
 
@@ -87,9 +98,12 @@ def test_personalizing_is_sgd_on_the_client() -> None:
 def test_fedavg_learns() -> None:
     setting = toy_setting("fedavg", epochs=2, lr=0.3)
     start, (state, engine) = setting.init_server_state(), train(setting, rounds=60, cohort=9)
-    people = setting.data.groups["local"]
+    people = setting.data.groups["participating"]
     before, after = (engine.score(s, people).before["accuracy"] for s in (start, state))
-    assert float(after[:, 0].sum() / after[:, 1].sum()) > float(before[:, 0].sum() / before[:, 1].sum()) + 0.2
+    assert (
+        float(after[:, 0].sum() / after[:, 1].sum())
+        > float(before[:, 0].sum() / before[:, 1].sum()) + 0.2
+    )
 
 
 def test_same_seed_same_bytes_other_seed_other_weights() -> None:

@@ -35,7 +35,9 @@ on_toy = partial(built_on_toy, feddyn)
 def test_rounds_follow_algorithm_1_of_the_paper(cohort: int, momentum: float, decay: float) -> None:
     problem = quadratic_problem()
     lr, alpha, clients = 0.05, 0.7, len(SIZES)
-    hyper = feddyn.HParams(lr=lr, alpha=alpha, epochs=2, batch=3, momentum=momentum, weight_decay=decay)
+    hyper = feddyn.HParams(
+        lr=lr, alpha=alpha, epochs=2, batch=3, momentum=momentum, weight_decay=decay
+    )
     setting = setting_of(problem, feddyn.build(problem.task, hyper))
     engine, theta = factory.make_engine(setting), vector(problem.task.params)
     loop, h, gradients = (
@@ -66,7 +68,9 @@ def test_rounds_follow_algorithm_1_of_the_paper(cohort: int, momentum: float, de
 def test_h_is_the_mean_of_what_all_clients_keep(cohort: int) -> None:
     setting = on_toy(epochs=2)
     state, engine = train(setting, rounds=3, cohort=cohort)
-    assert distance(state.aux, trees.apply(lambda leaf: leaf.mean(0), kept(setting, engine))) < 1e-12
+    assert (
+        distance(state.aux, trees.apply(lambda leaf: leaf.mean(0), kept(setting, engine))) < 1e-12
+    )
     assert float(trees.norm(state.aux)) > 1e-3
 
 
@@ -89,7 +93,9 @@ def test_it_reaches_the_global_optimum(cohort: int, rounds: int, decay: float) -
     hyper = feddyn.HParams(lr=0.1, alpha=2.0, epochs=4, batch=LARGEST, weight_decay=decay)
     setting = setting_of(problem, feddyn.build(problem.task, hyper))
     state, engine = train(setting, rounds, cohort)
-    assert_settled(problem, decay, vector(state.params), vector(state.aux), vector(kept(setting, engine)), 1e-3)
+    assert_settled(
+        problem, decay, vector(state.params), vector(state.aux), vector(kept(setting, engine)), 1e-3
+    )
 
 
 def test_unequal_numbers_of_steps_do_not_bias_it() -> None:
@@ -112,8 +118,13 @@ def test_a_client_without_steps_keeps_what_it_has() -> None:
     setting = on_toy()
     state, engine = train(setting, rounds=2, cohort=9)
     own = trees.take_row(kept(setting, engine), 3)
-    idle, key = setting.method.client._replace(phases=()), setting.derive_keys(Stream.CLIENT, 2, [3])[0]
-    result = run_single_client(idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key)
+    idle, key = (
+        setting.method.client._replace(phases=()),
+        setting.derive_keys(Stream.CLIENT, 2, [3])[0],
+    )
+    result = run_single_client(
+        idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key
+    )
     assert distance(result.state, own) == 0.0
     assert distance(result.update, trees.zeros_like(result.update)) == 0.0
     assert float(trees.norm(own)) > 1e-3
@@ -131,7 +142,10 @@ def test_personalizing_is_sgd_on_the_plain_loss() -> None:
 
 def test_as_much_travels_as_with_fedavg() -> None:
     cohort = np.arange(4)
-    costs = [factory.make_engine(s).train(s.init_server_state(), cohort, 0) for s in (on_toy(), toy_setting("fedavg"))]
+    costs = [
+        factory.make_engine(s).train(s.init_server_state(), cohort, 0)
+        for s in (on_toy(), toy_setting("fedavg"))
+    ]
     assert costs[0][1:] == costs[1][1:]
 
 

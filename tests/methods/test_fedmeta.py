@@ -51,7 +51,9 @@ def real(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.x[batch.mask > 0], batch.y[batch.mask > 0]
 
 
-def query_loss(weights: list[Tensor], rates: list[Any], batches: tuple[Batch, ...], passes: int, order: int) -> Tensor:
+def query_loss(
+    weights: list[Tensor], rates: list[Any], batches: tuple[Batch, ...], passes: int, order: int
+) -> Tensor:
     """The query loss after inner steps on threes of the support examples, as a graph of autograd."""
     (x, y), hat = real(batches[0]), weights
     for _ in range(passes):
@@ -69,7 +71,9 @@ def leaves(params: Params) -> list[Tensor]:
 def rates_like(params: Params) -> Params:
     """Rates of every size and sign."""
     source = torch.Generator().manual_seed(3)
-    return {k: 0.4 * torch.randn(v.shape, generator=source, dtype=v.dtype) for k, v in params.items()}
+    return {
+        k: 0.4 * torch.randn(v.shape, generator=source, dtype=v.dtype) for k, v in params.items()
+    }
 
 
 def no_rates() -> Params:
@@ -85,9 +89,14 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("inner", "sets", "passes", "order"), SHAPES)
-def test_a_step_follows_the_gradient_of_autograd(inner: str, sets: str, passes: int, order: int) -> None:
+def test_a_step_follows_the_gradient_of_autograd(
+    inner: str, sets: str, passes: int, order: int
+) -> None:
     setting = made_setting(inner=inner, sets=sets, inner_steps=passes, order=order, lr=1.0)
-    work, sent = setting.method.client, (START, rates_like(START) if inner == "meta-sgd" else no_rates())
+    work, sent = (
+        setting.method.client,
+        (START, rates_like(START) if inner == "meta-sgd" else no_rates()),
+    )
     for client in (0, 2):
         batches = batches_of(setting, client)[0]
         assert len(batches[0].mask) == {"batches": 3, "whole": (8, 1, 5)[client]}[sets]
@@ -95,7 +104,9 @@ def test_a_step_follows_the_gradient_of_autograd(inner: str, sets: str, passes: 
         weights, rates = leaves(START), leaves(sent[1]) if sent[1] else []
         loss = query_loss(weights, rates or [0.3] * 4, batches, passes, order)
         slopes = torch.autograd.grad(loss, [*weights, *rates])
-        wanted = tuple(dict(zip(NAMES, part, strict=True)) if part else {} for part in (slopes[:4], slopes[4:]))
+        wanted = tuple(
+            dict(zip(NAMES, part, strict=True)) if part else {} for part in (slopes[:4], slopes[4:])
+        )
         assert distance(moved, wanted) < 1e-12
         assert trees.norm(moved[0]) > 1e-2
 
@@ -105,7 +116,9 @@ def test_the_first_order_is_the_gradient_at_the_adapted_point(sets: str) -> None
     setting = made_setting(inner="meta-sgd", sets=sets, order=1, lr=1.0)
     work, rates = setting.method.client, rates_like(START)
     support, query = batches_of(setting, 0)[0]
-    moved = trees.sub((START, rates), work.phases[0].step((), work.init((START, rates), ()), (support, query))[0])
+    moved = trees.sub(
+        (START, rates), work.phases[0].step((), work.init((START, rates), ()), (support, query))[0]
+    )
     hat, total, (x, y) = START, trees.zeros_like(START), real(support)
     for begin in range(0, len(y), 3):
         at = leaves(hat)
@@ -130,8 +143,12 @@ RULES: list[tuple[dict[str, Any], Any]] = [
 
 LOOPS = [
     pytest.param(*rule, sets, inner, id=f"{inner}-{sets}-{name}")
-    for name, rule, kinds in zip(("sgd", "momentum", "adam"), RULES, ((0, 1, 2, 3), (0, 3), (1, 2)), strict=True)
-    for sets, inner in (list(itertools.product(("batches", "whole"), ("maml", "meta-sgd")))[kind] for kind in kinds)
+    for name, rule, kinds in zip(
+        ("sgd", "momentum", "adam"), RULES, ((0, 1, 2, 3), (0, 3), (1, 2)), strict=True
+    )
+    for sets, inner in (
+        list(itertools.product(("batches", "whole"), ("maml", "meta-sgd")))[kind] for kind in kinds
+    )
 ]
 
 
@@ -139,10 +156,15 @@ LOOPS = [
 def test_a_round_is_a_plain_loop_weighed_by_query_sizes(
     local: dict[str, Any], rule: Any, sets: str, inner: str
 ) -> None:
-    setting = made_setting(inner=inner, sets=sets, epochs=3 if sets == "whole" else 1, server_lr=0.7, **local)
+    setting = made_setting(
+        inner=inner, sets=sets, epochs=3 if sets == "whole" else 1, server_lr=0.7, **local
+    )
     people, ends = setting.data.groups["train"], []
     for client in people:
-        weights, rates = leaves(START), [torch.full_like(START[name], 0.3, requires_grad=True) for name in NAMES]
+        weights, rates = (
+            leaves(START),
+            [torch.full_like(START[name], 0.3, requires_grad=True) for name in NAMES],
+        )
         optimizer = rule([*weights, *rates] if inner == "meta-sgd" else weights)
         for batches in batches_of(setting, int(client)):
             optimizer.zero_grad()
@@ -151,8 +173,14 @@ def test_a_round_is_a_plain_loop_weighed_by_query_sizes(
         ends.append([tensor.detach() for tensor in (*weights, *rates)])
     sizes = torch.tensor([32.0, 0.0, 18.0, 10.0, 4.0], dtype=torch.float64)
     assert setting.data.clients.splits["query"].sizes()[people].tolist() == sizes.tolist()
-    means = [torch.tensordot(sizes / sizes.sum(), torch.stack(each), 1) for each in zip(*ends, strict=True)]
-    first = [*(START[name] for name in NAMES), *(torch.full_like(START[name], 0.3) for name in NAMES)]
+    means = [
+        torch.tensordot(sizes / sizes.sum(), torch.stack(each), 1)
+        for each in zip(*ends, strict=True)
+    ]
+    first = [
+        *(START[name] for name in NAMES),
+        *(torch.full_like(START[name], 0.3) for name in NAMES),
+    ]
     wanted = [0.3 * old + 0.7 * mean for old, mean in zip(first, means, strict=True)]
     state, _ = train(setting, rounds=1, cohort=len(people))
     assert distance([state.params[name] for name in NAMES], wanted[:4]) < 1e-12
@@ -170,13 +198,20 @@ def test_padding_has_no_say() -> None:
     x, y, mask = (torch.cat([part, part.new_zeros((7, *part.shape[1:]))]) for part in support[:3])
     x[5:] = 1e6
     wider = Batch(x, y, mask, support.key)
-    narrow, wide = (work.phases[0].step(sent, work.init(sent, ()), (each, query))[0] for each in (support, wider))
+    narrow, wide = (
+        work.phases[0].step(sent, work.init(sent, ()), (each, query))[0]
+        for each in (support, wider)
+    )
     assert distance(narrow, wide) < 1e-14
 
 
 def test_every_inner_step_drops_out_anew() -> None:
     batch = batches_of(made_setting(sets="whole"), 0)[0][0]
-    parts = [part for number in range(2) for part in fedmeta.split_batch(batch, 3, prng.fold(batch.key, number))]
+    parts = [
+        part
+        for number in range(2)
+        for part in fedmeta.split_batch(batch, 3, prng.fold(batch.key, number))
+    ]
     assert [len(part.y) for part in parts] == [3, 3, 2] * 2
     assert len({int(part.key) for part in parts}) == 6
     assert torch.equal(torch.cat([part.x for part in parts[:3]]), batch.x)
@@ -192,7 +227,12 @@ def test_meta_sgd_learns_rates_of_any_sign() -> None:
     assert state.aux.keys() == state.params.keys()
 
 
-LOCALS: list[dict[str, Any]] = [{"epochs": 2}, {"steps": 3}, {"optimizer": "adam", "lr": 0.01}, {"momentum": 0.9}]
+LOCALS: list[dict[str, Any]] = [
+    {"epochs": 2},
+    {"steps": 3},
+    {"optimizer": "adam", "lr": 0.01},
+    {"momentum": 0.9},
+]
 
 
 @pytest.mark.parametrize("local", LOCALS, ids=str)
@@ -204,9 +244,14 @@ def test_without_an_inner_rate_maml_is_fedavg_on_the_query_split(local: dict[str
     few = toy_data(sizes=(19, 1, 9, 4, 2, 2, 2))
     wanted = trained(plain, rounds=1, cohort=4, data=few).params
     for hyper in ({}, {"order": 1, "inner_steps": 2}):
-        same = trained(made(batch=8, alpha=0.0, **hyper, **local), rounds=1, cohort=4, data=few).params
+        same = trained(
+            made(batch=8, alpha=0.0, **hyper, **local), rounds=1, cohort=4, data=few
+        ).params
         assert distance(same, wanted) < 1e-14
-    assert distance(trained(made(batch=8, **local), rounds=1, cohort=4, data=few).params, wanted) > 1e-4
+    assert (
+        distance(trained(made(batch=8, **local), rounds=1, cohort=4, data=few).params, wanted)
+        > 1e-4
+    )
 
 
 @pytest.mark.parametrize(("order", "variant"), [(2, "exact"), (1, "fo")])
@@ -215,7 +260,9 @@ def test_on_one_batch_a_step_is_that_of_per_fedavg(order: int, variant: Any) -> 
     other = per_fedavg.build(toy_task(), per_fedavg.HParams(alpha=0.3, variant=variant)).client
     mine, sent = made(order=order).client, (START, no_rates())
     one = mine.phases[0].step(sent, mine.init(sent, ()), (batch, batch))[0][0]
-    assert distance(one, other.phases[0].step(START, other.init(START, ()), (batch,) * 3)[0]) < 1e-14
+    assert (
+        distance(one, other.phases[0].step(START, other.init(START, ()), (batch,) * 3)[0]) < 1e-14
+    )
 
 
 ALONE: list[dict[str, Any]] = [
@@ -229,10 +276,18 @@ ALONE: list[dict[str, Any]] = [
 @pytest.mark.parametrize("inner", ["maml", "meta-sgd"])
 def test_who_has_one_example_changes_nothing(hyper: dict[str, Any], inner: str) -> None:
     setting = made_setting(inner=inner, **hyper)
-    splits, sent = setting.data.clients.splits, setting.method.broadcast(setting.init_server_state())
+    splits, sent = (
+        setting.data.clients.splits,
+        setting.method.broadcast(setting.init_server_state()),
+    )
     assert (len(splits["support"].get_rows(1)), len(splits["query"].get_rows(1))) == (1, 0)
     result = run_single_client(
-        setting.method.client, sent, (), setting.make_client_dataset(), 1, setting.derive_keys(Stream.CLIENT, 0, [1])[0]
+        setting.method.client,
+        sent,
+        (),
+        setting.make_client_dataset(),
+        1,
+        setting.derive_keys(Stream.CLIENT, 0, [1])[0],
     )
     assert distance(result.update, trees.zeros_like(sent)) == 0.0
 
@@ -242,7 +297,9 @@ def test_who_has_one_example_changes_nothing(hyper: dict[str, Any], inner: str) 
 def test_a_cohort_of_such_clients_changes_nothing(hyper: dict[str, Any], name: str) -> None:
     setting = made_setting(toy_data(sizes=(1, 1, 1, 9, 9, 9, 9)), inner="meta-sgd", **hyper)
     engine, state = factory.make_engine(setting, name), setting.init_server_state()
-    after = engine.update_server(state, engine.train(state, np.array([0, 1, 2]), 0).cohort_update, 0)
+    after = engine.update_server(
+        state, engine.train(state, np.array([0, 1, 2]), 0).cohort_update, 0
+    )
     assert distance((after.params, after.aux), (state.params, state.aux)) == 0.0
 
 
@@ -264,24 +321,36 @@ def test_personalizing_by_maml_is_sgd_at_alpha(
     key, sent = setting.derive_keys(Stream.PERSONALIZE, 0, [2])[0], (START, no_rates())
     assert (
         distance(
-            run_single_client(setting.method.personalize, sent, (), setting.make_client_dataset(), 2, key),
+            run_single_client(
+                setting.method.personalize, sent, (), setting.make_client_dataset(), 2, key
+            ),
             descended(setting, Stream.PERSONALIZE, 2, plan, rate),
         )
         < 1e-12
     )
     before = setting.method.personalize._replace(phases=())
-    assert distance(run_single_client(before, sent, (), setting.make_client_dataset(), 2, key), START) == 0.0
+    assert (
+        distance(run_single_client(before, sent, (), setting.make_client_dataset(), 2, key), START)
+        == 0.0
+    )
 
 
 def test_personalizing_by_meta_sgd_goes_at_the_learned_rates() -> None:
     setting, rates = made_setting(inner="meta-sgd"), rates_like(START)
-    key, plan = setting.derive_keys(Stream.PERSONALIZE, 0, [2])[0], setting.method.personalize.phases[0].plan
+    key, plan = (
+        setting.derive_keys(Stream.PERSONALIZE, 0, [2])[0],
+        setting.method.personalize.phases[0].plan,
+    )
     own = [START[name] for name in NAMES]
-    for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([2]), prng.fold(key, 0)):
+    for (batch,) in iter_batches(
+        plan, setting.make_client_dataset(), np.array([2]), prng.fold(key, 0)
+    ):
         at = [weight.clone().requires_grad_() for weight in own]
         slopes = torch.autograd.grad(mean_loss(at, *real(batch)), at)
         own = [weight - rates[name] * g for name, weight, g in zip(NAMES, own, slopes, strict=True)]
-    tuned = run_single_client(setting.method.personalize, (START, rates), (), setting.make_client_dataset(), 2, key)
+    tuned = run_single_client(
+        setting.method.personalize, (START, rates), (), setting.make_client_dataset(), 2, key
+    )
     assert distance(tuned, dict(zip(NAMES, own, strict=True))) < 1e-12
 
 

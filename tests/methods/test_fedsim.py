@@ -58,13 +58,17 @@ def uploads(setting: EngineContext, cohort: np.ndarray) -> list[Params]:
 def server_batches(setting: EngineContext) -> tuple[Batch, ...]:
     key = prng.fold(setting.derive_keys(Stream.SERVER, 0, [0])[0], 0)
     work = setting.method.correct_update or setting.method.server
-    return next(iter(iter_batches(work.phases[0].plan, setting.make_server_dataset(), np.array([0]), key)))
+    return next(
+        iter(iter_batches(work.phases[0].plan, setting.make_server_dataset(), np.array([0]), key))
+    )
 
 
 @pytest.mark.parametrize("first", ["weights", "scaled", "server"])
 def test_the_round_is_algorithm_2_with_a_dense_hessian(first: str) -> None:
     beta, c, lam = 0.3, 0.2, 0.7
-    setting = toy_setting("fedsim", product="exact", beta=beta, c=c, lam=lam, first=first, server_batch=10)
+    setting = toy_setting(
+        "fedsim", product="exact", beta=beta, c=c, lam=lam, first=first, server_batch=10
+    )
     cohort, batches = setting.data.groups["train"], server_batches(setting)
     theta, corrected = flat(setting.task.params), []
     for model in uploads(setting, cohort):
@@ -80,7 +84,10 @@ def test_the_hessian_may_be_taken_at_theta_or_at_the_mean() -> None:
     for at in ("server", "mean"):
         setting = toy_setting("fedsim", product="exact", at=at, beta=0.3, c=0.2)
         cohort, batch = setting.data.groups["train"], server_batches(setting)[0]
-        theta, phi = flat(setting.task.params), torch.stack([flat(m) for m in uploads(setting, cohort)]).mean(0)
+        theta, phi = (
+            flat(setting.task.params),
+            torch.stack([flat(m) for m in uploads(setting, cohort)]).mean(0),
+        )
         point = theta if at == "server" else phi
         hessian = dense(setting, shaped(point, setting.task.params), batch)[1]
         expected = phi - 0.3 * ((theta - phi) - 0.2 * hessian @ (theta - phi))
@@ -109,14 +116,28 @@ IDENTITIES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("one", "its", "other", "others"), IDENTITIES, ids=[f"{i[0]}-{i[1]}" for i in IDENTITIES])
-@pytest.mark.parametrize("local", [{}, {"epochs": 3}, {"optimizer": "adam", "lr": 0.01}], ids=["sgd", "epochs", "adam"])
-def test_identities(one: str, its: dict[str, Any], other: str, others: dict[str, Any], local: dict[str, Any]) -> None:
-    assert distance(trained(one, **its, **local).params, trained(other, **others, **local).params) < 1e-12
+@pytest.mark.parametrize(
+    ("one", "its", "other", "others"), IDENTITIES, ids=[f"{i[0]}-{i[1]}" for i in IDENTITIES]
+)
+@pytest.mark.parametrize(
+    "local", [{}, {"epochs": 3}, {"optimizer": "adam", "lr": 0.01}], ids=["sgd", "epochs", "adam"]
+)
+def test_identities(
+    one: str, its: dict[str, Any], other: str, others: dict[str, Any], local: dict[str, Any]
+) -> None:
+    assert (
+        distance(trained(one, **its, **local).params, trained(other, **others, **local).params)
+        < 1e-12
+    )
 
 
 def test_the_identities_are_not_empty() -> None:
-    runs = [trained("fedsim"), trained("fedsim", c=0.0), trained("fedsim", beta=0.0), trained("fedsim", lam=0.0)]
+    runs = [
+        trained("fedsim"),
+        trained("fedsim", c=0.0),
+        trained("fedsim", beta=0.0),
+        trained("fedsim", lam=0.0),
+    ]
     gaps = [distance(runs[0].params, other.params) for other in runs[1:]]
     assert min(gaps) > 1e-4
 
@@ -150,7 +171,10 @@ def test_one_server_batch_serves_the_whole_cohort() -> None:
     state, cohort = setting.init_server_state(), setting.data.groups["train"]
     alike = [engine.train(state, cohort[[i]], 0).cohort_update.update for i in range(3)]
     together = engine.train(state, cohort[:3], 0).cohort_update.update
-    assert distance(together, trees.scale(trees.add(trees.add(alike[0], alike[1]), alike[2]), 1 / 3)) < 1e-12
+    assert (
+        distance(together, trees.scale(trees.add(trees.add(alike[0], alike[1]), alike[2]), 1 / 3))
+        < 1e-12
+    )
 
 
 def test_without_curvature_no_server_data_is_needed() -> None:

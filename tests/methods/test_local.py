@@ -43,7 +43,9 @@ def test_at_the_end_everybody_trains_to_the_full_budget() -> None:
 @pytest.mark.parametrize("when", ["end", "sampled"])
 def test_nothing_travels(when: str) -> None:
     setting = toy_setting("local", when=when)
-    trained = factory.make_engine(setting).train(setting.init_server_state(), setting.data.groups["train"][:3], 0)
+    trained = factory.make_engine(setting).train(
+        setting.init_server_state(), setting.data.groups["train"][:3], 0
+    )
     assert (trained.bytes_down, trained.bytes_up) == (0, 0)
 
 
@@ -53,4 +55,6 @@ def test_centralized_is_sgd_on_the_pool() -> None:
     assert list(setting.data.client_names[pool]) == ["pooled"]
     state, _ = train(setting, rounds=1, cohort=1)
     plan = setting.method.client.phases[0].plan
-    assert distance(state.params, descended(setting, Stream.CLIENT, int(pool[0]), plan, 0.2)) < 1e-12
+    assert (
+        distance(state.params, descended(setting, Stream.CLIENT, int(pool[0]), plan, 0.2)) < 1e-12
+    )

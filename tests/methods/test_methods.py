@@ -65,7 +65,9 @@ def test_values_out_of_range_are_refused_by_every_method(name: str) -> None:
         ("per+ditto", "offer", -1, "per+ditto: offer must not be negative, got -1."),
     ],
 )
-def test_values_out_of_a_method_s_own_range_are_refused(name: str, field: str, value: object, sentence: str) -> None:
+def test_values_out_of_a_method_s_own_range_are_refused(
+    name: str, field: str, value: object, sentence: str
+) -> None:
     with pytest.raises(InputError) as caught:
         methods.make_hparams(name, **{field: value})
     assert str(caught.value) == sentence
@@ -80,7 +82,9 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
         methods.load_method_module("fedprx")
     with pytest.raises(InputError, match="There is no method 'zzz'; known are local, centralized"):
         methods.load_method_module("zzz")
-    with pytest.raises(InputError, match=r"fedprox has no hyper-parameter .lamb.; did you mean lam\?"):
+    with pytest.raises(
+        InputError, match=r"fedprox has no hyper-parameter .lamb.; did you mean lam\?"
+    ):
         methods.make_hparams("fedprox", lamb=1.0)
 
 
@@ -91,6 +95,10 @@ def median(changes: Tree, weights: Tensor) -> Tree:
 @pytest.mark.parametrize("name", ["fedavg", "fedsim"])
 def test_a_combining_rule_sees_every_corrected_change(name: str) -> None:
     method = toy_setting(name).method._replace(aggregate=median)
-    runs = [train(toy_setting(method), name=engine, chunk=chunk)[0] for engine in factory.NAMES for chunk in (2, None)]
+    runs = [
+        train(toy_setting(method), name=engine, chunk=chunk)[0]
+        for engine in factory.NAMES
+        for chunk in (2, None)
+    ]
     assert all(distance(runs[0], other) < 1e-10 for other in runs[1:])
     assert distance(runs[0].params, train(toy_setting(name))[0].params) > 1e-4

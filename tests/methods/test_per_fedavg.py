@@ -79,7 +79,11 @@ def hessian(vector: Tensor, batch: Batch) -> Tensor:
 
 
 def by_hand(
-    vector: Tensor, alpha: float, batches: tuple[Batch, ...], variant: str = "exact", h: float = 0.01
+    vector: Tensor,
+    alpha: float,
+    batches: tuple[Batch, ...],
+    variant: str = "exact",
+    h: float = 0.01,
 ) -> Tensor:
     """(I - alpha H(w; D'')) g(w - alpha g(w; D); D')."""
     inner, curved, outer = batches
@@ -108,7 +112,10 @@ def test_three_batches_have_their_three_roles(variant: str) -> None:
     setting = made_setting(alpha=0.4, lr=1.0, variant=variant, hessian_batch=5, h=0.02)
     batches = batches_of(setting, 8)[0]
     assert [len(batch.mask) for batch in batches] == [8, 5, 8]
-    found, wanted = direction(setting.method, START, batches), by_hand(flat(START), 0.4, batches, variant, 0.02)
+    found, wanted = (
+        direction(setting.method, START, batches),
+        by_hand(flat(START), 0.4, batches, variant, 0.02),
+    )
     assert float((flat(found) - wanted).abs().max()) < 1e-12
     for swapped in ((1, 0, 2), (2, 1, 0), (0, 2, 1)):  # another assignment would be noticed
         other = by_hand(flat(START), 0.4, tuple(batches[place] for place in swapped), variant, 0.02)
@@ -125,13 +132,17 @@ def bowl(seed: int) -> Batch:
     source = torch.Generator().manual_seed(seed)
     half = torch.randn(4, 4, generator=source, dtype=torch.float64)
     linear = torch.randn(4, generator=source, dtype=torch.float64)
-    return Batch(half @ half.T + torch.eye(4), linear, torch.ones(4), torch.zeros((), dtype=torch.int64))
+    return Batch(
+        half @ half.T + torch.eye(4), linear, torch.ones(4), torch.zeros((), dtype=torch.int64)
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_steps_on_quadratics_have_a_closed_form(variant: Literal["exact", "fo", "hf"]) -> None:
     alpha, lr = 0.05, 0.03
-    work = per_fedavg.training_routine(per_fedavg.HParams(alpha=alpha, lr=lr, variant=variant), quadratic)
+    work = per_fedavg.training_routine(
+        per_fedavg.HParams(alpha=alpha, lr=lr, variant=variant), quadratic
+    )
     w = torch.linspace(-1, 1, 4, dtype=torch.float64)
     carry, given = work.init({"w": w}, ()), {"w": w}
     for step in range(3):
@@ -144,12 +155,18 @@ def test_steps_on_quadratics_have_a_closed_form(variant: Literal["exact", "fo", 
 
 def test_the_minimum_over_quadratic_clients_stays_where_it_is() -> None:
     alpha, clients, one = 0.05, [bowl(seed) for seed in range(5)], torch.eye(4, dtype=torch.float64)
-    weights = [(one - alpha * c.x) @ c.x @ (one - alpha * c.x) for c in clients]  # the Hessian of f_i(w - alpha g_i(w))
-    pulls = [weight @ torch.linalg.solve(c.x, -c.y) for weight, c in zip(weights, clients, strict=True)]
+    weights = [
+        (one - alpha * c.x) @ c.x @ (one - alpha * c.x) for c in clients
+    ]  # the Hessian of f_i(w - alpha g_i(w))
+    pulls = [
+        weight @ torch.linalg.solve(c.x, -c.y) for weight, c in zip(weights, clients, strict=True)
+    ]
     best = torch.linalg.solve(torch.stack(weights).sum(0), torch.stack(pulls).sum(0))
     moves = {}
     for variant in VARIANTS:
-        work = per_fedavg.training_routine(per_fedavg.HParams(alpha=alpha, lr=1.0, variant=variant), quadratic)
+        work = per_fedavg.training_routine(
+            per_fedavg.HParams(alpha=alpha, lr=1.0, variant=variant), quadratic
+        )
         start = work.init({"w": best}, ())
         ends = [work.phases[0].step(start[0], start, (c,) * 3)[0]["w"] - best for c in clients]
         moves[variant] = float(torch.stack(ends).mean(0).abs().max())
@@ -167,13 +184,22 @@ def test_errors_fall_at_their_orders() -> None:
     def error(variant: str, alpha: float, h: float = 0.01) -> float:
         exact = direction(made(alpha=alpha, lr=1.0), START, batches)
         return float(
-            trees.norm(trees.sub(direction(made(alpha=alpha, lr=1.0, variant=variant, h=h), START, batches), exact))
+            trees.norm(
+                trees.sub(
+                    direction(made(alpha=alpha, lr=1.0, variant=variant, h=h), START, batches),
+                    exact,
+                )
+            )
         )
 
     batches = batches_of(made_setting(), 8)[0]
     alphas, steps = [0.04, 0.02, 0.01, 0.005], [0.1, 0.05, 0.025, 0.0125]
-    assert orders(alphas, [error("fo", alpha) for alpha in alphas]) == pytest.approx([1.0] * 3, abs=0.05)
-    assert orders(alphas, [error("hf", alpha / 8, 0.5) for alpha in alphas]) == pytest.approx([1.0] * 3, abs=0.05)
+    assert orders(alphas, [error("fo", alpha) for alpha in alphas]) == pytest.approx(
+        [1.0] * 3, abs=0.05
+    )
+    assert orders(alphas, [error("hf", alpha / 8, 0.5) for alpha in alphas]) == pytest.approx(
+        [1.0] * 3, abs=0.05
+    )
     assert orders(steps, [error("hf", 0.1, h) for h in steps]) == pytest.approx([2.0] * 3, abs=0.1)
     product = hessian(flat(START), batches[1]) @ slope(flat(START), batches[2])
     assert error("fo", 1e-5) / 1e-5 == pytest.approx(float(product.norm()), rel=1e-3)
@@ -193,9 +219,14 @@ def test_without_an_inner_step_it_is_fedavg(local: dict[str, Any]) -> None:
     few = toy_data(sizes=(17, 1, 9, 4, 2, 2, 2))
     fedavg = trained("fedavg", rounds=1, cohort=4, data=few, **local).params
     for variant in VARIANTS:
-        same = trained(made(alpha=0.0, variant=variant, **local), rounds=1, cohort=4, data=few).params
+        same = trained(
+            made(alpha=0.0, variant=variant, **local), rounds=1, cohort=4, data=few
+        ).params
         assert distance(same, fedavg) == 0.0
-    assert distance(trained(made(alpha=0.1, **local), rounds=1, cohort=4, data=few).params, fedavg) > 1e-4
+    assert (
+        distance(trained(made(alpha=0.1, **local), rounds=1, cohort=4, data=few).params, fedavg)
+        > 1e-4
+    )
 
 
 def test_the_three_streams_are_independent_and_the_last_is_that_of_fedavg() -> None:
@@ -207,18 +238,27 @@ def test_the_three_streams_are_independent_and_the_last_is_that_of_fedavg() -> N
     seen = [
         torch.stack(rows, 1).flatten(1)
         for rows in zip(
-            *([place.rows for place in step] for step in iter_batch_indices(plan, setting.data.clients, who, keys, 5)),
+            *(
+                [place.rows for place in step]
+                for step in iter_batch_indices(plan, setting.data.clients, who, keys, 5)
+            ),
             strict=True,
         )
     ]
     for stream in seen:  # each is a pass over all forty examples, in every round
         assert all(set(row.tolist()) == own for row in stream)
     for one, other in itertools.combinations(seen, 2):
-        met = float((one == other).double().mean())  # 4000 places, at each of which 1/40 of them meet by chance
+        met = float(
+            (one == other).double().mean()
+        )  # 4000 places, at each of which 1/40 of them meet by chance
         assert abs(met - 1 / 40) < 5 * math.sqrt(1 / 40 * 39 / 40 / 4000)
     alone_plan = toy_setting("fedavg").method.client.phases[0].plan
     fedavg = torch.stack(
-        [step[0].rows for step in iter_batch_indices(alone_plan, setting.data.clients, who, keys, 5)], 1
+        [
+            step[0].rows
+            for step in iter_batch_indices(alone_plan, setting.data.clients, who, keys, 5)
+        ],
+        1,
     )
     assert torch.equal(seen[-1], fedavg.flatten(1))
     drawn = batches_of(setting, 8)[0]
@@ -235,7 +275,9 @@ RULES: list[tuple[str, dict[str, Any], Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "local", "rule"), RULES, ids=[f"{row[0]}-{row[1]}" for row in RULES])
+@pytest.mark.parametrize(
+    ("variant", "local", "rule"), RULES, ids=[f"{row[0]}-{row[1]}" for row in RULES]
+)
 def test_a_round_is_algorithm_1(variant: str, local: dict[str, Any], rule: Any) -> None:
     setting = made_setting(alpha=0.3, variant=variant, steps=3, hessian_batch=4, **local)
     people, ends = setting.data.groups["train"][[0, 4, 8]], []
@@ -267,7 +309,9 @@ def test_personalizing_is_sgd_at_alpha(
     plan = setting.method.personalize.phases[0].plan
     assert (plan.steps, plan.epochs, plan.specs) == (steps, epochs, (("adapt", 5),))
     key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
-    tuned = run_single_client(setting.method.personalize, START, (), setting.make_client_dataset(), 8, key)
+    tuned = run_single_client(
+        setting.method.personalize, START, (), setting.make_client_dataset(), 8, key
+    )
     assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, rate)) < 1e-12
 
 

@@ -41,7 +41,11 @@ def outcome(name: str, **hyper: Any) -> tuple[Any, ...]:
 @pytest.mark.parametrize(
     ("name", "inner", "hyper"),
     [
-        ("fedper", "fedavg", {"epochs": 2, "server_optimizer": "adam", "server_lr": 0.05, "weight_by": "examples"}),
+        (
+            "fedper",
+            "fedavg",
+            {"epochs": 2, "server_optimizer": "adam", "server_lr": 0.05, "weight_by": "examples"},
+        ),
         ("lg-fedavg", "fedavg", {"optimizer": "adam", "lr": 0.01}),
         ("fedmeta-per", "fedmeta", {"inner": "meta-sgd"}),
         ("per+fedsim", "fedsim", {}),
@@ -50,15 +54,22 @@ def outcome(name: str, **hyper: Any) -> tuple[Any, ...]:
         ("fedrep", "fedavg", {"head_epochs": 0, "finetune_steps": 0}),
     ],
 )
-def test_without_personal_layers_it_is_the_method_itself(name: str, inner: str, hyper: dict[str, Any]) -> None:
+def test_without_personal_layers_it_is_the_method_itself(
+    name: str, inner: str, hyper: dict[str, Any]
+) -> None:
     plain = {key: value for key, value in hyper.items() if key != "head_epochs"}
-    for ours, theirs in zip(outcome(name, personal="none", **hyper), outcome(inner, **plain), strict=True):
+    for ours, theirs in zip(
+        outcome(name, personal="none", **hyper), outcome(inner, **plain), strict=True
+    ):
         assert distance(ours, theirs) == 0.0
 
 
 @pytest.mark.parametrize("name", ["fedper", "lg-fedavg"])
 def test_with_all_layers_personal_everybody_trains_alone(name: str) -> None:
-    ours, theirs = outcome(name, personal="all", epochs=2), outcome("local", when="sampled", epochs=2)
+    ours, theirs = (
+        outcome(name, personal="all", epochs=2),
+        outcome("local", when="sampled", epochs=2),
+    )
     assert distance(ours[1], theirs[1]) < 1e-12
     assert distance(ours[2], theirs[2]) < 1e-12
     assert distance(ours[0].params, toy_task().params) == 0.0
@@ -68,7 +79,9 @@ def test_lg_fedavg_is_fedper_with_the_other_layers() -> None:
     assert distance(outcome("lg-fedavg"), outcome("fedper", personal="all-but-last")) == 0.0
 
 
-@pytest.mark.parametrize(("name", "personal"), [("fedper", HEAD), ("lg-fedavg", BODY), ("fedrep", HEAD)])
+@pytest.mark.parametrize(
+    ("name", "personal"), [("fedper", HEAD), ("lg-fedavg", BODY), ("fedrep", HEAD)]
+)
 def test_personal_layers_do_not_travel(name: str, personal: set[str]) -> None:
     setting = on_toy(name)
     cohort, state = np.array([0, 2, 5]), setting.init_server_state()
@@ -98,7 +111,10 @@ def test_the_servers_copy_never_moves(name: str, hyper: dict[str, Any]) -> None:
     names = frozenset(HEAD)
     for before, after in ((first.params, state.params), (first.aux, state.aux)):
         assert distance(trees.select(before, names, True), trees.select(after, names, True)) == 0.0
-    assert distance({key: first.params[key] for key in BODY}, {key: state.params[key] for key in BODY}) > 1e-3
+    assert (
+        distance({key: first.params[key] for key in BODY}, {key: state.params[key] for key in BODY})
+        > 1e-3
+    )
     own = engine.client_states.gather(EVERYBODY, setting.method.init_client_state(state))[0]
     heads = trees.leaves(trees.select(own, names, True))
     moved = (heads[0] - heads[0][-1]).flatten(1).abs().amax(1) > 1e-4  # the last one is new
@@ -117,7 +133,9 @@ def sgd(
 ) -> Params:
     """SGD on some of the parameters with torch.optim, on the batches of a phase."""
     model = module_of(start)
-    optimizer = torch.optim.SGD([value for name, value in model.named_parameters() if name in names], lr)
+    optimizer = torch.optim.SGD(
+        [value for name, value in model.named_parameters() if name in names], lr
+    )
     key = prng.fold(setting.derive_keys(purpose, 0, [client])[0], phase)
     for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([client]), key):
         real = batch.mask > 0
@@ -128,8 +146,14 @@ def sgd(
 
 
 def test_fedrep_fits_the_head_and_then_the_base() -> None:
-    setting = on_toy("fedrep", head_epochs=3, head_lr=0.2, epochs=2, server_lr=0.7, finetune_steps=None)
-    engine, state, people = factory.make_engine(setting), setting.init_server_state(), np.array([0, 2, 4])
+    setting = on_toy(
+        "fedrep", head_epochs=3, head_lr=0.2, epochs=2, server_lr=0.7, finetune_steps=None
+    )
+    engine, state, people = (
+        factory.make_engine(setting),
+        setting.init_server_state(),
+        np.array([0, 2, 4]),
+    )
     ends = []
     for who in map(int, people):
         plans = [BatchPlan((BatchSpec("train", 8),), epochs=epochs) for epochs in (3, 2)]
@@ -152,7 +176,12 @@ def test_fedrep_fits_the_head_and_then_the_base() -> None:
         setting.derive_keys(Stream.PERSONALIZE, 0, [2])[0],
     )
     plan = BatchPlan((BatchSpec("adapt", 8),), epochs=5)
-    assert distance(tuned, sgd(setting, Stream.PERSONALIZE, 2, 0, plan, 0.2, {**given, **own[0]}, HEAD)) < 1e-12
+    assert (
+        distance(
+            tuned, sgd(setting, Stream.PERSONALIZE, 2, 0, plan, 0.2, {**given, **own[0]}, HEAD)
+        )
+        < 1e-12
+    )
 
 
 def test_fedmeta_per_without_an_inner_step_is_fedper_on_the_query_examples() -> None:
@@ -160,12 +189,15 @@ def test_fedmeta_per_without_an_inner_step_is_fedper_on_the_query_examples() -> 
     (phase,) = plain.client.phases
     on_query = phase._replace(plan=phase.plan._replace(specs=(BatchSpec("query", 8),)))
     averaging = plain._replace(client=plain.client._replace(phases=(on_query,)), weight_by="query")
-    setting = toy_setting(personal_layers.wrap_method(averaging, frozenset(HEAD), tuple(toy_task().params)), data=DATA)
+    setting = toy_setting(
+        personal_layers.wrap_method(averaging, frozenset(HEAD), tuple(toy_task().params)), data=DATA
+    )
     theirs, engine = train(setting, 3, 4)
     ours, own = train(on_toy("fedmeta-per", alpha=0.0, epochs=2), 3, 4)
     assert distance(ours.params, theirs.params) < 1e-12
     rows = [
-        each.client_states.read_rows(each.client_states.initialized.nonzero()[:, 0].numpy()) for each in (engine, own)
+        each.client_states.read_rows(each.client_states.initialized.nonzero()[:, 0].numpy())
+        for each in (engine, own)
     ]
     assert distance(*rows) < 1e-12
     assert distance(ours.params, trained("fedper", 3, 4, data=DATA, epochs=2).params) > 1e-3
@@ -214,19 +246,35 @@ def test_layers_are_chosen_by_word_or_by_name(personal: str | None, names: set[s
 @pytest.mark.parametrize(
     ("name", "hyper", "said"),
     [
-        ("fedper", {"personal": "hed"}, "personal: there is no layer 'hed'; there are body, head, and the words last"),
+        (
+            "fedper",
+            {"personal": "hed"},
+            "personal: there is no layer 'hed'; there are body, head, and the words last",
+        ),
         ("fedrep", {"personal": "body,"}, "personal: there is no layer ''; there are body, head"),
         ("fedper", {"personal": 1.5}, "fedper: personal must be text, got 1.5."),
         ("fedper", {"offer": -1}, "fedper: offer must not be negative, got -1."),
-        ("fedper", {"offer": 2, "average_heads": True}, "fedper: averaged heads leave none to offer; set offer=0."),
+        (
+            "fedper",
+            {"offer": 2, "average_heads": True},
+            "fedper: averaged heads leave none to offer; set offer=0.",
+        ),
         ("fedrep", {"head_epochs": -1}, "fedrep: head_epochs must not be negative, got -1."),
-        ("per+local", {"when": "sampled"}, "personal layers: local sends nothing, so everything is personal already."),
+        (
+            "per+local",
+            {"when": "sampled"},
+            "personal layers: local sends nothing, so everything is personal already.",
+        ),
         ("per+centralized", {}, "personal layers: centralized has one client, the pool"),
         ("per+fedper", {}, "personal layers: fedper has personal layers already."),
         ("per+per+fedavg", {}, "personal layers: fedavg has personal layers already."),
         ("per+afml", {}, "personal layers: afml adapts its head to every client already"),
         ("per+fsl-p+fedavg", {}, "personal layers: fedavg learns at the server; put it outside"),
-        ("per+scaffold", {"offer": 1}, "personal layers: scaffold keeps more at a client than layers"),
+        (
+            "per+scaffold",
+            {"offer": 1},
+            "personal layers: scaffold keeps more at a client than layers",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, hyper: dict[str, Any], said: str) -> None:

@@ -38,7 +38,9 @@ class Quadratic:
             torch.randn(*shape, generator=draws, dtype=torch.float64)
             for shape in ((examples, size), (examples,), (size,))
         )
-        self.batch = Batch(x, y, torch.ones(examples, dtype=torch.float64), torch.zeros((), dtype=torch.int64))
+        self.batch = Batch(
+            x, y, torch.ones(examples, dtype=torch.float64), torch.zeros((), dtype=torch.int64)
+        )
         self.task = regression(nn.Linear(size, 1, bias=False)).to(dtype=torch.float64)
         self.hessian, self.slope = 2 * x.T @ x / examples, 2 * x.T @ y / examples
 
@@ -60,7 +62,9 @@ class Quadratic:
         """(w_i, theta) after one local round from w."""
         work = pfedme.build(self.task, pfedme.HParams(**hyper)).client
         sent = {"weight": self.w[None]}
-        result = work.finalize(sent, work.phases[0].step(sent, work.init(sent, sent), (self.batch,)))
+        result = work.finalize(
+            sent, work.phases[0].step(sent, work.init(sent, sent), (self.batch,))
+        )
         return self.w + result.update["weight"][0], result.state["weight"][0]
 
 
@@ -85,7 +89,10 @@ def test_w_descends_the_gradient_of_the_moreau_envelope() -> None:
     assert float((theta - problem.proximal_point(problem.w, lam)).abs().max()) < 1e-12
     steps = h * torch.eye(4, dtype=torch.float64)
     slope = torch.stack(
-        [(problem.envelope(problem.w + e, lam) - problem.envelope(problem.w - e, lam)) / (2 * h) for e in steps]
+        [
+            (problem.envelope(problem.w + e, lam) - problem.envelope(problem.w - e, lam)) / (2 * h)
+            for e in steps
+        ]
     )
     assert float(slope.norm()) > 0.1
     assert float(((problem.w - w) / lr - slope).abs().max()) < 1e-10
@@ -109,7 +116,13 @@ def test_a_single_inner_step_is_a_step_of_fedavg() -> None:
 
 def test_a_single_local_round_may_be_fedprox() -> None:
     once = built(steps=1, batch=100, inner_steps=4, lam=2.0, lr=0.5, inner_lr=0.2)
-    assert distance(trained(once, 2).params, trained("fedprox", 2, steps=4, batch=100, lam=2.0, lr=0.2).params) < 1e-12
+    assert (
+        distance(
+            trained(once, 2).params,
+            trained("fedprox", 2, steps=4, batch=100, lam=2.0, lr=0.2).params,
+        )
+        < 1e-12
+    )
 
 
 def seen(
@@ -122,11 +135,18 @@ def seen(
 
 
 def algorithm_1(
-    w: Params, theta: Params, batches: Iterator[tuple[Tensor, Tensor]], maker: Any, hyper: pfedme.HParams
+    w: Params,
+    theta: Params,
+    batches: Iterator[tuple[Tensor, Tensor]],
+    maker: Any,
+    hyper: pfedme.HParams,
 ) -> tuple[Params, Params]:
     """The paper's local rounds with ordinary modules, autograd and torch.optim: (w_i, theta)."""
     local, personal = module_of(w), module_of(theta)
-    optimizer, inner = maker(local.parameters()), torch.optim.SGD(personal.parameters(), hyper.inner_lr)
+    optimizer, inner = (
+        maker(local.parameters()),
+        torch.optim.SGD(personal.parameters(), hyper.inner_lr),
+    )
     for x, y in batches:
         for _ in range(hyper.inner_steps):
             inner.zero_grad()
@@ -152,28 +172,47 @@ OPTIMISERS: list[tuple[dict[str, Any], Any]] = [
 
 @pytest.mark.parametrize(("local", "maker"), OPTIMISERS, ids=["sgd", "momentum", "adam"])
 def test_rounds_are_algorithm_1(local: dict[str, Any], maker: Any) -> None:
-    hyper = pfedme.HParams(batch=8, epochs=2, inner_steps=3, lam=4.0, inner_lr=0.1, beta=0.6, **local)
+    hyper = pfedme.HParams(
+        batch=8, epochs=2, inner_steps=3, lam=4.0, inner_lr=0.1, beta=0.6, **local
+    )
     setting = toy_setting(pfedme.build(toy_task(), hyper))
     state, engine = train(setting, rounds=2, cohort=9)
     people, w, thetas = setting.data.groups["train"], setting.task.params, []
     for number in range(2):
         results = [
-            algorithm_1(w, w, seen(setting, Stream.CLIENT, number, int(i), hyper.batch_plan()), maker, hyper)
+            algorithm_1(
+                w, w, seen(setting, Stream.CLIENT, number, int(i), hyper.batch_plan()), maker, hyper
+            )
             for i in people
         ]
-        mean = trees.apply(lambda *each: torch.stack(each).mean(0), *(result[0] for result in results))
+        mean = trees.apply(
+            lambda *each: torch.stack(each).mean(0), *(result[0] for result in results)
+        )
         w = trees.add(trees.scale(w, 0.4), mean, 0.6)
         thetas = [result[1] for result in results]
     assert distance(state.params, w) < 1e-12
-    assert distance(engine.client_states.gather(people, setting.task.params), trees.stack(thetas)) < 1e-12
+    assert (
+        distance(engine.client_states.gather(people, setting.task.params), trees.stack(thetas))
+        < 1e-12
+    )
 
 
 def test_personalizing_goes_on_from_the_broadcast_and_the_kept_model() -> None:
     hyper = pfedme.HParams(
-        batch=8, inner_steps=3, lam=4.0, inner_lr=0.1, finetune_lr=0.2, finetune_epochs=2, finetune_batch=3
+        batch=8,
+        inner_steps=3,
+        lam=4.0,
+        inner_lr=0.1,
+        finetune_lr=0.2,
+        finetune_epochs=2,
+        finetune_batch=3,
     )
     setting = toy_setting(pfedme.build(toy_task(), hyper))
-    sent, kept, work = setting.task.params, trees.scale(setting.task.params, 0.5), setting.method.personalize
+    sent, kept, work = (
+        setting.task.params,
+        trees.scale(setting.task.params, 0.5),
+        setting.method.personalize,
+    )
     key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
     found = run_single_client(work, sent, kept, setting.make_client_dataset(), 8, key)
     batches = seen(setting, Stream.PERSONALIZE, 0, 8, work.phases[0].plan)
@@ -181,7 +220,12 @@ def test_personalizing_goes_on_from_the_broadcast_and_the_kept_model() -> None:
     assert work.phases[0].plan.specs[0].split == "adapt"
     assert distance(found, expected) < 1e-12
     assert (
-        distance(run_single_client(work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key), kept)
+        distance(
+            run_single_client(
+                work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key
+            ),
+            kept,
+        )
         == 0.0
     )
 
@@ -197,7 +241,10 @@ def test_newcomers_begin_with_the_shared_model() -> None:
         ({"inner_steps": 0}, "pfedme: inner_steps must be positive, got 0."),
         ({"inner_steps": 1.5}, "pfedme: inner_steps must be a whole number, got 1.5."),
         ({"beta": 0.0}, "pfedme: beta must be positive, got 0.0."),
-        ({"inner_lr": 0.2, "lam": 15.0}, "pfedme: inner_lr . lam must be below 2, or inner steps run away, got 3."),
+        (
+            {"inner_lr": 0.2, "lam": 15.0},
+            "pfedme: inner_lr . lam must be below 2, or inner steps run away, got 3.",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(wrong: dict[str, Any], words: str) -> None:

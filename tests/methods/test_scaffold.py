@@ -39,7 +39,11 @@ def test_rounds_follow_algorithm_1_of_the_paper(cohort: int, decay: float) -> No
     hyper = scaffold.HParams(lr=lr, epochs=2, batch=3, server_lr=rate, weight_decay=decay)
     setting = setting_of(problem, scaffold.build(problem.task, hyper))
     engine, x = factory.make_engine(setting), vector(problem.task.params)
-    loop, c, own = run_rounds(setting, engine, setting.init_server_state(), cohort), np.zeros(3), np.zeros((clients, 3))
+    loop, c, own = (
+        run_rounds(setting, engine, setting.init_server_state(), cohort),
+        np.zeros(3),
+        np.zeros((clients, 3)),
+    )
     for number in range(4):
         result = next(loop)
         dx, dc = np.zeros(3), np.zeros(3)
@@ -61,13 +65,17 @@ def test_the_servers_control_is_the_mean_of_all_clients(cohort: int) -> None:
     setting = on_toy(epochs=2, server_lr=0.5)
     state, engine = train(setting, rounds=3, cohort=cohort)
     assert 0 < int(engine.client_states.initialized.sum()) <= 9
-    assert distance(state.aux, trees.apply(lambda leaf: leaf.mean(0), kept(setting, engine))) < 1e-12
+    assert (
+        distance(state.aux, trees.apply(lambda leaf: leaf.mean(0), kept(setting, engine))) < 1e-12
+    )
     assert float(trees.norm(state.aux)) > 1e-2
 
 
 def test_a_control_variate_is_the_mean_gradient_of_the_path() -> None:
     problem, lr = quadratic_problem(), 0.1
-    setting = setting_of(problem, scaffold.build(problem.task, scaffold.HParams(lr=lr, epochs=5, batch=LARGEST)))
+    setting = setting_of(
+        problem, scaffold.build(problem.task, scaffold.HParams(lr=lr, epochs=5, batch=LARGEST))
+    )
     _, engine = train(setting, rounds=1, cohort=6)
     for i, found in enumerate(vector(kept(setting, engine))):
         w, met = vector(problem.task.params), []
@@ -83,7 +91,9 @@ def test_it_reaches_the_global_optimum(cohort: int, decay: float) -> None:
     hyper = scaffold.HParams(lr=0.1, epochs=4, batch=LARGEST, weight_decay=decay)
     setting = setting_of(problem, scaffold.build(problem.task, hyper))
     state, engine = train(setting, rounds=30, cohort=cohort)
-    assert_settled(problem, decay, vector(state.params), vector(state.aux), vector(kept(setting, engine)), 1e-4)
+    assert_settled(
+        problem, decay, vector(state.params), vector(state.aux), vector(kept(setting, engine)), 1e-4
+    )
 
 
 def test_unequal_numbers_of_steps_do_not_bias_it() -> None:
@@ -105,14 +115,18 @@ def test_a_client_without_steps_keeps_its_control_variate() -> None:
     own = trees.take_row(kept(setting, engine), 3)
     idle = setting.method.client._replace(phases=())
     key = setting.derive_keys(Stream.CLIENT, 2, [3])[0]
-    result = run_single_client(idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key)
+    result = run_single_client(
+        idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key
+    )
     assert distance(result.state, own) == 0.0
     assert distance(result.update, trees.zeros_like(result.update)) == 0.0
     assert float(trees.norm(state.aux)) > 1e-2
 
 
 def test_the_first_round_is_fedavgs() -> None:
-    ours, theirs = (train(each, rounds=1)[0] for each in (on_toy(epochs=2), toy_setting("fedavg", epochs=2)))
+    ours, theirs = (
+        train(each, rounds=1)[0] for each in (on_toy(epochs=2), toy_setting("fedavg", epochs=2))
+    )
     assert distance(ours.params, theirs.params) < 1e-12
 
 
@@ -127,9 +141,15 @@ def test_with_one_client_it_is_fedavg() -> None:
 
 
 def test_with_one_step_and_everybody_it_is_fedavg() -> None:
-    ours, theirs = (train(each, rounds=2, cohort=9)[0] for each in (on_toy(steps=1), toy_setting("fedavg", steps=1)))
+    ours, theirs = (
+        train(each, rounds=2, cohort=9)[0]
+        for each in (on_toy(steps=1), toy_setting("fedavg", steps=1))
+    )
     assert distance(ours.params, theirs.params) < 1e-12
-    with_fewer = (train(each, rounds=2, cohort=4)[0] for each in (on_toy(steps=1), toy_setting("fedavg", steps=1)))
+    with_fewer = (
+        train(each, rounds=2, cohort=4)[0]
+        for each in (on_toy(steps=1), toy_setting("fedavg", steps=1))
+    )
     assert distance(*(state.params for state in with_fewer)) > 1e-3
 
 
@@ -138,16 +158,26 @@ def test_personalizing_is_sgd_from_the_model() -> None:
     state, _ = train(setting, rounds=2)
     work, key = setting.method.personalize, setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
     own = trees.full_like(state.params, 3.0)
-    tuned = run_single_client(work, setting.method.broadcast(state), own, setting.make_client_dataset(), 8, key)
+    tuned = run_single_client(
+        work, setting.method.broadcast(state), own, setting.make_client_dataset(), 8, key
+    )
     plan = work.phases[0].plan
     assert (plan.epochs, plan.specs[0].split, plan.specs[0].size) == (2, "adapt", 5)
-    assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, 0.05, state.params)) < 1e-12
+    assert (
+        distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, 0.05, state.params)) < 1e-12
+    )
 
 
 def test_twice_as_much_travels_as_with_fedavg() -> None:
     cohort = np.arange(4)
-    costs = [factory.make_engine(s).train(s.init_server_state(), cohort, 0) for s in (on_toy(), toy_setting("fedavg"))]
-    assert (costs[0].bytes_down, costs[0].bytes_up) == (2 * costs[1].bytes_down, 2 * costs[1].bytes_up)
+    costs = [
+        factory.make_engine(s).train(s.init_server_state(), cohort, 0)
+        for s in (on_toy(), toy_setting("fedavg"))
+    ]
+    assert (costs[0].bytes_down, costs[0].bytes_up) == (
+        2 * costs[1].bytes_down,
+        2 * costs[1].bytes_up,
+    )
     assert costs[0].steps == costs[1].steps
 
 

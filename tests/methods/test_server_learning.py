@@ -26,7 +26,13 @@ FEW = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
 
 
 def server_sgd(
-    setting: EngineContext, start: Params, number: int, phase: int, rate: float, epochs: int, size: int
+    setting: EngineContext,
+    start: Params,
+    number: int,
+    phase: int,
+    rate: float,
+    epochs: int,
+    size: int,
 ) -> Params:
     """SGD on the server's examples with torch.optim, on the batches of a phase of the server's work."""
     key = prng.fold(setting.derive_keys(Stream.SERVER, number, [0])[0], phase)
@@ -43,41 +49,69 @@ def clients_mean(setting: EngineContext, start: Params, people: np.ndarray, numb
 @pytest.mark.parametrize("name", ["fsl", "fsl-p", "fsl+fedavg"])
 def test_without_weight_it_is_fedavg(name: str) -> None:
     hyper: dict[str, Any] = {"rounds": 2, "cohort": 3, "server_lr": 0.8, "data": FEW}
-    assert distance(trained(name, gamma=0.0, **hyper).params, trained("fedavg", **hyper).params) == 0.0
-    assert distance(trained(name, gamma=0.1, **hyper).params, trained("fedavg", **hyper).params) > 1e-3
+    assert (
+        distance(trained(name, gamma=0.0, **hyper).params, trained("fedavg", **hyper).params) == 0.0
+    )
+    assert (
+        distance(trained(name, gamma=0.1, **hyper).params, trained("fedavg", **hyper).params) > 1e-3
+    )
 
 
 def test_without_weight_no_server_data_is_needed() -> None:
     data = toy_data(server=0)
     assert train(toy_setting("fsl", data=data, gamma=0.0), 1)[0].params
     for name in ("fsl", "fsl-p", "fsl+fedprox"):
-        with pytest.raises(InputError, match=r"the server's work needs data, but data set 'toy' gives the server none"):
+        with pytest.raises(
+            InputError,
+            match=r"the server's work needs data, but data set 'toy' gives the server none",
+        ):
             toy_setting(name, data=data)
 
 
 def test_rounds_of_fsl_are_a_plain_loop() -> None:
     setting = toy_setting("fsl", server_lr=1.5, epochs=2, **SERVER)
-    engine, state, x = factory.make_engine(setting), setting.init_server_state(), setting.task.params
+    engine, state, x = (
+        factory.make_engine(setting),
+        setting.init_server_state(),
+        setting.task.params,
+    )
     for number, people in enumerate((np.array([2, 5, 8]), np.array([0, 5]))):
-        state = engine.update_server(state, engine.train(state, people, number).cohort_update, number)
+        state = engine.update_server(
+            state, engine.train(state, people, number).cohort_update, number
+        )
         average = trees.add(x, clients_mean(setting, x, people, number), 1.5)
-        x = server_sgd(setting, average, number, 1, RATE, 2, 5)  # phase 0 ends the update, phase 1 learns
+        x = server_sgd(
+            setting, average, number, 1, RATE, 2, 5
+        )  # phase 0 ends the update, phase 1 learns
         assert distance(state.params, x) < 1e-12
     assert distance(x, average) > 1e-2
 
 
 def test_fsl_p_adds_both_changes() -> None:
-    setting, plain = toy_setting("fsl-p", server_lr=1.5, **SERVER), toy_setting("fedavg", server_lr=1.5)
-    engine, people, state = factory.make_engine(setting), np.array([1, 4, 7]), setting.init_server_state()
+    setting, plain = (
+        toy_setting("fsl-p", server_lr=1.5, **SERVER),
+        toy_setting("fedavg", server_lr=1.5),
+    )
+    engine, people, state = (
+        factory.make_engine(setting),
+        np.array([1, 4, 7]),
+        setting.init_server_state(),
+    )
     x = setting.task.params
     found = engine.update_server(state, engine.train(state, people, 0).cohort_update, 0).params
     averaging = factory.make_engine(plain)
     fedavg = averaging.update_server(
-        plain.init_server_state(), averaging.train(plain.init_server_state(), people, 0).cohort_update, 0
+        plain.init_server_state(),
+        averaging.train(plain.init_server_state(), people, 0).cohort_update,
+        0,
     ).params
     alone = server_sgd(setting, x, 0, 0, RATE, 2, 5)
-    assert distance(trees.sub(found, x), trees.add(trees.sub(fedavg, x), trees.sub(alone, x))) < 1e-12
-    assert distance(found, server_sgd(setting, fedavg, 0, 0, RATE, 2, 5)) > 1e-4  # which FSL would do
+    assert (
+        distance(trees.sub(found, x), trees.add(trees.sub(fedavg, x), trees.sub(alone, x))) < 1e-12
+    )
+    assert (
+        distance(found, server_sgd(setting, fedavg, 0, 0, RATE, 2, 5)) > 1e-4
+    )  # which FSL would do
 
 
 @pytest.mark.parametrize(("name", "phase"), [("fsl", 1), ("fsl-p", 0)])
@@ -106,11 +140,22 @@ def test_learning_follows_the_update_of_any_method() -> None:
 def test_left_open_in_python_the_servers_rates_are_the_clients() -> None:
     said: dict[str, Any] = {"learn_lr": 0.2, "learn_epochs": 1, "learn_batch": 5}
     open_ = trained("fsl", 2, data=FEW, lr=0.2, batch=5)
-    assert distance(open_.params, trained("fsl", 2, data=FEW, lr=0.2, batch=5, server_lr=1.0, **said).params) == 0.0
+    assert (
+        distance(
+            open_.params, trained("fsl", 2, data=FEW, lr=0.2, batch=5, server_lr=1.0, **said).params
+        )
+        == 0.0
+    )
 
 
 def test_scenario_1_of_the_paper() -> None:
-    facts = RunFacts(rounds=1000, cohort_size=4, num_clients=10, examples_per_client=5000.0, num_server_examples=500)
+    facts = RunFacts(
+        rounds=1000,
+        cohort_size=4,
+        num_clients=10,
+        examples_per_client=5000.0,
+        num_server_examples=500,
+    )
     found = fsl.HParams(lr=0.01, batch=50).resolve(facts)
     # K = ceil(5000/50) = 100; E_s = ceil(5000/500) = 10; K0 = 10 ceil(500/50) = 100; eta_0 = 2 0.01 100/100
     assert (found.server_lr, found.learn_epochs, found.learn_batch) == (2.0, 10, 50)
@@ -121,9 +166,13 @@ def test_scenario_1_of_the_paper() -> None:
     assert emnist.learn_lr == pytest.approx(sqrt(5) * 0.01 * 48 / 55)
 
 
-@pytest.mark.parametrize("kind", [fsl.HParams, fsl_p.HParams, type(methods.make_hparams("fsl+fedavg"))], ids=str)
+@pytest.mark.parametrize(
+    "kind", [fsl.HParams, fsl_p.HParams, type(methods.make_hparams("fsl+fedavg"))], ids=str
+)
 def test_the_rules_with_several_epochs_steps_and_batches(kind: Any) -> None:
-    facts = RunFacts(rounds=9, cohort_size=9, num_clients=20, examples_per_client=100.0, num_server_examples=30)
+    facts = RunFacts(
+        rounds=9, cohort_size=9, num_clients=20, examples_per_client=100.0, num_server_examples=30
+    )
     found = kind(lr=0.1, batch=30, epochs=3, learn_batch=20).resolve(facts)
     # K = 3 ceil(100/30) = 12; E_s = ceil(100/30 3) = 10; K0 = 10 ceil(30/20) = 20
     assert (found.learn_epochs, found.learn_batch) == (10, 20)
@@ -134,7 +183,9 @@ def test_the_rules_with_several_epochs_steps_and_batches(kind: Any) -> None:
     said = kind(lr=0.1, batch=30, learn_lr=0.5, learn_epochs=2).resolve(facts)
     assert (said.learn_lr, said.learn_epochs) == (0.5, 2)
     assert (
-        kind(batch=3, epochs=5).resolve(facts._replace(examples_per_client=55.0, num_server_examples=25)).learn_epochs
+        kind(batch=3, epochs=5)
+        .resolve(facts._replace(examples_per_client=55.0, num_server_examples=25))
+        .learn_epochs
         == 11
     )
 
@@ -152,7 +203,10 @@ def test_a_wrapper_leaves_the_defaults_as_they_are(name: str, inner: str) -> Non
 
 
 def test_personalizing_is_the_methods_own() -> None:
-    setting, state = toy_setting("fsl", data=FEW, finetune_lr=0.05), toy_setting("fedavg").init_server_state()
+    setting, state = (
+        toy_setting("fsl", data=FEW, finetune_lr=0.05),
+        toy_setting("fedavg").init_server_state(),
+    )
     plain = toy_setting("fedavg", data=FEW, finetune_lr=0.05)
     scores = [factory.make_engine(each).score(state, np.arange(7)) for each in (setting, plain)]
     assert distance(tuple(scores[0]), tuple(scores[1])) == 0.0
@@ -162,19 +216,35 @@ def test_personalizing_is_the_methods_own() -> None:
     ("name", "hyper", "said"),
     [
         ("fsl+local", {}, "server learning: the clients of local never see the server's model"),
-        ("fsl+local", {"when": "sampled"}, "server learning: the clients of local never see the server's model"),
+        (
+            "fsl+local",
+            {"when": "sampled"},
+            "server learning: the clients of local never see the server's model",
+        ),
         ("fsl+fsl", {}, "server learning: the server of fsl learns already."),
         ("fsl-p+fsl", {}, "server learning: the server of fsl learns already."),
         ("fsl+fsl-p", {}, "server learning: the server of fsl-p learns already."),
         ("fsl+fsl+fedavg", {}, "server learning: the server of fedavg learns already."),
         ("per+fsl", {}, "personal layers: fsl learns at the server; put it outside"),
-        ("fsll+fedavg", {}, "Nothing called 'fsll' can be put around a method, as in .*; did you mean fsl?"),
+        (
+            "fsll+fedavg",
+            {},
+            "Nothing called 'fsll' can be put around a method, as in .*; did you mean fsl?",
+        ),
         ("fsl", {"gamma": -0.1}, "fsl: gamma must not be negative, got -0.1."),
         ("fsl", {"learn_lr": 0.0}, "fsl: learn_lr must be positive, got 0.0."),
         ("fsl-p", {"learn_epochs": 0}, "fsl-p: learn_epochs must be positive, got 0."),
         ("fsl", {"server_lr": 0.0}, "fsl: server_lr must be positive, got 0.0."),
-        ("fsl+fedavg", {"learn_batch": 1.5}, r"fsl\+fedavg: learn_batch must be a whole number, got 1.5."),
-        ("fsl+fedavg", {"gama": 1.0}, r"fsl\+fedavg has no hyper-parameter 'gama'; did you mean gamma?"),
+        (
+            "fsl+fedavg",
+            {"learn_batch": 1.5},
+            r"fsl\+fedavg: learn_batch must be a whole number, got 1.5.",
+        ),
+        (
+            "fsl+fedavg",
+            {"gama": 1.0},
+            r"fsl\+fedavg has no hyper-parameter 'gama'; did you mean gamma?",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, hyper: dict[str, Any], said: str) -> None:

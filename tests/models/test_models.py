@@ -57,16 +57,23 @@ def task(name: str) -> Task:
 def batch(name: str, *lead: int, size: int = 2) -> Batch:
     """Random examples for a model, each batch with a key of its own."""
     source = torch.Generator().manual_seed(5)
-    y = torch.randint(CLASSES, (*lead, size) if name in IMAGES else (*lead, size, PLACES), generator=source)
+    y = torch.randint(
+        CLASSES, (*lead, size) if name in IMAGES else (*lead, size, PLACES), generator=source
+    )
     x = torch.randint(CLASSES, y.shape, generator=source)
     if name in IMAGES:
         x = torch.rand(*lead, size, *IMAGES[name][1], generator=source, dtype=torch.float64)
-    return Batch(x, y, torch.ones(*lead, size, dtype=torch.float64), torch.arange(prod(lead)).reshape(lead))
+    return Batch(
+        x, y, torch.ones(*lead, size, dtype=torch.float64), torch.arange(prod(lead)).reshape(lead)
+    )
 
 
 def perturbed(params: Params, scale: float, seed: int = 7) -> Params:
     source = torch.Generator().manual_seed(seed)
-    return {k: v + scale * torch.randn(v.shape, generator=source, dtype=v.dtype) for k, v in params.items()}
+    return {
+        k: v + scale * torch.randn(v.shape, generator=source, dtype=v.dtype)
+        for k, v in params.items()
+    }
 
 
 def count(module: nn.Module) -> int:
@@ -86,7 +93,11 @@ FSL_2: Table = [
 ]
 FSL_3: Table = [
     (nn.Conv2d, (32, 32, 32), 896),
-    (nn.MaxPool2d, (32, 16, 16), 0),  # the table has (13, 13, 64), which does not fit the rows around it
+    (
+        nn.MaxPool2d,
+        (32, 16, 16),
+        0,
+    ),  # the table has (13, 13, 64), which does not fit the rows around it
     (nn.Conv2d, (64, 16, 16), 18_496),
     (nn.MaxPool2d, (64, 8, 8), 0),
     (nn.Dropout, (64, 8, 8), 0),
@@ -152,7 +163,10 @@ def test_text_models_are_fedsims_tables_7_and_8() -> None:
     by_character, by_word = models.shakespeare(), models.stackoverflow()
     rows = {name: count(layer) for name, layer in by_character.named_children()}
     assert rows == {"embedding": 720, "lstm": 271_360 + 525_312, "head": 23_130}
-    assert sum(p.numel() for name, p in by_character.named_parameters() if name.endswith("_l0")) == 271_360
+    assert (
+        sum(p.numel() for name, p in by_character.named_parameters() if name.endswith("_l0"))
+        == 271_360
+    )
     rows = {name: count(layer) for name, layer in by_word.named_children()}
     assert rows == {"embedding": 960_000, "lstm": 2_055_560, "dense": 64_416, "head": 970_000}
     assert by_character(torch.arange(6).reshape(2, 3)).shape == (2, 3, 90)
@@ -198,13 +212,21 @@ def test_the_gradient_of_a_gradient_is_vectorized_too() -> None:
     together = vmap(product)(clients, data, clients)
     for client in range(3):
         own = trees.take_row(clients, client)
-        assert distance(trees.take_row(together, client), product(own, trees.take_row(data, client), own)) < 1e-12
+        assert (
+            distance(
+                trees.take_row(together, client), product(own, trees.take_row(data, client), own)
+            )
+            < 1e-12
+        )
 
 
 def lstms(layers: int) -> tuple[models.LSTM, nn.LSTM]:
     """Ours and torch's with the same weights; ours has the sum of torch's biases."""
     with seeded_init(3):
-        ours, theirs = models.LSTM(2, 3, layers).double(), nn.LSTM(2, 3, layers, batch_first=True).double()
+        ours, theirs = (
+            models.LSTM(2, 3, layers).double(),
+            nn.LSTM(2, 3, layers, batch_first=True).double(),
+        )
     state = theirs.state_dict()
     for layer in range(layers):
         state[f"bias_ih_l{layer}"] = state[f"bias_ih_l{layer}"] + state.pop(f"bias_hh_l{layer}")
@@ -227,7 +249,9 @@ def squared_slope(module: nn.Module, params: Params, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("places", [1, 5])
-def test_the_lstm_is_torchs_and_so_are_its_first_and_second_derivatives(layers: int, places: int) -> None:
+def test_the_lstm_is_torchs_and_so_are_its_first_and_second_derivatives(
+    layers: int, places: int
+) -> None:
     x = torch.rand(4, places, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     ours, theirs = lstms(layers)
     w, v = ours.state_dict(), theirs.state_dict()
@@ -243,8 +267,15 @@ def test_the_lstm_is_torchs_and_so_are_its_first_and_second_derivatives(layers: 
 
 def test_derivatives_of_the_recurrence_are_right_in_every_mode() -> None:
     source = torch.Generator().manual_seed(2)
-    shapes = ((3, 2, 3), (8, 3), (8,), (8, 2))  # places, examples, inputs; weights of two units' gates for them; others
-    drawn = tuple(torch.randn(s, generator=source, dtype=torch.float64, requires_grad=True) for s in shapes)
+    shapes = (
+        (3, 2, 3),
+        (8, 3),
+        (8,),
+        (8, 2),
+    )  # places, examples, inputs; weights of two units' gates for them; others
+    drawn = tuple(
+        torch.randn(s, generator=source, dtype=torch.float64, requires_grad=True) for s in shapes
+    )
     assert torch.autograd.gradcheck(lstm_layer, drawn, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(lstm_layer, drawn)
 
@@ -255,28 +286,49 @@ def test_a_compiled_vectorized_gradient_of_a_text_model_is_the_eager_one() -> No
     learned, data = task("small"), batch("small", 3)
     clients = trees.stack([perturbed(learned.params, 0.1, seed) for seed in range(3)])
     step = vmap(grad(learned.loss))
-    operations = make_fx(lambda *given: step(*given), tracing_mode="fake", _allow_non_fake_inputs=True)(clients, data)
-    assert distance(torch.compile(operations, dynamic=False)(clients, data), step(clients, data)) < 1e-12
+    operations = make_fx(
+        lambda *given: step(*given), tracing_mode="fake", _allow_non_fake_inputs=True
+    )(clients, data)
+    assert (
+        distance(torch.compile(operations, dynamic=False)(clients, data), step(clients, data))
+        < 1e-12
+    )
 
 
-@pytest.mark.parametrize("dims", [(0, 0, 0, 0), (2, None, 1, None), (None, 1, None, 1), (1, 2, 0, 0)])
+@pytest.mark.parametrize(
+    "dims", [(0, 0, 0, 0), (2, None, 1, None), (None, 1, None, 1), (1, 2, 0, 0)]
+)
 def test_a_stack_of_recurrences_is_each_of_them(dims: tuple[int | None, ...]) -> None:
     source = torch.Generator().manual_seed(3)
-    single = ((5, 2, 4), (12, 4), (12,), (12, 3))  # places, examples, inputs; weights of three units' gates; others
+    single = (
+        (5, 2, 4),
+        (12, 4),
+        (12,),
+        (12, 3),
+    )  # places, examples, inputs; weights of three units' gates; others
     drawn = [
-        torch.randn(shape if dim is None else (*shape[:dim], 4, *shape[dim:]), generator=source, dtype=torch.float64)
+        torch.randn(
+            shape if dim is None else (*shape[:dim], 4, *shape[dim:]),
+            generator=source,
+            dtype=torch.float64,
+        )
         for shape, dim in zip(single, dims, strict=True)
     ]
     of = grad(lambda *given: (lstm_layer(*given) ** 2).sum(), argnums=(0, 1, 2, 3))
     found = vmap(of, dims)(*drawn)
     for number in range(4):
-        own = [each if dim is None else each.select(dim, number) for each, dim in zip(drawn, dims, strict=True)]
+        own = [
+            each if dim is None else each.select(dim, number)
+            for each, dim in zip(drawn, dims, strict=True)
+        ]
         for whole, alone in zip(found, of(*own), strict=True):
             torch.testing.assert_close(whole[number], alone, rtol=1e-12, atol=1e-13)
 
 
 def test_resnet18_has_resnets_size_and_stages() -> None:
-    assert count(models.resnet18((3, 32, 32), 1000)) == 11_689_512  # as published; FedSIM prints no table for it
+    assert (
+        count(models.resnet18((3, 32, 32), 1000)) == 11_689_512
+    )  # as published; FedSIM prints no table for it
     net = made(partial(models.resnet18, (3, 24, 24), 100))
     assert count(net) == 11_689_512 - 900 * 513
     assert count(models.resnet18((3, 24, 24), 100, stem="3x3")) == count(net) - 3 * 64 * (49 - 9)
@@ -286,10 +338,14 @@ def test_resnet18_has_resnets_size_and_stages() -> None:
         said = layer(said)
         if isinstance(layer, ResidualBlock):
             sides.append(tuple(said.shape[1:]))
-    assert sides == [(c, s, s) for c, s in ((64, 6), (128, 3), (256, 2), (512, 1)) for _ in range(2)]
+    assert sides == [
+        (c, s, s) for c, s in ((64, 6), (128, 3), (256, 2), (512, 1)) for _ in range(2)
+    ]
     assert said.shape == (2, 100)
     assert isinstance(net[-1], nn.Linear)
-    slopes = torch.autograd.grad(nnf.cross_entropy(said, torch.tensor([3, 98])), list(net.parameters()))
+    slopes = torch.autograd.grad(
+        nnf.cross_entropy(said, torch.tensor([3, 98])), list(net.parameters())
+    )
     assert all(bool(slope.isfinite().all()) and bool(slope.any()) for slope in slopes)
 
 
@@ -302,7 +358,9 @@ def test_a_residual_block_adds_what_it_was_given(inputs: int, outputs: int, stri
     inner = nnf.relu(nnf.group_norm(nnf.conv2d(x, w[0], stride=stride, padding=1), 2))
     past = x if len(w) == 2 else nnf.group_norm(nnf.conv2d(x, w[2], stride=stride), 2)
     assert len(w) == (2 if (inputs, stride) == (outputs, 1) else 3)
-    assert torch.allclose(block(x), nnf.relu(nnf.group_norm(nnf.conv2d(inner, w[1], padding=1), 2) + past), atol=1e-6)
+    assert torch.allclose(
+        block(x), nnf.relu(nnf.group_norm(nnf.conv2d(inner, w[1], padding=1), 2) + past), atol=1e-6
+    )
 
 
 def test_first_weights_follow_the_seed_and_leave_torchs_generator_alone() -> None:
@@ -310,7 +368,9 @@ def test_first_weights_follow_the_seed_and_leave_torchs_generator_alone() -> Non
     for make in (TEXTS["small"], partial(models.resnet18, (8, 8), 2), IMAGES["fsl_cifar"][0]):
         assert distance(made(make).state_dict(), made(make).state_dict()) == 0
     lstm = made(TEXTS["shakespeare"])[1]
-    assert all(0.99 / 16 < float(value.abs().max()) <= 1 / 16 for value in lstm.state_dict().values())
+    assert all(
+        0.99 / 16 < float(value.abs().max()) <= 1 / 16 for value in lstm.state_dict().values()
+    )
     assert torch.equal(before, torch.get_rng_state())
 
 
@@ -330,7 +390,8 @@ def test_images_that_are_too_small_are_refused(
     assert make((1, least, least), 2)(torch.zeros(1, 1, least, least)).shape == (1, 2)
     name = getattr(make, "__name__", "")
     with pytest.raises(
-        ValueError, match=f"^{name}: images must be at least {least} x {least}, got 40 x {least - 1}\\.$"
+        ValueError,
+        match=f"^{name}: images must be at least {least} x {least}, got 40 x {least - 1}\\.$",
     ):
         make((1, 40, least - 1), 2)
     with pytest.raises(ValueError, match=rf"^{name}: images must be of shape .*, got \[784\]\.$"):
@@ -340,5 +401,7 @@ def test_images_that_are_too_small_are_refused(
 def test_other_wrong_inputs_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^resnet18: stem must be 7x7 or 3x3, got '5x5'\.$"):
         models.resnet18((3, 32, 32), 10, stem="5x5")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"^LSTM: sequences must have at least one token, got none\.$"):
+    with pytest.raises(
+        ValueError, match=r"^LSTM: sequences must have at least one token, got none\.$"
+    ):
         model("small")(torch.zeros(2, 0, dtype=torch.int64))

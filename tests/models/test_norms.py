@@ -17,9 +17,17 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs)
-        self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs))
+        self.conv1, self.bn1 = (
+            nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.conv2, self.bn2 = (
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.skip = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 1, bias=False), nn.BatchNorm2d(outputs)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return nnf.relu(self.bn2(self.conv2(nnf.relu(self.bn1(self.conv1(x))))) + self.skip(x))
@@ -28,7 +36,12 @@ class Block(nn.Module):
 def residual() -> nn.Sequential:
     with seeded_init(2):
         return nn.Sequential(
-            Block(3, 12), Block(12, 64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(64), nn.Linear(64, 3)
+            Block(3, 12),
+            Block(12, 64),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.BatchNorm1d(64),
+            nn.Linear(64, 3),
         )
 
 
@@ -64,7 +77,9 @@ def test_every_batch_norm_at_any_depth_is_replaced_and_the_original_is_not() -> 
         (100, 32, 25),
     ],
 )
-def test_groups_divide_the_channels_and_hold_two_at_least(kind: Any, channels: int, most: int, groups: int) -> None:
+def test_groups_divide_the_channels_and_hold_two_at_least(
+    kind: Any, channels: int, most: int, groups: int
+) -> None:
     made: Any = with_group_norm(kind(channels), most)
     assert (made.num_groups, made.num_channels) == (groups, channels)
 
@@ -87,7 +102,11 @@ def test_scale_shift_epsilon_and_flags_are_taken_over(dtype: torch.dtype) -> Non
     made: Any = with_group_norm(layer)
     x = torch.linspace(-1, 1, 2 * 12 * 3 * 3, dtype=dtype).reshape(2, 12, 3, 3) ** 3
     assert torch.equal(made(x), nnf.group_norm(x, 6, layer.weight, layer.bias, 0.3))
-    assert (made.weight.requires_grad, made.bias.requires_grad, made.training) == (True, False, False)
+    assert (made.weight.requires_grad, made.bias.requires_grad, made.training) == (
+        True,
+        False,
+        False,
+    )
     assert made.weight is not layer.weight
     plain: Any = with_group_norm(nn.BatchNorm2d(12, affine=False))
     assert plain.weight is None
@@ -111,9 +130,14 @@ def test_a_converted_network_is_a_task_that_does_not_mix_examples() -> None:
     task = classification(with_group_norm(residual()))
     x, y = torch.linspace(-1, 1, 3 * 3 * 4 * 4).reshape(3, 3, 4, 4) ** 2, torch.tensor([0, 2, 1])
     assert validate_task(task, x, y).shape == (3, 3)
-    assert torch.allclose(task.compute_outputs(task.params, x)[:1], task.compute_outputs(task.params, x[:1]), atol=1e-5)
+    assert torch.allclose(
+        task.compute_outputs(task.params, x)[:1],
+        task.compute_outputs(task.params, x[:1]),
+        atol=1e-5,
+    )
     losses = [
-        task.loss(task.params, Batch(x[i : i + 1], y[i : i + 1], torch.ones(1), torch.tensor(0))) for i in range(3)
+        task.loss(task.params, Batch(x[i : i + 1], y[i : i + 1], torch.ones(1), torch.tensor(0)))
+        for i in range(3)
     ]
     together = task.loss(task.params, Batch(x, y, torch.ones(3), torch.tensor(0)))
     assert torch.allclose(torch.stack(losses).mean(), together, atol=1e-5)

@@ -35,8 +35,17 @@ def draws() -> torch.Generator:
 
 def network() -> nn.Sequential:
     """Convolutions of all kinds that stay whole: padded, with strides, of one place, without bias."""
-    layers = (nn.Conv2d(1, 4, 3, padding=1), nn.Tanh(), nn.Conv2d(4, 5, 3, stride=2, padding=1), nn.Tanh())
-    more = (nn.Conv2d(5, 3, 3, padding="valid"), nn.Tanh(), nn.Conv2d(3, 4, 1, stride=2, bias=False))
+    layers = (
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.Tanh(),
+        nn.Conv2d(4, 5, 3, stride=2, padding=1),
+        nn.Tanh(),
+    )
+    more = (
+        nn.Conv2d(5, 3, 3, padding="valid"),
+        nn.Tanh(),
+        nn.Conv2d(3, 4, 1, stride=2, bias=False),
+    )
     return nn.Sequential(*layers, *more, nn.Flatten(), nn.Linear(36, 4)).double()
 
 
@@ -44,7 +53,10 @@ def stacked(model: nn.Module) -> Params:
     generator = draws()
     return {
         name: torch.stack(
-            [value.detach() + 0.1 * torch.randn(value.shape, generator=generator) for _ in range(CLIENTS)]
+            [
+                value.detach() + 0.1 * torch.randn(value.shape, generator=generator)
+                for _ in range(CLIENTS)
+            ]
         )
         for name, value in model.named_parameters()
     }
@@ -64,17 +76,23 @@ def gradient(loss: Loss) -> Any:
 
 
 def by_shared_weights(loss: Loss) -> Any:
-    return lambda params, x, y: vmap(grad(loss), (None, 0, 0))({name: value[0] for name, value in params.items()}, x, y)
+    return lambda params, x, y: vmap(grad(loss), (None, 0, 0))(
+        {name: value[0] for name, value in params.items()}, x, y
+    )
 
 
 def twice_stacked(loss: Loss) -> Any:
     each = vmap(vmap(grad(loss), (0, None, None)))
-    return lambda params, x, y: each({name: torch.stack([v, 0.9 * v], 1) for name, v in params.items()}, x, y)
+    return lambda params, x, y: each(
+        {name: torch.stack([v, 0.9 * v], 1) for name, v in params.items()}, x, y
+    )
 
 
 def curvature(loss: Loss) -> Any:
     def squared(params: Params, x: Tensor, y: Tensor) -> Tensor:
-        return sum(((value**2).sum() for value in grad(loss)(params, x, y).values()), torch.zeros(()))
+        return sum(
+            ((value**2).sum() for value in grad(loss)(params, x, y).values()), torch.zeros(())
+        )
 
     return vmap(grad(squared))
 
@@ -86,9 +104,13 @@ def curvature_forwards(loss: Loss) -> Any:
     return vmap(along)
 
 
-@pytest.mark.parametrize("kind", [gradient, by_shared_weights, twice_stacked, curvature, curvature_forwards])
+@pytest.mark.parametrize(
+    "kind", [gradient, by_shared_weights, twice_stacked, curvature, curvature_forwards]
+)
 @pytest.mark.parametrize("traced", [False, True])
-def test_a_stack_is_differentiated_as_torch_does_it(kind: Callable[[Loss], Any], traced: bool) -> None:
+def test_a_stack_is_differentiated_as_torch_does_it(
+    kind: Callable[[Loss], Any], traced: bool
+) -> None:
     plain = network()
     whole, given = with_stacked_convolutions(plain), (stacked(plain), *examples())
     found = kind(loss_of(whole))
@@ -98,7 +120,9 @@ def test_a_stack_is_differentiated_as_torch_does_it(kind: Callable[[Loss], Any],
         torch.testing.assert_close(result[name], expected[name], rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize(("stride", "pad", "side"), [(1, 0, 3), (2, 1, 3), (3, 0, 2), (2, 2, 5), (1, 0, 1)])
+@pytest.mark.parametrize(
+    ("stride", "pad", "side"), [(1, 0, 3), (2, 1, 3), (3, 0, 2), (2, 2, 5), (1, 0, 1)]
+)
 def test_gradients_are_those_of_differences(stride: int, pad: int, side: int) -> None:
     generator, window = draws(), ConvGeometry(stride, pad)
     size = ((7 + 2 * pad - side) // stride + 1, (6 + 2 * pad - side) // stride + 1)
@@ -136,8 +160,12 @@ def test_only_plain_square_convolutions_are_taken() -> None:
         type("Own", (nn.Conv2d,), {})(2, 2, 3),
     ]
     kept = with_stacked_convolutions(nn.Sequential(*others, nn.Conv2d(2, 2, 3)))
-    assert [type(layer) is StackedConv2d for layer in kept.children()] == [False] * len(others) + [True]
-    assert not any(type(layer) is StackedConv2d for layer in with_plain_convolutions(kept).children())
+    assert [type(layer) is StackedConv2d for layer in kept.children()] == [False] * len(others) + [
+        True
+    ]
+    assert not any(
+        type(layer) is StackedConv2d for layer in with_plain_convolutions(kept).children()
+    )
 
 
 def test_a_task_trains_alike_and_gives_torchs_own_layers_away() -> None:
@@ -145,11 +173,16 @@ def test_a_task_trains_alike_and_gives_torchs_own_layers_away() -> None:
     whole = task.with_stacked_ops()
     x = examples()[0][0]
     torch.testing.assert_close(
-        whole.compute_outputs(whole.params, x), task.compute_outputs(task.params, x), rtol=1e-10, atol=1e-12
+        whole.compute_outputs(whole.params, x),
+        task.compute_outputs(task.params, x),
+        rtol=1e-10,
+        atol=1e-12,
     )
     assert not any(isinstance(layer, StackedConv2d) for layer in task.train_module.modules())
     assert any(isinstance(layer, StackedConv2d) for layer in whole.train_module.modules())
-    assert not any(isinstance(layer, StackedConv2d) for layer in whole.to_module(whole.params).modules())
+    assert not any(
+        isinstance(layer, StackedConv2d) for layer in whole.to_module(whole.params).modules()
+    )
 
 
 def test_large_convolutions_are_told_from_small_ones() -> None:

@@ -48,7 +48,9 @@ def test_code_is_compiled_once(source: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert made(source) is not None
 
 
-def test_other_code_or_another_processor_is_another_file(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_or_another_processor_is_another_file(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(source)
     source.write_text(SOURCE.replace("42", "43"))
     found = made(source)
@@ -59,7 +61,9 @@ def test_other_code_or_another_processor_is_another_file(source: Path, monkeypat
     assert len(list((source.parent / "kept" / "native").iterdir())) == 3
 
 
-def test_where_it_cannot_be_had_there_is_none(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_cannot_be_had_there_is_none(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "/nowhere/c++")
     assert made(source) is None
     monkeypatch.delenv("CXX")
@@ -77,5 +81,8 @@ def test_a_full_disk_is_done_without(source: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only there are pages counted this way")
 def test_memory_that_is_freed_is_not_fetched_again_page_by_page() -> None:
-    fetched = {keep: int(subprocess.check_output([sys.executable, "-c", FREEING.format(keep)])) for keep in (0, 1)}
+    fetched = {
+        keep: int(subprocess.check_output([sys.executable, "-c", FREEING.format(keep)]))
+        for keep in (0, 1)
+    }
     assert fetched[1] < fetched[0] / 10

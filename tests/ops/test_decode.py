@@ -45,9 +45,12 @@ def test_columns_and_wanted_rows_may_lie_apart() -> None:
     assert not column.is_contiguous()
     assert not wanted.is_contiguous()
     assert torch.equal(
-        decode_rows(column, wanted, UNITS, torch.float32), decode_inputs(column[wanted], UNITS, torch.float32)
+        decode_rows(column, wanted, UNITS, torch.float32),
+        decode_inputs(column[wanted], UNITS, torch.float32),
     )
-    assert torch.equal(decode_rows(BYTES[:0], rows(0), UNITS, torch.float32), torch.empty(0, 1, 5, 7))
+    assert torch.equal(
+        decode_rows(BYTES[:0], rows(0), UNITS, torch.float32), torch.empty(0, 1, 5, 7)
+    )
 
 
 @needs_compiler
@@ -67,10 +70,14 @@ def test_rows_that_are_not_there_are_refused(wrong: int) -> None:
     ],
     ids=["double", "tokens", "short", "turned"],
 )
-def test_other_kinds_are_left_to_torch(column: Tensor, units: ExampleSpec, dtype: torch.dtype) -> None:
+def test_other_kinds_are_left_to_torch(
+    column: Tensor, units: ExampleSpec, dtype: torch.dtype
+) -> None:
     graph = listed(column, rows(4), units, dtype)
     assert "fedtailor" not in graph.code
-    assert torch.equal(decode_rows(column, rows(4), units, dtype), decode_inputs(column[rows(4)], units, dtype))
+    assert torch.equal(
+        decode_rows(column, rows(4), units, dtype), decode_inputs(column[rows(4)], units, dtype)
+    )
 
 
 def test_rows_of_another_kind_are_left_to_torch() -> None:
@@ -82,7 +89,9 @@ def test_rows_of_another_kind_are_left_to_torch() -> None:
 def test_lists_of_operations_have_it_as_one_of_them() -> None:
     graph = listed(BYTES, rows(4), UNITS, torch.float32)
     assert graph.code.count("fedtailor.taken") == 1
-    assert torch.equal(graph(BYTES, rows(9))[0], decode_inputs(BYTES[rows(9)], UNITS, torch.float32))
+    assert torch.equal(
+        graph(BYTES, rows(9))[0], decode_inputs(BYTES[rows(9)], UNITS, torch.float32)
+    )
 
 
 def test_without_a_compiler_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,10 @@ def test_kernels_do_what_double_precision_does(
     exact = [each.double().cpu().requires_grad_() for each in (x, w)]
     result = conv2d(exact[0], exact[1], size, window)
     by_x, by_w = torch.autograd.grad(result, exact, g.double().cpu())
-    back, side_by_side = conv2d_triton.triton_conv2d_grad_input(g, w, (height, width), window), (side, side)
+    back, side_by_side = (
+        conv2d_triton.triton_conv2d_grad_input(g, w, (height, width), window),
+        (side, side),
+    )
     found = (
         conv2d_triton.triton_conv2d(x, w, size, window),
         back,
@@ -76,33 +79,49 @@ def test_kernels_do_what_double_precision_does(
 )
 def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     generator = torch.Generator().manual_seed(0)
-    keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes)
+    keys, counters = (
+        torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes
+    )
     for folding in (0, threefry._FOLD_DOMAIN):
         expected = threefry.threefry_op(keys, counters, folding)
-        assert torch.equal(threefry.threefry_op(keys.cuda(), counters.cuda(), folding).cpu(), expected)
+        assert torch.equal(
+            threefry.threefry_op(keys.cuda(), counters.cuda(), folding).cpu(), expected
+        )
     assert torch.equal(prng.fold(keys.cuda(), counters.cuda()).cpu(), prng.fold(keys, counters))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not HERE, reason="needs a GPU with matrix units and Triton")
 @pytest.mark.parametrize("clients", [2, 10])
-def test_compiled_hessian_products_are_those_of_double_precision(clients: int, request: pytest.FixtureRequest) -> None:
+def test_compiled_hessian_products_are_those_of_double_precision(
+    clients: int, request: pytest.FixtureRequest
+) -> None:
     """A derivative along a direction of a network with what is merged, split and shared out in compiled lists."""
     calculating("tf32", request)
     generator = torch.Generator().manual_seed(0)
     shapes = {"a": (32, 1, 3, 3), "b": (64, 32, 3, 3), "c": (16, 64 * 8 * 8)}
     params, along = (
-        {name: 0.1 * torch.randn(clients, *shape, generator=generator) for name, shape in shapes.items()}
+        {
+            name: 0.1 * torch.randn(clients, *shape, generator=generator)
+            for name, shape in shapes.items()
+        }
         for _ in range(2)
     )
     images = torch.randn(clients, 5, 1, 12, 12, generator=generator)
 
     def loss(own: dict[str, Tensor], x: Tensor) -> Tensor:
-        first = conv2d(x.permute(0, 2, 3, 1)[None], own["a"].permute(0, 2, 3, 1)[None], (10, 10), ConvGeometry()).tanh()
+        first = conv2d(
+            x.permute(0, 2, 3, 1)[None],
+            own["a"].permute(0, 2, 3, 1)[None],
+            (10, 10),
+            ConvGeometry(),
+        ).tanh()
         second = conv2d(first, own["b"].permute(0, 2, 3, 1)[None], (8, 8), ConvGeometry())[0].tanh()
         return (second.flatten(1) @ own["c"].mT).square().mean()
 
-    def product(own: dict[str, Tensor], direction: dict[str, Tensor], x: Tensor) -> dict[str, Tensor]:
+    def product(
+        own: dict[str, Tensor], direction: dict[str, Tensor], x: Tensor
+    ) -> dict[str, Tensor]:
         found: dict[str, Tensor] = jvp(lambda point: grad(loss)(point, x), (own,), (direction,))[1]
         return found
 

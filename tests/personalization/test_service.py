@@ -69,7 +69,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         start_run(small("rounds=3", *words), made[name])
     (place / "mine.py").write_text(OWN)
     for name, maker in (("own", "Net"), ("task", "task")):
-        start_run(small("rounds=2", "method=fedavg", f"model={place / 'mine.py'}:{maker}"), made[name])
+        start_run(
+            small("rounds=2", "method=fedavg", f"model={place / 'mine.py'}:{maker}"), made[name]
+        )
     (place / "mine.py").unlink()
     return made
 
@@ -100,7 +102,7 @@ def test_an_exported_model_is_the_one_that_was_scored(
     name: str, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = RunDir(runs[name]).read_record()["scores"]
-    for group in ("local", "new"):
+    for group in ("participating", "unseen"):
         for place in (0, len(scores[group]["ids"]) - 1):
             client, to = scores[group]["ids"][place], tmp_path / f"{group}{place}"
             made = export_client(runs[name], client, to)
@@ -119,8 +121,18 @@ def test_personalize_is_that_of_python(name: str, runs: dict[str, Path], tmp_pat
     spec = RunDir(runs[name]).read_config()
     data = build.load_dataset(spec)
     net = build.get_model_factory(spec, data.example_spec)
-    fitted = ft.fit(spec.method, net, data, rounds=spec.rounds, cohort=spec.cohort, seed=spec.seed, **spec.hparams)
-    x, y = examples(runs[name], RunDir(runs[name]).read_record()["scores"]["new"]["ids"][0], "train")
+    fitted = ft.fit(
+        spec.method,
+        net,
+        data,
+        rounds=spec.rounds,
+        cohort=spec.cohort,
+        seed=spec.seed,
+        **spec.hparams,
+    )
+    x, y = examples(
+        runs[name], RunDir(runs[name]).read_record()["scores"]["unseen"]["ids"][0], "train"
+    )
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     made = personalize(runs[name], tmp_path / "mine.npz", tmp_path / "model")
     expected, again = fitted.personalize(x, y), load_personal_model(tmp_path / "model")
@@ -130,8 +142,10 @@ def test_personalize_is_that_of_python(name: str, runs: dict[str, Path], tmp_pat
 
 
 @NAMES
-def test_predictions_are_those_of_the_model(name: str, runs: dict[str, Path], tmp_path: Path) -> None:
-    client = RunDir(runs[name]).read_record()["scores"]["local"]["ids"][1]
+def test_predictions_are_those_of_the_model(
+    name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    client = RunDir(runs[name]).read_record()["scores"]["participating"]["ids"][1]
     made = export_client(runs[name], client, tmp_path / "model")
     x = np.concatenate([examples(runs[name], client, split)[0] for split in ("train", "test")] * 40)
     np.savez(tmp_path / "x.npz", x=x)
@@ -146,7 +160,9 @@ def test_predictions_are_those_of_the_model(name: str, runs: dict[str, Path], tm
 
 def test_several_outputs_are_several_columns(tmp_path: Path) -> None:
     write_predictions(tmp_path / "a.csv", np.array([[0.5, -1.25], [3.0, 1e-9]]))
-    assert (tmp_path / "a.csv").read_text() == "example,prediction_0,prediction_1\n0,0.5,-1.25\n1,3.0,1e-09\n"
+    assert (
+        tmp_path / "a.csv"
+    ).read_text() == "example,prediction_0,prediction_1\n0,0.5,-1.25\n1,3.0,1e-09\n"
     write_predictions(tmp_path / "b.csv", np.array([[True, False]]))
     assert (tmp_path / "b.csv").read_text() == "example,prediction_0,prediction_1\n0,1,0\n"
 
@@ -155,20 +171,29 @@ def test_numbers_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     draws = np.random.default_rng(0)
     x = draws.normal(size=(60, 4)).astype(np.float32)
     y = x @ np.array([[1.0], [-2.0], [0.5], [0.0]], dtype=np.float32)
-    np.savez(tmp_path / "mine.npz", x=x, y=y, client=np.repeat(["anna", "ben", "carl", "dora", "eve", "finn"], 10))
-    spec = read_run_config([f"data={tmp_path / 'mine.npz'}", "method=fedavg", "model=linear", "cohort=2", "rounds=5"])
+    np.savez(
+        tmp_path / "mine.npz",
+        x=x,
+        y=y,
+        client=np.repeat(["anna", "ben", "carl", "dora", "eve", "finn"], 10),
+    )
+    spec = read_run_config(
+        [f"data={tmp_path / 'mine.npz'}", "method=fedavg", "model=linear", "cohort=2", "rounds=5"]
+    )
     out, to = tmp_path / "out", tmp_path / "ben"
     start_run(spec, out)
     made = export_client(out, "ben", to)
     answers = predict(to, tmp_path / "mine.npz")
     assert answers.shape == (60, 1)
-    assert np.array_equal(answers, loaded(to, monkeypatch, tmp_path)(torch.from_numpy(x)).detach().numpy())
+    assert np.array_equal(
+        answers, loaded(to, monkeypatch, tmp_path)(torch.from_numpy(x)).detach().numpy()
+    )
     assert isinstance(made.to_module(), type(models.mlp(4, (), 1)))
 
 
 def wrong(place: Path, run: Path) -> dict[str, Any]:
     """Calls with something wrong, and what is said of it."""
-    x, y = examples(run, RunDir(run).read_record()["scores"]["new"]["ids"][0], "train")
+    x, y = examples(run, RunDir(run).read_record()["scores"]["unseen"]["ids"][0], "train")
     np.savez(place / "good.npz", x=x, y=y)
     np.savez(place / "flat.npz", x=x.reshape(len(x), -1), y=y)
     np.savez(place / "short.npz", x=x, y=y[:-1])
@@ -190,31 +215,57 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
     (place / "newer" / "personalized.json").write_text(json.dumps(content | {"format": 2}))
     to, good = place / "to", place / "good.npz"
     return {
-        "There is no client '99' in data set 'digits'; did you mean 9?": lambda: export_client(run, "99", to),
-        "'*full' is not empty; choose another folder.": lambda: export_client(run, "0", place / "full"),
-        "'*file' is a file; choose another folder.": lambda: export_client(run, "0", place / "file"),
+        "There is no client '99' in data set 'digits'; did you mean 9?": lambda: export_client(
+            run, "99", to
+        ),
+        "'*full' is not empty; choose another folder.": lambda: export_client(
+            run, "0", place / "full"
+        ),
+        "'*file' is a file; choose another folder.": lambda: export_client(
+            run, "0", place / "file"
+        ),
         "'*nowhere' holds no run: ": lambda: export_client(place / "nowhere", "0", to),
-        "'*/file/to' could not be written: Not a directory; ": lambda: export_client(run, "0", place / "file" / "to"),
+        "'*/file/to' could not be written: Not a directory; ": lambda: export_client(
+            run, "0", place / "file" / "to"
+        ),
         "There is no file '*no.npz'.": lambda: personalize(run, place / "no.npz", to),
-        "'*only.npz' must hold arrays x, y, but has only x.": lambda: personalize(run, place / "only.npz", to),
-        "personalize: x must hold examples of shape ": lambda: personalize(run, place / "flat.npz", to),
+        "'*only.npz' must hold arrays x, y, but has only x.": lambda: personalize(
+            run, place / "only.npz", to
+        ),
+        "personalize: x must hold examples of shape ": lambda: personalize(
+            run, place / "flat.npz", to
+        ),
         "newcomer: ": lambda: personalize(run, place / "short.npz", to),
         "newcomer: *": lambda: personalize(run, place / "label.npz", to),
         "newcomer: **": lambda: personalize(run, place / "none.npz", to),
         "personalize: x must be ": lambda: personalize(run, place / "words.npz", to),
-        "'*full' holds no run: there is no config.json in it.": lambda: personalize(place / "full", good, to),
+        "'*full' holds no run: there is no config.json in it.": lambda: personalize(
+            place / "full", good, to
+        ),
         "'*full' holds no tailored model: ": lambda: predict(place / "full", good),
-        "'*cut/model.safetensors' cannot be read as safetensors: ": lambda: predict(place / "cut", good),
+        "'*cut/model.safetensors' cannot be read as safetensors: ": lambda: predict(
+            place / "cut", good
+        ),
         "'*other/model.safetensors' lacks ": lambda: predict(place / "other", good),
-        "'*newer/personalized.json' has format 2, but this ": lambda: predict(place / "newer", good),
-        "predict: x must hold examples of shape ": lambda: predict(place / "model", place / "flat.npz"),
-        "predict: '*none.npz' holds no examples.": lambda: predict(place / "model", place / "none.npz"),
+        "'*newer/personalized.json' has format 2, but this ": lambda: predict(
+            place / "newer", good
+        ),
+        "predict: x must hold examples of shape ": lambda: predict(
+            place / "model", place / "flat.npz"
+        ),
+        "predict: '*none.npz' holds no examples.": lambda: predict(
+            place / "model", place / "none.npz"
+        ),
         "predict: x must be ": lambda: predict(place / "model", place / "words.npz"),
-        "'*no/a.csv' could not be written: ": lambda: write_predictions(place / "no" / "a.csv", np.zeros(1)),
+        "'*no/a.csv' could not be written: ": lambda: write_predictions(
+            place / "no" / "a.csv", np.zeros(1)
+        ),
     }
 
 
-def test_bad_input_is_one_sentence_and_leaves_nothing(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
     calls = wrong(tmp_path, runs["server state"])
     before = sorted(tmp_path.rglob("*"))
     for sentence, call in calls.items():
@@ -248,7 +299,10 @@ def test_an_earlier_model_is_not_taken_for_the_last(runs: dict[str, Path], tmp_p
     out = tmp_path / "out"
     start_run(small("method=fedavg", "rounds=2", "checkpoint_every=1"), out)
     (out / "checkpoints" / "000002" / "state.safetensors").write_bytes(b"half")
-    with pytest.raises(InputError, match=r"^The run in '.*out' has no whole model: checkpoint 000002 is damaged and "):
+    with pytest.raises(
+        InputError,
+        match=r"^The run in '.*out' has no whole model: checkpoint 000002 is damaged and ",
+    ):
         export_client(out, "0", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
@@ -258,7 +312,10 @@ def test_a_full_disk_leaves_no_half_of_a_model(runs: dict[str, Path], tmp_path: 
     with faulty(counting):
         export_client(runs["own"], "0", tmp_path / "whole")
     for at in range(1, counting.count):
-        with faulty(Fault(at, full_disk)), pytest.raises(InputError, match="could not be written: No space left"):
+        with (
+            faulty(Fault(at, full_disk)),
+            pytest.raises(InputError, match="could not be written: No space left"),
+        ):
             export_client(runs["own"], "0", tmp_path / "to")
         met += 1
         assert [path.name for path in tmp_path.iterdir()] == ["whole"]

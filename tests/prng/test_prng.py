@@ -93,7 +93,9 @@ def of_arrays(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("of_arrays")
 def test_arrays_choose_what_tensors_choose() -> None:
-    for number, (n, k) in enumerate(((0, 0), (9, 0), (5, 5), (8, 2), (9, 2), (1000, 30), (10**12, 7))):
+    for number, (n, k) in enumerate(
+        ((0, 0), (9, 0), (5, 5), (8, 2), (9, 2), (1000, 30), (10**12, 7))
+    ):
         own = key(7, number)
         assert choice(own.numpy(), n, k).tolist() == choice(own, n, k).tolist()
 
@@ -106,12 +108,17 @@ def test_arrays_choose_what_tensors_choose() -> None:
         ((0x243F6A88, 0x85A308D3), (0x13198A2E, 0x03707344), (0xC4923A9C, 0x483DF7A0)),
     ],
 )
-def test_known_answers(counter: tuple[int, int], k: tuple[int, int], answer: tuple[int, int]) -> None:
+def test_known_answers(
+    counter: tuple[int, int], k: tuple[int, int], answer: tuple[int, int]
+) -> None:
     assert oracle(k, counter) == answer
     low, high = threefry.threefry2x32(k, counter)
     assert (low & MASK, high & MASK) == answer
     tensors = [torch.tensor(word).to(torch.int32) for word in (*k, *counter)]
-    low, high = (int(word) for word in threefry.threefry2x32((tensors[0], tensors[1]), (tensors[2], tensors[3])))
+    low, high = (
+        int(word)
+        for word in threefry.threefry2x32((tensors[0], tensors[1]), (tensors[2], tensors[3]))
+    )
     assert (low & MASK, high & MASK) == answer
 
 
@@ -120,13 +127,20 @@ def test_draws_read_the_generator_in_order() -> None:
     for _ in range(20):
         k, counter = chance.getrandbits(64) - 2**63, chance.getrandbits(64) - 2**63
         x, y = oracle(pair(k), pair(counter))
-        assert int(random_bits(torch.tensor(k), torch.tensor(counter))) == (y << 32 | x) & (2**63 - 1)
+        assert int(random_bits(torch.tensor(k), torch.tensor(counter))) == (y << 32 | x) & (
+            2**63 - 1
+        )
         expected = [word for position in range(4) for word in oracle(pair(k), (position, 0))]
-        assert [word & MASK for word in prng.random_int32(torch.tensor(k), 7).tolist()] == expected[:7]
+        assert [word & MASK for word in prng.random_int32(torch.tensor(k), 7).tolist()] == expected[
+            :7
+        ]
 
 
 def test_values_never_change() -> None:
-    made, path = 0, (2024, 0x5995D533D814BBD8, 3, -1, 2**40)  # second: `printf abc | b2sum -l 64`, read from the right
+    made, path = (
+        0,
+        (2024, 0x5995D533D814BBD8, 3, -1, 2**40),
+    )  # second: `printf abc | b2sum -l 64`, read from the right
     for name in path:
         x, y = oracle((made & MASK ^ 0x464F4C44, made >> 32), pair(name))
         made = y << 32 | x
@@ -151,14 +165,20 @@ def test_keys_and_names_broadcast() -> None:
     grid = fold(clients[:, None], steps)
     assert grid.shape == (4, 3)
     assert grid.tolist() == [[key(1, c, s).item() for s in range(3)] for c in range(4)]
-    assert torch.equal(fold(clients, torch.arange(4)), grid.new_tensor([key(1, c, c).item() for c in range(4)]))
-    assert torch.equal(random_bits(clients[:, None], steps), torch.stack([random_bits(k, steps) for k in clients]))
+    assert torch.equal(
+        fold(clients, torch.arange(4)), grid.new_tensor([key(1, c, c).item() for c in range(4)])
+    )
+    assert torch.equal(
+        random_bits(clients[:, None], steps), torch.stack([random_bits(k, steps) for k in clients])
+    )
 
 
 def test_different_paths_have_different_keys() -> None:
     rounds, clients = torch.arange(100)[:, None], torch.arange(-50, 50)
     purposes = ("batches", "cohort", "dropout", "noise")
-    made = [key(seed, purpose, rounds, clients).flatten() for seed in range(3) for purpose in purposes]
+    made = [
+        key(seed, purpose, rounds, clients).flatten() for seed in range(3) for purpose in purposes
+    ]
     made += [key(seed, purpose, rounds).flatten() for seed in range(3) for purpose in purposes]
     everything = torch.cat(made)
     assert len(everything) > 120_000
@@ -166,13 +186,24 @@ def test_different_paths_have_different_keys() -> None:
 
 
 def test_paths_are_read_name_by_name_and_in_order() -> None:
-    paths = [(1, "a", 2), (1, "a2"), (1, 2, "a"), (1, "a", "2"), (12, "a"), (1, "a"), (1, "a", 2, 0), (1, "")]
+    paths = [
+        (1, "a", 2),
+        (1, "a2"),
+        (1, 2, "a"),
+        (1, "a", "2"),
+        (12, "a"),
+        (1, "a"),
+        (1, "a", 2, 0),
+        (1, ""),
+    ]
     assert len({key(int(seed), *path).item() for seed, *path in paths}) == len(paths)
 
 
 def test_folding_and_drawing_do_not_meet() -> None:
     k, numbers = key(3), torch.arange(10_000)
-    assert not set((fold(k, numbers) & (2**63 - 1)).tolist()) & set(random_bits(k, numbers).tolist())
+    assert not set((fold(k, numbers) & (2**63 - 1)).tolist()) & set(
+        random_bits(k, numbers).tolist()
+    )
 
 
 # The draws
@@ -198,7 +229,10 @@ def test_uniforms_fill_their_grid() -> None:
 
 
 def test_normals_are_quantiles_of_the_uniforms_and_finite(monkeypatch: pytest.MonkeyPatch) -> None:
-    for dtype, steps, bound, accuracy in ((torch.float32, 2**24, 5.5, 2e-6), (torch.float64, 2**53, 8.3, 1e-12)):
+    for dtype, steps, bound, accuracy in (
+        (torch.float32, 2**24, 5.5, 2e-6),
+        (torch.float64, 2**53, 8.3, 1e-12),
+    ):
         middles = uniform(key(3), (10_000,), dtype).double().numpy() + 0.5 / steps
         drawn = normal(key(3), (10_000,), dtype).numpy()
         np.testing.assert_allclose(drawn, stats.norm.ppf(middles), accuracy, accuracy)
@@ -213,10 +247,25 @@ def test_normals_are_quantiles_of_the_uniforms_and_finite(monkeypatch: pytest.Mo
 
 def test_masks_spend_sixteen_bits_each() -> None:
     k = key(4, "mask")
-    halves = prng.random_int32(k, 500).numpy().astype("<i4").view("<i2").reshape(-1, 2)[:, ::-1].flatten()[:999]
-    for p in (0.0, 0.25, 0.3, 0.999, (int(halves[0]) + 32768) / 65536):  # the last one: exactly at a value drawn
+    halves = (
+        prng.random_int32(k, 500)
+        .numpy()
+        .astype("<i4")
+        .view("<i2")
+        .reshape(-1, 2)[:, ::-1]
+        .flatten()[:999]
+    )
+    for p in (
+        0.0,
+        0.25,
+        0.3,
+        0.999,
+        (int(halves[0]) + 32768) / 65536,
+    ):  # the last one: exactly at a value drawn
         dropped = round(p * 65536)
-        assert np.array_equal(dropout_mask(k, (27, 37), p).numpy().flatten(), halves >= dropped - 32768)
+        assert np.array_equal(
+            dropout_mask(k, (27, 37), p).numpy().flatten(), halves >= dropped - 32768
+        )
         assert keep_prob(p) == np.mean(np.arange(-32768, 32768) >= dropped - 32768)
     assert dropout_mask(k, (1000,), 0.0).all()
 
@@ -224,7 +273,11 @@ def test_masks_spend_sixteen_bits_each() -> None:
 def test_shapes_and_empty_draws() -> None:
     k = key(5)
     assert (
-        uniform(k, ()).shape == normal(k, ()).shape == dropout_mask(k, (), 0.5).shape == integers(k, (), 3).shape == ()
+        uniform(k, ()).shape
+        == normal(k, ()).shape
+        == dropout_mask(k, (), 0.5).shape
+        == integers(k, (), 3).shape
+        == ()
     )
     assert uniform(k, (3, 0, 2)).shape == dropout_mask(k, (3, 0, 2), 0.5).shape == (3, 0, 2)
     assert (
@@ -258,7 +311,10 @@ def test_choices_are_distinct_and_in_range() -> None:
         (lambda: keep_prob(float("nan")), "got nan"),
         (lambda: uniform(key(0), (2,), torch.float16), "float32 or float64, got torch.float16"),
         (lambda: prng.random_int32(key(0), -2), "negative size"),
-        (lambda: prng.random_int32(key(0, torch.arange(3)), 2), r"one key, got keys of shape \(3,\)"),
+        (
+            lambda: prng.random_int32(key(0, torch.arange(3)), 2),
+            r"one key, got keys of shape \(3,\)",
+        ),
         (lambda: key(2**64), "of 64 bits"),
         (lambda: key(0, 1.5), "got 1.5"),  # type: ignore[arg-type]
         (lambda: key(0, torch.tensor(1.5)), "integers, got torch.float32"),
@@ -298,8 +354,14 @@ def test_drawn_in_one_operation_they_are_the_same(monkeypatch: pytest.MonkeyPatc
     ways: list[Callable[[], dict[str, Tensor]]] = [
         lambda: draws(keys[0], 7),
         lambda: vmap(partial(draws, n=7))(keys),
-        lambda: {"kept": vmap(vmap(partial(dropout_mask, shape=(3, 5), p=0.3)))(keys.reshape(2, 3))},
-        lambda: {"fold": fold(keys[:, None], names), "named": fold(keys, "name"), "both": both(keys, names)},
+        lambda: {
+            "kept": vmap(vmap(partial(dropout_mask, shape=(3, 5), p=0.3)))(keys.reshape(2, 3))
+        },
+        lambda: {
+            "fold": fold(keys[:, None], names),
+            "named": fold(keys, "name"),
+            "both": both(keys, names),
+        },
         lambda: {"by last": vmap(fold, (1, None), 1)(keys.reshape(2, 3), names[:2])},
     ]
     plainly = [way() for way in ways]
@@ -340,19 +402,34 @@ if __name__ == "__main__":
 def test_arrays_of_keys_fold_and_draw_as_tensors_do(name: int | str) -> None:
     keys, counters = key(2**62 + 5, "arrays", torch.arange(9)), torch.arange(-3, 2**40, 2**33 + 7)
     assert fold(keys.numpy(), name).tolist() == fold(keys, name).tolist()
-    assert fold(keys.numpy()[:, None], counters.numpy()).tolist() == fold(keys[:, None], counters).tolist()
     assert (
-        random_bits(keys.numpy()[:, None], counters.numpy()).tolist() == random_bits(keys[:, None], counters).tolist()
+        fold(keys.numpy()[:, None], counters.numpy()).tolist()
+        == fold(keys[:, None], counters).tolist()
+    )
+    assert (
+        random_bits(keys.numpy()[:, None], counters.numpy()).tolist()
+        == random_bits(keys[:, None], counters).tolist()
     )
 
 
 @pytest.mark.usefixtures("of_arrays")
 @pytest.mark.parametrize(
-    "shapes", [((), (3,)), ((1,), (0,)), ((1, 1), (4,)), ((5, 1), (1, 3)), ((2, 3), (3,)), ((4,), (4,)), ((0,), (0,))]
+    "shapes",
+    [
+        ((), (3,)),
+        ((1,), (0,)),
+        ((1, 1), (4,)),
+        ((5, 1), (1, 3)),
+        ((2, 3), (3,)),
+        ((4,), (4,)),
+        ((0,), (0,)),
+    ],
 )
 def test_arrays_broadcast_as_tensors_do(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
     generator = torch.Generator().manual_seed(0)
-    keys, counters = (torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes)
+    keys, counters = (
+        torch.randint(-(2**63), 2**63 - 1, shape, generator=generator) for shape in shapes
+    )
     turned = np.asfortranarray(counters.numpy())  # as it lies in memory does not matter
     for whose in (counters.numpy(), turned):
         drawn, expected = random_bits(keys.numpy(), whose), random_bits(keys, counters)

@@ -9,7 +9,17 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor import prng
-from fedtailor.prng import choice, dropout_mask, integers, keep_prob, key, normal, permutation, random_bits, uniform
+from fedtailor.prng import (
+    choice,
+    dropout_mask,
+    integers,
+    keep_prob,
+    key,
+    normal,
+    permutation,
+    random_bits,
+    uniform,
+)
 
 UNLIKELY = 1e-4
 
@@ -27,8 +37,14 @@ def assert_even(counts: Tensor) -> None:
 
 def test_every_bit_is_fair() -> None:
     n, numbers = 2**17, torch.arange(2**17)
-    drawn = ((prng.random_int32(key(10), n), 32), (random_bits(key(11), numbers), 63), (key(12, numbers), 64))
-    ones = torch.stack([(row >> position & 1).sum() for row, width in drawn for position in range(width)])
+    drawn = (
+        (prng.random_int32(key(10), n), 32),
+        (random_bits(key(11), numbers), 63),
+        (key(12, numbers), 64),
+    )
+    ones = torch.stack(
+        [(row >> position & 1).sum() for row, width in drawn for position in range(width)]
+    )
     assert (ones - n / 2).abs().max() / (n / 4) ** 0.5 < stats.norm.isf(UNLIKELY / 2 / len(ones))
 
 
@@ -47,7 +63,9 @@ def test_normals_are_normal(dtype: torch.dtype) -> None:
     drawn = normal(key(14, "normal"), (n,), dtype).double()
     assert stats.kstest(drawn.numpy(), "norm").pvalue > UNLIKELY
     for power, (mean, variance) in enumerate(((0, 1), (1, 2), (0, 15), (3, 96)), start=1):
-        assert abs(drawn.pow(power).mean() - mean) * (n / variance) ** 0.5 < stats.norm.isf(UNLIKELY / 2)
+        assert abs(drawn.pow(power).mean() - mean) * (n / variance) ** 0.5 < stats.norm.isf(
+            UNLIKELY / 2
+        )
 
 
 def test_integers_are_even() -> None:
@@ -56,7 +74,10 @@ def test_integers_are_even() -> None:
 
 def test_streams_do_not_correlate() -> None:
     names = [(seed, purpose) for seed in (0, 1) for purpose in ("batches", "batchet", "noise", 0)]
-    grids = [key(seed, purpose, torch.arange(3)[:, None], torch.arange(4)).flatten() for seed, purpose in names]
+    grids = [
+        key(seed, purpose, torch.arange(3)[:, None], torch.arange(4)).flatten()
+        for seed, purpose in names
+    ]
     streams = vmap(partial(uniform, shape=(4096,)))(torch.cat(grids))
     assert_uncorrelated(streams)
     assert_uncorrelated(streams.T[:96])
@@ -89,7 +110,11 @@ def test_every_ordered_choice_is_as_likely(n: int) -> None:
 
 def test_every_number_is_chosen_as_often() -> None:
     n, k, times = 200, 30, 2000
-    counts = vmap(partial(choice, n=n, k=k))(key(20, torch.arange(times))).flatten().bincount(minlength=n)
+    counts = (
+        vmap(partial(choice, n=n, k=k))(key(20, torch.arange(times)))
+        .flatten()
+        .bincount(minlength=n)
+    )
     share = k / n
     spread = ((counts - times * share) ** 2).sum() / (times * share * (1 - share)) * (n - 1) / n
     assert UNLIKELY < stats.chi2.sf(spread, n - 1) < 1 - UNLIKELY

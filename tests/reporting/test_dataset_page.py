@@ -25,12 +25,18 @@ from fedtailor.reporting.dataset_page import (
     render_dataset_page,
 )
 from fedtailor.reporting.dataset_page.images import encode_png
-from fedtailor.reporting.dataset_page.numbers import compute_even_edges, compute_log_edges, has_wide_range
+from fedtailor.reporting.dataset_page.numbers import (
+    compute_even_edges,
+    compute_log_edges,
+    has_wide_range,
+)
 
 
 def tokens() -> FederatedDataset:
     x = np.arange(40).reshape(20, 2)
-    return from_arrays(x, x, np.repeat(np.arange(5), 4), classes=50, tokens=True, server=2, name="words")
+    return from_arrays(
+        x, x, np.repeat(np.arange(5), 4), classes=50, tokens=True, server=2, name="words"
+    )
 
 
 def lines(data: FederatedDataset, width: int, **how: Any) -> list[str]:
@@ -51,7 +57,9 @@ def level(share: float) -> int:
     return 0 if share == 0 else 1 + sum(share > bound + 1e-12 for bound in (1 / 16, 1 / 4, 9 / 16))
 
 
-@pytest.mark.parametrize(("width", "wide", "marks"), [(80, 1, " ░▒▓█"), (120, 2, " ░▒▓█"), (80, 1, " .:*#")])
+@pytest.mark.parametrize(
+    ("width", "wide", "marks"), [(80, 1, " ░▒▓█"), (120, 2, " ░▒▓█"), (80, 1, " .:*#")]
+)
 def test_every_mark_is_the_share_of_a_label(width: int, wide: int, marks: str) -> None:
     data = digits(clients=50)
     shown = lines(data, width, is_ascii="#" in marks)
@@ -59,13 +67,27 @@ def test_every_mark_is_the_share_of_a_label(width: int, wide: int, marks: str) -
     assert table.counts is not None
     assert table.server is not None
     seen = np.array(
-        [[marks.index(mark) for group in cells(row, [35, 5, 10, 1], wide) for mark in group] for row in shown[1:11]]
+        [
+            [marks.index(mark) for group in cells(row, [35, 5, 10, 1], wide) for mark in group]
+            for row in shown[1:11]
+        ]
     )
-    shares = np.vstack([(table.counts / table.counts.sum(axis=1, keepdims=True)), table.server / table.server.sum()])
+    shares = np.vstack(
+        [
+            (table.counts / table.counts.sum(axis=1, keepdims=True)),
+            table.server / table.server.sum(),
+        ]
+    )
     expected = np.array([[level(share) for share in row] for row in shares])
     assert np.array_equal(seen.T, expected[[*sort_by_main_label(table), -1]])
     assert [row[:5].strip() for row in shown[:12]] == ["label", *map(str, range(10)), "size"]
-    assert shown[0].split() == ["label", "local", "valid" if wide == 1 else "validation", "new", "server"]
+    assert shown[0].split() == [
+        "label",
+        "participating",
+        "valid" if wide == 1 else "validation",
+        "unseen",
+        "server",
+    ]
 
 
 @settings(deadline=None, max_examples=40)
@@ -85,8 +107,10 @@ def test_no_line_is_wider_than_asked_for(width: int, limit: int, plain: bool, cl
 def test_every_group_is_drawn_where_few_have_room() -> None:
     shown = lines(synthetic(clients=100, most=60, unseen_clients=0.02, validation_clients=0.02), 60)
     groups = re.findall(r"\S+", shown[0])
-    assert groups == ["label", "local", "v", "n", "server"]
-    assert shown[-1] == "Drawn are 41 of 100 clients, evenly spaced in order of group and main label."
+    assert groups == ["label", "participating", "v", "n", "server"]
+    assert (
+        shown[-1] == "Drawn are 41 of 100 clients, evenly spaced in order of group and main label."
+    )
 
 
 def test_of_very_many_labels_the_commonest_are_drawn() -> None:
@@ -137,7 +161,9 @@ def test_sentences_have_the_figures() -> None:
     assert list_notes(data, compute_label_table(data, max_clients=5)) == [
         "Labels are of 5 of the 20 clients, evenly spaced; sizes are of all."
     ]
-    assert list_notes(tokens(), compute_label_table(tokens())) == [compute_label_table(tokens()).reason]
+    assert list_notes(tokens(), compute_label_table(tokens())) == [
+        compute_label_table(tokens()).reason
+    ]
     assert len(describe_figures(compute_label_table(tokens()))) == 1
 
 
@@ -160,17 +186,26 @@ class Reader(HTMLParser):
 
 def test_everything_is_in_the_page() -> None:
     read = Reader(render_dataset_page(digits(clients=20), {"clients": 20}))
-    sources = [value for _, found in read.elements for key, value in found.items() if key in ("src", "href")]
+    sources = [
+        value
+        for _, found in read.elements
+        for key, value in found.items()
+        if key in ("src", "href")
+    ]
     assert sources
     assert all(source and source.startswith(("data:", "#")) for source in sources)
-    policy = next(found["content"] for tag, found in read.elements if tag == "meta" and "http-equiv" in found)
+    policy = next(
+        found["content"] for tag, found in read.elements if tag == "meta" and "http-equiv" in found
+    )
     assert policy
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "digits: clients=20" in read.texts
 
 
 def numbers_in(content: str) -> Any:
-    found = re.search(r'<script type="application/json" id="report">(.*?)</script>', content, re.DOTALL)
+    found = re.search(
+        r'<script type="application/json" id="report">(.*?)</script>', content, re.DOTALL
+    )
     assert found
     return json.loads(found[1])
 
@@ -180,11 +215,15 @@ def test_the_page_has_the_numbers_of_the_table() -> None:
     table, numbers = compute_label_table(data), numbers_in(render_dataset_page(data, {}))
     assert table.counts is not None
     assert table.server is not None
-    known = {str(name): row for name, row in zip(table.client_names, table.counts.tolist(), strict=True)}
+    known = {
+        str(name): row for name, row in zip(table.client_names, table.counts.tolist(), strict=True)
+    }
     assert dict(zip(numbers["data"]["ids"], numbers["data"]["labels"], strict=True)) == known
     assert numbers["data"]["sizes"] == [sum(row) for row in numbers["data"]["labels"]]
     assert numbers["data"]["server_labels"] == table.server.tolist()
-    assert sum(numbers["sizes"]["linear"]["clients"]) == sum(numbers["sizes"]["log"]["clients"]) == 50
+    assert (
+        sum(numbers["sizes"]["linear"]["clients"]) == sum(numbers["sizes"]["log"]["clients"]) == 50
+    )
     shares = [np.mean([row[kind] / sum(row) for row in known.values()]) for kind in range(10)]
     assert numbers["mixture"]["clients"] == pytest.approx(shares, rel=1e-4)
     assert sum(numbers["mixture"]["server"]) == pytest.approx(1, rel=1e-4)
@@ -205,7 +244,9 @@ def test_names_and_options_that_look_like_html_stay_text() -> None:
 
 
 def image_in(source: str) -> Any:
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/png;base64,")))))
+    return np.asarray(
+        Image.open(io.BytesIO(base64.b64decode(source.removeprefix("data:image/png;base64,"))))
+    )
 
 
 def test_a_png_holds_its_pixels() -> None:
@@ -218,13 +259,15 @@ def test_a_png_holds_its_pixels() -> None:
 def test_images_shown_are_those_of_the_clients_and_the_server() -> None:
     data = digits(clients=20)
     shown = [
-        (found["src"], found["alt"]) for tag, found in Reader(render_dataset_page(data, {})).elements if tag == "img"
+        (found["src"], found["alt"])
+        for tag, found in Reader(render_dataset_page(data, {})).elements
+        if tag == "img"
     ]
     whose = Counter(str(about).rpartition(" ")[2] for _, about in shown)
     groups = compute_label_table(data).groups[
         [data.client_names.tolist().index(client) for client in whose if client != "server"]
     ]
-    assert [*groups[:4], *groups[-1:]] == ["local"] * 4 + ["new"]
+    assert [*groups[:4], *groups[-1:]] == ["participating"] * 4 + ["unseen"]
     assert len(whose) == 7
     assert whose["server"] == max(whose.values()) == 12
     for source, about in shown:
@@ -232,7 +275,9 @@ def test_images_shown_are_those_of_the_clients_and_the_server() -> None:
         assert about
         label, client = re.findall(r"label (\d+) of (?:client )?(\S+)", about)[0]
         holders, who = (
-            (data.server, 0) if client == "server" else (data.clients, data.client_names.tolist().index(client))
+            (data.server, 0)
+            if client == "server"
+            else (data.clients, data.client_names.tolist().index(client))
         )
         assert holders
         own = holders.splits["train"].get_rows(who)
@@ -241,7 +286,14 @@ def test_images_shown_are_those_of_the_clients_and_the_server() -> None:
 
 
 def test_what_is_an_image() -> None:
-    shapes = {(1, 8, 8): True, (3, 8, 8): True, (2, 8, 8): False, (8, 8): True, (64,): False, (3, 3): False}
+    shapes = {
+        (1, 8, 8): True,
+        (3, 8, 8): True,
+        (2, 8, 8): False,
+        (8, 8): True,
+        (64,): False,
+        (3, 3): False,
+    }
     for shape, expected in shapes.items():
         x = np.zeros((4, *shape), np.uint8)
         assert has_images(from_arrays(x, [0, 1, 0, 1], [0, 0, 1, 1])) == expected, shape
@@ -249,7 +301,9 @@ def test_what_is_an_image() -> None:
     assert not has_images(tokens())
 
 
-@pytest.mark.parametrize("data", [tokens(), from_arrays(np.eye(8), np.linspace(0, 1, 8), np.repeat([0, 1], 4))])
+@pytest.mark.parametrize(
+    "data", [tokens(), from_arrays(np.eye(8), np.linspace(0, 1, 8), np.repeat([0, 1], 4))]
+)
 def test_a_page_without_labels_has_sizes_alone(data: FederatedDataset) -> None:
     content = render_dataset_page(data, {})
     assert re.findall(r'<div class="chart".*? data-chart="(\w+)"', content) == ["sizes"]

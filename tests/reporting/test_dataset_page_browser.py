@@ -26,7 +26,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.parametrize(
     ("name", "size", "scheme"),
-    [("digits", WIDE, "light"), ("digits", NARROW, "dark"), ("synthetic", NARROW, "light"), ("numbers", WIDE, "dark")],
+    [
+        ("digits", WIDE, "light"),
+        ("digits", NARROW, "dark"),
+        ("synthetic", NARROW, "light"),
+        ("numbers", WIDE, "dark"),
+    ],
 )
 def test_every_chart_is_drawn_and_nothing_is_fetched(
     browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str
@@ -76,7 +81,9 @@ def test_a_column_tells_of_its_client(browser: Browser, pages: dict[str, Path]) 
     assert server == pytest.approx([count / data["server"] for count in data["server_labels"]])
 
 
-def test_what_is_printed_is_light_and_has_every_chart(browser: Browser, pages: dict[str, Path]) -> None:
+def test_what_is_printed_is_light_and_has_every_chart(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["digits"], scheme="dark")
     printed = as_printed(browser)
     assert (printed["charts"], printed["ink"]) == (3, "rgb(28, 33, 38)")
@@ -87,7 +94,11 @@ def test_what_can_be_used_has_a_name(browser: Browser, pages: dict[str, Path]) -
     browser.open(pages["digits"])
     browser.run(SHAPES)
     tree = browser.call("Accessibility.getFullAXTree")["nodes"]
-    found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+    found = [
+        (node["role"]["value"], node.get("name", {}).get("value"))
+        for node in tree
+        if not node["ignored"]
+    ]
     used = [(role, name) for role, name in found if role in ("button", "radio", "image", "img")]
     assert {role for role, _ in used} >= {"button", "radio", "image"}
     assert [part for part in used if not part[1]] == []

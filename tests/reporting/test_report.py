@@ -44,15 +44,24 @@ def hand_made() -> list[Record]:
     made = []
     for name, shift in (("fedavg", 0.0), ("fedsim", 0.1)):
         for seed in (1, 2):
-            run = with_scores(record(name, seed), "local", [0.5 + shift] * 4, [0.2, 0.6 + shift, 0.8, 0.4 * seed])
-            made.append(with_scores(run, "new", [0.25 * seed], [0.5 + shift]))
+            run = with_scores(
+                record(name, seed),
+                "participating",
+                [0.5 + shift] * 4,
+                [0.2, 0.6 + shift, 0.8, 0.4 * seed],
+            )
+            made.append(with_scores(run, "unseen", [0.25 * seed], [0.5 + shift]))
     return made
 
 
 def test_rows_are_means_over_clients_averaged_over_seeds() -> None:
     lines = grouping.group_into_lines(hand_made())
     averaged, tuned, fedsim = figures.build_rows(lines, grouping.get_metric(lines))
-    assert [row.label for row in (averaged, tuned, fedsim)] == ["fedavg", "fedavg + fine-tuning", "fedsim"]
+    assert [row.label for row in (averaged, tuned, fedsim)] == [
+        "fedavg",
+        "fedavg + fine-tuning",
+        "fedsim",
+    ]
     seeds = [[0.2, 0.6, 0.8, 0.4], [0.2, 0.6, 0.8, 0.8]]
     means = [mean(seed) for seed in seeds]
     found = tuned.cells["local.after"]
@@ -86,14 +95,20 @@ def test_the_table_shows_the_figures_and_marks_none() -> None:
 def test_a_spread_over_one_split_of_the_data_is_said_to_be_of_that() -> None:
     runs = [dict(run) for run in hand_made()]
     for run in runs:
-        run["shared"] = {"data": "the same"}
-    assert "over seeds (of first weights, cohorts and batches, on one split of the data)" in html.render(runs)
-    runs[0]["shared"] = runs[2]["shared"] = {"data": "another"}
+        run["checksums"] = {"data": "the same"}
+    assert (
+        "over seeds (of first weights, cohorts and batches, on one split of the data)"
+        in html.render(runs)
+    )
+    runs[0]["checksums"] = runs[2]["checksums"] = {"data": "another"}
     assert "on one split" not in html.render(runs)
 
 
 def test_lower_is_better_turns_the_worst_tenth_around() -> None:
-    runs = [with_scores(regression(record(name)), "local", [3.0, 3.0], after) for name, after in _ERRORS.items()]
+    runs = [
+        with_scores(regression(record(name)), "participating", [3.0, 3.0], after)
+        for name, after in _ERRORS.items()
+    ]
     lines = grouping.group_into_lines(runs)
     metric = grouping.get_metric(lines)
     rows = figures.build_rows(lines, metric)
@@ -110,56 +125,67 @@ _ERRORS: dict[str, list[float | None]] = {"fedprox": [1.0, 2.0], "fedsim": [1.0,
 def test_a_curve_is_the_mean_over_seeds_in_a_band_from_lowest_to_highest() -> None:
     runs = comparison({"fedsim": 0.7}, seeds=(1, 2, 3))
     runs[2] = unfinished(runs[2], 4)
-    points = payload_of(html.render(runs))["lines"][0]["curves"]["new"]["after"]["accuracy"]
+    points = payload_of(html.render(runs))["lines"][0]["curves"]["unseen"]["after"]["accuracy"]
     assert points["round"] == [2, 4, 6, 8, 10]
     assert points["seeds"] == [3, 3, 2, 2, 2]
     assert points["mb"] == pytest.approx([0.74, 1.48, 2.22, 2.96, 3.7])
     for place, scored in enumerate(points["round"]):
         values = [
-            run["rounds"][scored - 1]["scores"]["new"]["after"]["accuracy"] for run in runs[: points["seeds"][place]]
+            run["rounds"][scored - 1]["scores"]["unseen"]["after"]["accuracy"]
+            for run in runs[: points["seeds"][place]]
         ]
         found = [points[key][place] for key in ("low", "mean", "high")]
         assert found == pytest.approx([min(values), mean(values), max(values)], rel=1e-4)
 
 
 def test_final_scores_stand_in_for_a_last_round_that_was_not_scored() -> None:
-    run = with_scores(record(rounds=3), "local", [0.1, None], [0.3, None])
-    points = payload_of(html.render([run]))["lines"][0]["curves"]["local"]
+    run = with_scores(record(rounds=3), "participating", [0.1, None], [0.3, None])
+    points = payload_of(html.render([run]))["lines"][0]["curves"]["participating"]
     assert points["after"]["accuracy"]["round"] == [2, 3]
     assert points["after"]["accuracy"]["mean"][-1] == 0.3
     assert points["before"]["accuracy"]["mean"][-1] == 0.1
 
 
 def test_clients_without_test_examples_are_left_out_and_said() -> None:
-    run = with_scores(record(), "local", [0.5, None, 0.7], [0.6, None, 0.8])
+    run = with_scores(record(), "participating", [0.5, None, 0.7], [0.6, None, 0.8])
     page = html.render([run])
     assert cells(page)["fedsim"][1] == "70.0 ± 10.0"
     assert "1 local client without test examples left out of the figures." in page
-    assert payload_of(page)["lines"][0]["clients"]["local"]["after.accuracy"] == [0.6, None, 0.8]
+    assert payload_of(page)["lines"][0]["clients"]["participating"]["after.accuracy"] == [
+        0.6,
+        None,
+        0.8,
+    ]
 
 
 def test_a_group_in_which_nobody_could_be_tested_has_no_figure() -> None:
-    page = html.render([with_scores(record(), "new", [None], [None])])
+    page = html.render([with_scores(record(), "unseen", [None], [None])])
     assert cells(page)["fedsim"][3:6] == [NONE] * 3
     assert "new clients, after personalizing" not in page
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
     run = record()
-    run["rounds"][1]["scores"]["local"]["after"]["loss"] = math.nan
-    run["rounds"][3]["scores"]["local"]["after"]["loss"] = None
-    points = payload_of(html.render([run]))["lines"][0]["curves"]["local"]["after"]["loss"]
+    run["rounds"][1]["scores"]["participating"]["after"]["loss"] = math.nan
+    run["rounds"][3]["scores"]["participating"]["after"]["loss"] = None
+    points = payload_of(html.render([run]))["lines"][0]["curves"]["participating"]["after"]["loss"]
     assert points["round"] == [6, 8, 10]
     assert frame.dump_json([math.inf, 1.23456789]) == "[null,1.2346]"
 
 
-@pytest.mark.parametrize(("state", "words"), [("running", "In progress"), ("interrupted", "Interrupted")])
+@pytest.mark.parametrize(
+    ("state", "words"), [("running", "In progress"), ("interrupted", "Interrupted")]
+)
 def test_a_run_that_is_not_finished_says_so_and_has_no_final_scores(state: str, words: str) -> None:
     page = html.render([unfinished(record(), 4, state)])
-    assert f'<p class="status {state}">{words}: 4 of 10 rounds so far, no final scores yet</p>' in page
+    assert (
+        f'<p class="status {state}">{words}: 4 of 10 rounds so far, no final scores yet</p>' in page
+    )
     assert cells(page)["fedsim"][:6] == [NONE] * 6
     assert "Final scores appear here when a run has finished." in page
-    assert payload_of(page)["lines"][0]["curves"]["local"]["after"]["accuracy"]["round"] == [2, 4]
+    assert payload_of(page)["lines"][0]["curves"]["participating"]["after"]["accuracy"][
+        "round"
+    ] == [2, 4]
 
 
 def test_costs_so_far_are_those_of_the_rounds() -> None:
@@ -197,9 +223,14 @@ def test_scores_of_some_clients_in_rounds_are_said() -> None:
     run["config"]["eval_clients"] = 15
     assert "clients of a larger group are scored" not in html.render([run])
     run["config"]["eval_clients"] = 14
-    assert "In rounds, 14 clients of a larger group are scored; in the end, all of them." in html.render([run])
+    assert (
+        "In rounds, 14 clients of a larger group are scored; in the end, all of them."
+        in html.render([run])
+    )
     run["config"]["final_eval_clients"] = 13
-    assert "In rounds, 14 clients of a larger group are scored; in the end, 13." in html.render([run])
+    assert "In rounds, 14 clients of a larger group are scored; in the end, 13." in html.render(
+        [run]
+    )
 
 
 def test_notes_name_the_methods_they_are_about() -> None:
@@ -218,7 +249,10 @@ def test_options_that_differ_make_lines_of_their_own() -> None:
     runs = [record(seed=seed) for seed in (1, 2, 1)]
     runs[2]["config"]["hparams"]["lam"] = 0.9
     lines = grouping.group_into_lines(runs)
-    assert [(line.label, len(line.runs)) for line in lines] == [("fedsim (lam=0.1)", 2), ("fedsim (lam=0.9)", 1)]
+    assert [(line.label, len(line.runs)) for line in lines] == [
+        ("fedsim (lam=0.1)", 2),
+        ("fedsim (lam=0.9)", 1),
+    ]
 
 
 def test_the_same_seed_twice_is_said() -> None:
@@ -234,7 +268,7 @@ def hostile() -> Record:
     for entry in (run["data"], run["versions"], run["config"]):
         entry["name"] = HOSTILE
     run["data"]["clients"] = [HOSTILE] * len(run["data"]["clients"])
-    run["scores"]["local"]["ids"] = [HOSTILE] * len(run["scores"]["local"]["ids"])
+    run["scores"]["participating"]["ids"] = [HOSTILE] * len(run["scores"]["participating"]["ids"])
     run |= {"command": HOSTILE, "commit": HOSTILE}
     run["config"][HOSTILE] = {HOSTILE: HOSTILE}
     run["choices"] |= {HOSTILE: HOSTILE, "notes": [HOSTILE]}
@@ -246,10 +280,17 @@ def test_what_comes_from_records_is_escaped_everywhere() -> None:
     plain, attacked = Reader(html.render([record()])), Reader(html.render([hostile()]))
     kinds = {tag for tag, _ in plain.elements}
     assert {tag for tag, _ in attacked.elements} <= kinds | {"ul", "li"}
-    assert [tag for tag, _ in attacked.elements].count("script") == [tag for tag, _ in plain.elements].count("script")
-    assert not any(name.startswith("on") for _, attributes in attacked.elements for name in attributes)
+    assert [tag for tag, _ in attacked.elements].count("script") == [
+        tag for tag, _ in plain.elements
+    ].count("script")
+    assert not any(
+        name.startswith("on") for _, attributes in attacked.elements for name in attributes
+    )
     assert ("code", HOSTILE) in attacked.texts
-    assert any(attributes.get("aria-label") == f"Copy the command: {HOSTILE}" for _, attributes in attacked.elements)
+    assert any(
+        attributes.get("aria-label") == f"Copy the command: {HOSTILE}"
+        for _, attributes in attacked.elements
+    )
 
 
 def test_json_inside_a_script_element_cannot_end_it() -> None:
@@ -261,17 +302,24 @@ def test_json_inside_a_script_element_cannot_end_it() -> None:
 def test_hostile_texts_reach_the_charts_unchanged() -> None:
     found = payload_of(html.render([hostile()]))
     assert found["lines"][0]["label"] == HOSTILE
-    assert set(found["lines"][0]["clients"]["local"]["ids"]) == {HOSTILE}
+    assert set(found["lines"][0]["clients"]["participating"]["ids"]) == {HOSTILE}
 
 
 def test_the_page_asks_for_nothing() -> None:
     page = html.render([record()])
     reader = Reader(page)
     sources = [
-        value for _, attributes in reader.elements for name, value in attributes.items() if name in ("src", "href")
+        value
+        for _, attributes in reader.elements
+        for name, value in attributes.items()
+        if name in ("src", "href")
     ]
     assert sources == ["data:,", "#results"]
-    policy = next(found["content"] for tag, found in reader.elements if tag == "meta" and "http-equiv" in found)
+    policy = next(
+        found["content"]
+        for tag, found in reader.elements
+        if tag == "meta" and "http-equiv" in found
+    )
     assert policy
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "http" not in policy
@@ -293,9 +341,18 @@ def test_the_policy_allows_the_scripts_of_the_page_and_no_others() -> None:
 def test_only_styles_scripts_and_json_are_not_escaped() -> None:
     run = Path(html.__file__).parent.parent
     folders = [run / "html", run / "dataset_page"]
-    templates = "".join(path.read_text() for folder in folders for path in folder.glob("templates/*"))
-    assert sorted(re.findall(r"(\w+)\s*\|\s*safe", templates)) == ["json", "script", "style", "theme"]
-    sources = templates + "".join(path.read_text() for folder in folders for path in folder.glob("*.py"))
+    templates = "".join(
+        path.read_text() for folder in folders for path in folder.glob("templates/*")
+    )
+    assert sorted(re.findall(r"(\w+)\s*\|\s*safe", templates)) == [
+        "json",
+        "script",
+        "style",
+        "theme",
+    ]
+    sources = templates + "".join(
+        path.read_text() for folder in folders for path in folder.glob("*.py")
+    )
     assert "Markup" not in sources
     assert "autoescape false" not in sources
     assert frame.PAGES.autoescape is True
@@ -303,12 +360,17 @@ def test_only_styles_scripts_and_json_are_not_escaped() -> None:
 
 def test_labels_are_sorted_by_group_and_commonest_label() -> None:
     run = record(clients=8)
-    run["data"] |= {"labels": [[1, 5], [9, 0], [2, 7], [3, 1], [0, 4], [4, 0], [1, 6], [6, 1]], "server_labels": [5, 5]}
+    run["data"] |= {
+        "labels": [[1, 5], [9, 0], [2, 7], [3, 1], [0, 4], [4, 0], [1, 6], [6, 1]],
+        "server_labels": [5, 5],
+    }
     found = data_overview.build_data_payload(run)
-    assert found["group"] == ["local"] * 6 + ["validation"] * 2
+    assert found["group"] == ["participating"] * 6 + ["validation"] * 2
     assert found["labels"] == [[9, 0], [4, 0], [3, 1], [2, 7], [1, 5], [0, 4], [6, 1], [1, 6]]
     assert found["ids"] == [f"client-{place}" for place in (1, 5, 3, 2, 0, 4, 7, 6)]
-    assert found["train"] == [run["data"]["train_sizes"][place] for place in (1, 5, 3, 2, 0, 4, 7, 6)]
+    assert found["train"] == [
+        run["data"]["train_sizes"][place] for place in (1, 5, 3, 2, 0, 4, 7, 6)
+    ]
 
 
 def test_without_labels_the_sizes_are_drawn() -> None:
@@ -321,9 +383,11 @@ def test_without_labels_the_sizes_are_drawn() -> None:
 def test_of_very_many_clients_some_are_drawn_but_all_are_counted() -> None:
     many = thinning.MAX_CLIENTS + 500
     values: list[float | None] = [float(place % 2) for place in range(many)]
-    run = with_scores(record(clients=many, rounds=2), "local", values, values)
+    run = with_scores(record(clients=many, rounds=2), "participating", values, values)
     page = html.render([run])
-    assert len(payload_of(page)["lines"][0]["clients"]["local"]["ids"]) == thinning.MAX_CLIENTS
+    assert (
+        len(payload_of(page)["lines"][0]["clients"]["participating"]["ids"]) == thinning.MAX_CLIENTS
+    )
     assert len(payload_of(page)["data"]["ids"]) == thinning.MAX_CLIENTS
     assert cells(page)["fedsim"][1] == "50.0 ± 50.0"
     assert "2,000 of 2,500 clients are drawn" in page
@@ -333,7 +397,11 @@ def test_command_specification_choices_and_versions_are_there() -> None:
     run = record()
     texts = [text for _, text in Reader(html.render([run])).texts]
     assert run["command"] in texts
-    assert any(text.startswith("{") and json.loads(text) == run["config"] for text in texts if '"method"' in text)
+    assert any(
+        text.startswith("{") and json.loads(text) == run["config"]
+        for text in texts
+        if '"method"' in text
+    )
     assert {"vectorized", "2.13.0+cpu", "0123abcd"} <= set(texts)
 
 
@@ -360,7 +428,9 @@ def test_records_that_do_not_belong_together_are_refused() -> None:
         html.render([])
     with pytest.raises(errors.InputError, match="must have format 1, got 2"):
         html.render([record() | {"format": 2}])
-    with pytest.raises(errors.InputError, match="about one metric, got accuracy, mae; make one report for each"):
+    with pytest.raises(
+        errors.InputError, match="about one metric, got accuracy, mae; make one report for each"
+    ):
         html.render([record(), regression(record())])
     other = record()
     other["data"]["name"] = "letters"

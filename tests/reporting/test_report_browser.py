@@ -8,7 +8,16 @@ import pytest
 
 from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
 from fedtailor.reporting import html
-from sample_records import Record, comparison, counted, diverged, record, regression, unfinished, with_scores
+from sample_records import (
+    Record,
+    comparison,
+    counted,
+    diverged,
+    record,
+    regression,
+    unfinished,
+    with_scores,
+)
 
 pytest_plugins = ["browsers"]
 
@@ -29,7 +38,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "large": eight(),
         "counted": [counted(made, 1e9 * place) for place, made in enumerate(methods, 1)],
         "one group": [one_group(made) for made in methods],
-        "diverged": [diverged(lost(made)) if made["name"] == "fedsim" else made for made in methods],
+        "diverged": [
+            diverged(lost(made)) if made["name"] == "fedsim" else made for made in methods
+        ],
     }
     for name, found in records.items():
         html.write_report(found, folder / f"{name}.html")
@@ -38,20 +49,32 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def eight() -> list[Record]:
     """Eight methods with three seeds and everything that is counted, one of them with a very long name."""
-    names = ["local", "fedavg", "fedprox", "fedsim@tuned", "fsl+per+fedmeta@with-a-very-long-label-of-its-own"]
-    skills = {name: 0.5 + place / 50 for place, name in enumerate([*names, "pfedme", "lg-fedavg", "per-fedavg"])}
+    names = [
+        "local",
+        "fedavg",
+        "fedprox",
+        "fedsim@tuned",
+        "fsl+per+fedmeta@with-a-very-long-label-of-its-own",
+    ]
+    skills = {
+        name: 0.5 + place / 50
+        for place, name in enumerate([*names, "pfedme", "lg-fedavg", "per-fedavg"])
+    }
     return [counted(made) for made in comparison(skills, clients=300, rounds=100)]
 
 
 def one_group(made: Record) -> Record:
     """The same run without new clients."""
-    scores = {"local": made["scores"]["local"]}
-    return made | {"scores": scores, "data": made["data"] | {"groups": made["data"]["groups"] | {"new": []}}}
+    scores = {"participating": made["scores"]["participating"]}
+    return made | {
+        "scores": scores,
+        "data": made["data"] | {"groups": made["data"]["groups"] | {"unseen": []}},
+    }
 
 
 def lost(made: Record) -> Record:
     """The same run in which nobody's loss is finite."""
-    scores = made["scores"]["local"]
+    scores = made["scores"]["participating"]
     nothing: list[float | None] = [None] * len(scores["ids"])
     for stage in ("before", "after"):
         scores[stage]["loss"] = nothing
@@ -80,7 +103,12 @@ ONE_GROUP = [name for name in CHARTS if not name.endswith(" new")]
     ],
 )
 def test_every_chart_is_drawn_and_nothing_is_fetched(
-    browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str, expected: list[str]
+    browser: Browser,
+    pages: dict[str, Path],
+    name: str,
+    size: tuple[int, int],
+    scheme: str,
+    expected: list[str],
 ) -> None:
     browser.open(pages[name], size, scheme)
     drawn = dict(browser.run(SHAPES))
@@ -105,7 +133,9 @@ def test_a_run_in_progress_shows_its_curve_its_costs_and_its_data(
 
 
 @pytest.mark.parametrize("name", ["large", "regression"])
-def test_every_control_changes_its_charts(browser: Browser, pages: dict[str, Path], name: str) -> None:
+def test_every_control_changes_its_charts(
+    browser: Browser, pages: dict[str, Path], name: str
+) -> None:
     browser.open(pages[name])
     browser.run(SHAPES)
     same = browser.run("""(() => {
@@ -126,7 +156,9 @@ CHOOSE = """((name, number) => { const list = document.querySelector(`select[nam
   list.value = String(number); list.dispatchEvent(new Event('change', {bubbles: true})); })"""
 
 
-def test_a_method_can_be_chosen_to_see_its_clients(browser: Browser, pages: dict[str, Path]) -> None:
+def test_a_method_can_be_chosen_to_see_its_clients(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["comparison"])
     browser.run(SHAPES)
     read = "document.getElementById('pairs-readout').textContent"
@@ -143,9 +175,11 @@ def test_a_method_can_be_chosen_to_see_its_clients(browser: Browser, pages: dict
     assert browser.complaints() == []
 
 
-def test_a_mark_is_a_client_against_itself_alone(browser: Browser, pages: dict[str, Path], tmp_path: Path) -> None:
-    alone = with_scores(record("local"), "local", [0.1] * 3, [0.5, 0.5, 0.25])
-    other = with_scores(record("fedsim"), "local", [0.1] * 3, [0.75, 0.75, 0.125])
+def test_a_mark_is_a_client_against_itself_alone(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
+    alone = with_scores(record("local"), "participating", [0.1] * 3, [0.5, 0.5, 0.25])
+    other = with_scores(record("fedsim"), "participating", [0.1] * 3, [0.75, 0.75, 0.125])
     html.write_report([alone, other], tmp_path / "pair.html")
     browser.open(tmp_path / "pair.html")
     browser.run(SHAPES)
@@ -154,11 +188,15 @@ def test_a_mark_is_a_client_against_itself_alone(browser: Browser, pages: dict[s
     )
     assert marks[:2] == [[50, 25], [75, 12.5]]
     assert marks[2][0].startswith("local-0, seed 1<br>local-1, seed 1<br>alone 50")
-    shares = browser.run("document.querySelector('[data-group=\"shares local\"]').data.map(bar => bar.x[0])")
+    shares = browser.run(
+        "document.querySelector('[data-group=\"shares local\"]').data.map(bar => bar.x[0])"
+    )
     assert shares == pytest.approx([200 / 3, 0, 100 / 3])
 
 
-def test_curves_can_be_seen_against_rounds_bytes_and_work(browser: Browser, pages: dict[str, Path]) -> None:
+def test_curves_can_be_seen_against_rounds_bytes_and_work(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["counted"])
     browser.run(SHAPES)
     titles, ends = [], []
@@ -166,7 +204,9 @@ def test_curves_can_be_seen_against_rounds_bytes_and_work(browser: Browser, page
         browser.run(f"document.querySelector('input[name=curves-x][value={x}]').click()")
         chart = "document.querySelector('.chart[data-chart=curves]')"
         titles.append(browser.run(f"{chart}.layout.xaxis.title.text"))
-        ends.append(browser.run(f"{chart}.data.filter(trace => trace.name).map(trace => trace.x.at(-1))"))
+        ends.append(
+            browser.run(f"{chart}.data.filter(trace => trace.name).map(trace => trace.x.at(-1))")
+        )
     assert titles == ["round", "MB sent, down and up together", "GFLOP of clients"]
     assert ends[0] == [10, 10, 10]
     assert ends[1] == pytest.approx([3.7] * 3)
@@ -183,9 +223,13 @@ def test_names_at_the_ends_of_curves_do_not_touch(browser: Browser, pages: dict[
     assert len(boxes) == 8
     boxes.sort()
     assert all(below[0] >= above[1] - 2 for above, below in itertools.pairwise(boxes))
-    edge = browser.run("document.querySelector('.chart[data-chart=curves]').getBoundingClientRect().right")
+    edge = browser.run(
+        "document.querySelector('.chart[data-chart=curves]').getBoundingClientRect().right"
+    )
     assert max(right for _, _, right in boxes) <= edge
-    names = browser.run("[...document.querySelectorAll('.annotation-text')].map(text => text.textContent).join()")
+    names = browser.run(
+        "[...document.querySelectorAll('.annotation-text')].map(text => text.textContent).join()"
+    )
     assert "fsl+per+fedmeta@with-a-v\u2026" in names or "fsl+per+fedmeta@with-a-\u2026" in names
 
 
@@ -199,7 +243,9 @@ def test_who_does_not_train_in_rounds_is_a_level_line(browser: Browser, tmp_path
     browser.run(SHAPES)
     for x, end in (("round", 10), ("mb", 3.7)):
         browser.run(f"document.querySelector('input[name=curves-x][value={x}]').click()")
-        line = browser.run("(({x, y}) => [x, y])(document.querySelector('.chart[data-chart=curves]').data[0])")
+        line = browser.run(
+            "(({x, y}) => [x, y])(document.querySelector('.chart[data-chart=curves]').data[0])"
+        )
         assert line[0] == pytest.approx([0, end])
         assert line[1][0] == line[1][1]
 
@@ -214,13 +260,20 @@ def test_a_method_can_be_hidden_in_every_chart(browser: Browser, pages: dict[str
     for number in (1, 2, 3):
         browser.run(f"document.querySelector('input[name=line][value=\"{number}\"]').click()")
     empty = "[...document.querySelectorAll('.chart:not([data-chart=data], [data-chart=pairs], [data-group^=marks])')]"
-    assert set(browser.run(f"{empty}.map(place => place.textContent)")) == {"Nothing to show for this choice."}
+    assert set(browser.run(f"{empty}.map(place => place.textContent)")) == {
+        "Nothing to show for this choice."
+    }
     browser.run("document.querySelector('input[name=line][value=\"2\"]').click()")
-    assert browser.run("document.querySelector('.chart').getAttribute('aria-label')").count("fedsim") == 1
+    assert (
+        browser.run("document.querySelector('.chart').getAttribute('aria-label')").count("fedsim")
+        == 1
+    )
     assert browser.complaints() == []
 
 
-def test_the_table_is_sorted_by_keyboard_and_says_so(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_table_is_sorted_by_keyboard_and_says_so(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["comparison"])
     column = "[...document.querySelectorAll('#figures tbody tr')].map(row => row.cells[{}].dataset.value)"
     state = "[...document.querySelectorAll('#figures [aria-sort]')].map(head => head.getAttribute('aria-sort'))"
@@ -240,7 +293,9 @@ def test_the_table_is_sorted_by_keyboard_and_says_so(browser: Browser, pages: di
     assert names[1:] == ["fedavg", "fedavg + fine-tuning", "fedsim", "local"]
 
 
-def test_the_theme_follows_the_system_until_the_button_is_used(browser: Browser, pages: dict[str, Path]) -> None:
+def test_the_theme_follows_the_system_until_the_button_is_used(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     paper = "getComputedStyle(document.body).backgroundColor"
     text = "getComputedStyle(document.querySelector('.chart text')).fill"
     browser.open(pages["one"])
@@ -314,7 +369,9 @@ def saved(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def test_names_that_look_like_html_show_as_they_are(browser: Browser, pages: dict[str, Path]) -> None:
+def test_names_that_look_like_html_show_as_they_are(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["comparison"])
     browser.run(SHAPES)
     name = "<b>fail()</b>&lt;"
@@ -325,7 +382,9 @@ def test_names_that_look_like_html_show_as_they_are(browser: Browser, pages: dic
     assert browser.complaints() == []
 
 
-def test_what_is_printed_is_light_has_every_chart_and_no_controls(browser: Browser, pages: dict[str, Path]) -> None:
+def test_what_is_printed_is_light_has_every_chart_and_no_controls(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     browser.open(pages["comparison"], scheme="dark")
     browser.run("""addEventListener('beforeprint', () => {
       window.folded = document.querySelectorAll('details.repeat:not([open])').length; })""")
@@ -346,14 +405,37 @@ def test_what_can_be_used_has_a_name(browser: Browser, pages: dict[str, Path]) -
     browser.open(pages["comparison"])
     browser.run(SHAPES)
     tree = browser.call("Accessibility.getFullAXTree")["nodes"]
-    used = ("button", "radio", "checkbox", "combobox", "image", "region", "table", "columnheader", "rowheader")
-    found = [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
+    used = (
+        "button",
+        "radio",
+        "checkbox",
+        "combobox",
+        "image",
+        "region",
+        "table",
+        "columnheader",
+        "rowheader",
+    )
+    found = [
+        (node["role"]["value"], node.get("name", {}).get("value"))
+        for node in tree
+        if not node["ignored"]
+    ]
     parts = [(role, name) for role, name in found if role in used]
-    assert {role for role, _ in parts} >= {"button", "radio", "checkbox", "combobox", "image", "columnheader"}
+    assert {role for role, _ in parts} >= {
+        "button",
+        "radio",
+        "checkbox",
+        "combobox",
+        "image",
+        "columnheader",
+    }
     assert [part for part in parts if not part[1] and part[0] != "table"] == []
 
 
-def test_eight_methods_with_three_seeds_are_under_8_mb(browser: Browser, pages: dict[str, Path]) -> None:
+def test_eight_methods_with_three_seeds_are_under_8_mb(
+    browser: Browser, pages: dict[str, Path]
+) -> None:
     assert pages["large"].stat().st_size < 8e6
     browser.open(pages["large"])
     drawn = dict(browser.run(SHAPES))

@@ -26,7 +26,15 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_colors_have_enough_contrast_in_both_themes(browser: Browser, page: Path) -> None:
     for scheme in ("light", "dark"):
         browser.open(page, scheme=scheme)
-        names = ["ink", "soft", "accent", "ok", "wait", "stop", *(f"c{number}" for number in range(8))]
+        names = [
+            "ink",
+            "soft",
+            "accent",
+            "ok",
+            "wait",
+            "stop",
+            *(f"c{number}" for number in range(8)),
+        ]
         values = {name: browser.run(f"css('--{name}')") for name in ["paper", "raised", *names]}
         for name in names:
             wanted = 3.0 if name.startswith("c") else 4.5
@@ -68,15 +76,28 @@ TO_LAB = [
 # Normal sight, protanopia and deuteranopia (Machado, Oliveira and Fernandes 2009).
 SIGHTS = (
     [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
-    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
-    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
 )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colors_can_be_told_apart_by_the_color_blind(browser: Browser, page: Path, scheme: str) -> None:
+def test_colors_can_be_told_apart_by_the_color_blind(
+    browser: Browser, page: Path, scheme: str
+) -> None:
     browser.open(page, scheme=scheme)
     colors = browser.run("Array.from({length: 8}, (_, number) => css(`--c${number}`))")
     for sight in SIGHTS:
         for one, other in itertools.combinations(colors, 2):
-            assert np.linalg.norm(np.subtract(seen(one, sight), seen(other, sight))) > 0.06, (one, other)
+            assert np.linalg.norm(np.subtract(seen(one, sight), seen(other, sight))) > 0.06, (
+                one,
+                other,
+            )

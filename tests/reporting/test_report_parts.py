@@ -34,8 +34,11 @@ def test_a_unit_fits_the_largest_amount(kind: str, value: float, unit: tuple[flo
 
 
 def test_curves_know_what_had_been_computed_by_then() -> None:
-    runs = [counted(run, flops) for run, flops in zip(comparison({"fedsim": 0.7}, (1, 2)), (1e9, 3e9), strict=True)]
-    points = payload_of(html.render(runs))["lines"][0]["curves"]["new"]["after"]["accuracy"]
+    runs = [
+        counted(run, flops)
+        for run, flops in zip(comparison({"fedsim": 0.7}, (1, 2)), (1e9, 3e9), strict=True)
+    ]
+    points = payload_of(html.render(runs))["lines"][0]["curves"]["unseen"]["after"]["accuracy"]
     assert points["round"] == [2, 4, 6, 8, 10]
     assert points["flops"] == pytest.approx([2e9 * number for number in points["round"]])
     assert points["steps"] == pytest.approx([120 * number for number in points["round"]])
@@ -56,8 +59,11 @@ def test_work_is_in_flops_where_all_runs_have_counted_them_and_else_in_steps() -
 def test_passes_of_personalizing_are_stages() -> None:
     found = payload_of(html.render([counted(record()), record("fedprox")]))
     assert found["stages"] == ["before", "1", "5", "after"]
-    clients, older = (line["clients"]["local"] for line in found["lines"])
-    halves = [(a + b) / 2 for a, b in zip(clients["before.accuracy"], clients["after.accuracy"], strict=True)]
+    clients, older = (line["clients"]["participating"] for line in found["lines"])
+    halves = [
+        (a + b) / 2
+        for a, b in zip(clients["before.accuracy"], clients["after.accuracy"], strict=True)
+    ]
     assert clients["1.accuracy"] == pytest.approx(halves, abs=1e-4)
     assert set(older["1.accuracy"]) == {None}
     assert payload_of(html.render([record()]))["stages"] == ["before", "after"]
@@ -67,29 +73,35 @@ def test_more_figures_are_there_if_records_have_them() -> None:
     run = counted(record())
     page = html.render([run])
     more = page[page.index('<details class="more">') :]
-    last = 100 * float(np.mean(run["scores"]["local"]["after"]["accuracy"]))
+    last = 100 * float(np.mean(run["scores"]["participating"]["after"]["accuracy"]))
     assert f"{last - 1:.1f}" in cells(page)["fedsim"][1]  # of the last fifth of the rounds
-    first = [cell.split(">")[1].split("<")[0] for cell in more.split("<td")[2:9] for cell in [cell.split("<b")[1]]]
+    first = [
+        cell.split(">")[1].split("<")[0]
+        for cell in more.split("<td")[2:9]
+        for cell in [cell.split("<b")[1]]
+    ]
     assert [first[0], *first[3:]] == [f"{last:.1f}", "71.0", "65.0", "0.900", "6"]
     assert 'class="more"' not in html.render([record()])
 
 
 def test_each_client_is_counted_against_itself_alone() -> None:
     alone, other = record("local"), record("fedsim")
-    alone = with_scores(alone, "local", [0.5] * 4, [0.5, 0.5, 0.5, None])
-    other = with_scores(other, "local", [0.5] * 4, [0.6, 0.5, 0.4, 0.9])
+    alone = with_scores(alone, "participating", [0.5] * 4, [0.5, 0.5, 0.5, None])
+    other = with_scores(other, "participating", [0.5] * 4, [0.6, 0.5, 0.4, 0.9])
     shuffled = copy.deepcopy(other)
-    scores = shuffled["scores"]["local"]
+    scores = shuffled["scores"]["participating"]
     scores["ids"] = scores["ids"][::-1]
     for stage in ("before", "after"):
         scores[stage] = {name: values[::-1] for name, values in scores[stage].items()}
     for runs in ([alone, other], [alone, shuffled]):
         found = payload_of(html.render(runs))
         assert found["alone"] == 0
-        assert found["lines"][1]["against"]["local"]["accuracy"] == [1, 1, 1]
-        assert found["lines"][1]["against"]["local"]["loss"] == [1, 1, 1]
+        assert found["lines"][1]["against"]["participating"]["accuracy"] == [1, 1, 1]
+        assert found["lines"][1]["against"]["participating"]["loss"] == [1, 1, 1]
     elsewhere = [alone, other | {"config": other["config"] | {"seed": 5}}]
-    assert payload_of(html.render(elsewhere))["lines"][1]["against"]["local"]["accuracy"] == [0, 0, 0]
+    assert payload_of(html.render(elsewhere))["lines"][1]["against"]["participating"][
+        "accuracy"
+    ] == [0, 0, 0]
 
 
 def labelled(run: Record, label: str) -> Record:
@@ -109,14 +121,16 @@ def test_runs_on_other_clients_are_refused() -> None:
     message = "with seed 1 'fedsim' and 'fedprox' differ in alpha=0.3 and alpha=0.9; make one report for each"
     with pytest.raises(errors.InputError, match=message):
         html.render([one, other])
-    one["shared"] = {"data": "abc"}
+    one["checksums"] = {"data": "abc"}
     with pytest.raises(errors.InputError, match="differ in their data; make one report for each"):
-        html.render([one, record("fedprox") | {"shared": {"data": "another"}}])
-    known = [record(name) | {"shared": {"data": "abc"}} for name in ("fedsim", "fedprox")]
-    known[1]["data"]["sum"] = "of the method's own view"
+        html.render([one, record("fedprox") | {"checksums": {"data": "another"}}])
+    known = [record(name) | {"checksums": {"data": "abc"}} for name in ("fedsim", "fedprox")]
+    known[1]["data"]["checksum"] = "of the method's own view"
     known[1]["config"]["data_options"]["shards"] = None  # an option that older records do not know
     assert len(grouping.group_into_lines(known)) == 2
-    later = record("fedprox", 2) | {"shared": {"data": "another"}}  # another seed may divide the data in another way
+    later = record("fedprox", 2) | {
+        "checksums": {"data": "another"}
+    }  # another seed may divide the data in another way
     assert len(grouping.group_into_lines([one, later])) == 2
 
 
@@ -129,7 +143,7 @@ def test_records_that_know_fewer_options_are_of_the_same_line() -> None:
 def test_scores_of_validation_clients_are_not_mixed_with_others() -> None:
     tuned = record("fedprox")
     tuned["config"]["eval_groups"] = "validation"
-    tuned["scores"] = {"validation": tuned["scores"]["new"]}
+    tuned["scores"] = {"validation": tuned["scores"]["unseen"]}
     with pytest.raises(errors.InputError, match="got scores of all and of validation"):
         html.render([record(), tuned])
     page = html.render([tuned])
@@ -140,14 +154,16 @@ def test_scores_of_validation_clients_are_not_mixed_with_others() -> None:
 
 def test_one_group_alone_has_a_page() -> None:
     run = record()
-    run["data"]["groups"]["new"] = []
-    del run["scores"]["new"]
+    run["data"]["groups"]["unseen"] = []
+    del run["scores"]["unseen"]
     found = payload_of(html.render([run]))
-    assert found["groups"] == ["local"]
+    assert found["groups"] == ["participating"]
 
 
 def test_of_very_many_rounds_some_are_drawn_and_the_last_is_among_them() -> None:
-    points = payload_of(html.render([record(rounds=2000)]))["lines"][0]["curves"]["new"]["after"]["accuracy"]
+    points = payload_of(html.render([record(rounds=2000)]))["lines"][0]["curves"]["unseen"][
+        "after"
+    ]["accuracy"]
     assert len(points["round"]) == len(points["mean"]) == thinning.MAX_POINTS
     assert (points["round"][0], points["round"][-1]) == (2, 2000)
 
@@ -155,7 +171,9 @@ def test_of_very_many_rounds_some_are_drawn_and_the_last_is_among_them() -> None
 def test_so_many_clients_are_drawn_that_the_page_stays_small() -> None:
     assert thinning.get_max_clients(1, 2) == thinning.MAX_CLIENTS
     assert thinning.get_max_clients(24, 2) * 24 * 2 <= thinning.MAX_TOTAL_CLIENTS
-    runs = [counted(run) for run in comparison({f"m{n}": 0.5 for n in range(8)}, clients=1500, rounds=2)]
+    runs = [
+        counted(run) for run in comparison({f"m{n}": 0.5 for n in range(8)}, clients=1500, rounds=2)
+    ]
     page = html.render(runs)
     assert len(page.encode()) < 8e6
     assert "Of larger groups 416 clients are drawn" in page

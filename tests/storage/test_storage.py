@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from fedtailor.errors import InputError
-from fedtailor.storage.atomic import explain_disk_errors, replace_folder, scratch_folder, write_bytes
+from fedtailor.storage.atomic import (
+    explain_disk_errors,
+    replace_folder,
+    scratch_folder,
+    write_bytes,
+)
 from fedtailor.storage.locks import hold_lock
 
 HOLD = """
@@ -28,7 +33,10 @@ with hold_lock(Path(sys.argv[1])) as sure:
 def holder(path: Path) -> "subprocess.Popen[str]":
     """A process that has a lock until its input ends."""
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert child.stdout is not None
     assert child.stdout.readline() == "True\n"
@@ -93,7 +101,10 @@ def test_a_disk_without_locks_is_worked_on_all_the_same(
 
 def test_a_place_that_cannot_be_locked_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises((FileExistsError, NotADirectoryError)), hold_lock(tmp_path / "file" / "lock"):
+    with (
+        pytest.raises((FileExistsError, NotADirectoryError)),
+        hold_lock(tmp_path / "file" / "lock"),
+    ):
         pass
 
 
@@ -155,7 +166,13 @@ def test_a_scratch_folder_is_empty_and_goes(tmp_path: Path) -> None:
 def test_trouble_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught, explain_disk_errors(tmp_path, "mend that."):
         write_bytes(tmp_path / "none" / "file", b"")
-    assert str(caught.value) == f"'{tmp_path}/none/file' could not be written: No such file or directory; mend that."
+    assert (
+        str(caught.value)
+        == f"'{tmp_path}/none/file' could not be written: No such file or directory; mend that."
+    )
     with pytest.raises(InputError) as caught, explain_disk_errors(tmp_path, "mend that.", "toy: "):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert str(caught.value) == f"toy: '{tmp_path}' could not be written: No space left on device; mend that."
+    assert (
+        str(caught.value)
+        == f"toy: '{tmp_path}' could not be written: No space left on device; mend that."
+    )

@@ -35,7 +35,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return done(small(tmp_path), tmp_path / "out")["one"]
 
 
-def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(tmp_path: Path) -> None:
+def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
+    tmp_path: Path,
+) -> None:
     study = small(tmp_path)
     record = done(study, tmp_path / "out", "rounds=10")["one"]
     assert [(run["name"], run["seed"]) for run in record["runs"]] == [
@@ -43,16 +45,18 @@ def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
     ]
     for run in record["runs"]:
         kept = RunDir(tmp_path / "out" / "one" / f"{run['name']}-seed{run['seed']}").read_record()
-        looks = [entry["scores"]["new"]["after"] for entry in kept["rounds"]]
+        looks = [entry["scores"]["unseen"]["after"] for entry in kept["rounds"]]
         for figure, name in (("micro", "acc_micro"), ("macro", "accuracy")):
             expected = np.mean([look[name] for look in looks[-2:]])
-            assert run["new after"][figure] == pytest.approx(expected, abs=1e-6)
-        scores = np.array(kept["scores"]["new"]["after"]["accuracy"])
-        assert run["new after"]["std"] == pytest.approx(scores.std(), abs=1e-6)
-        micro = np.average(scores, weights=kept["scores"]["new"]["weights"])
+            assert run["unseen after"][figure] == pytest.approx(expected, abs=1e-6)
+        scores = np.array(kept["scores"]["unseen"]["after"]["accuracy"])
+        assert run["unseen after"]["std"] == pytest.approx(scores.std(), abs=1e-6)
+        micro = np.average(scores, weights=kept["scores"]["unseen"]["weights"])
         assert looks[-1]["acc_micro"] == pytest.approx(micro)
         assert run["curve"]["round"] == list(range(1, 11))
-        assert run["curve"]["new after"] == pytest.approx([look["acc_micro"] for look in looks], abs=1e-4)
+        assert run["curve"]["unseen after"] == pytest.approx(
+            [look["acc_micro"] for look in looks], abs=1e-4
+        )
         assert (run["status"], run["rounds"]) == ("finished", 10)
     assert read_record(tmp_path / "out" / "one.json") == json.loads(json.dumps(record))
     assert record["about"]["scale"] == "paper"
@@ -62,18 +66,27 @@ def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
     assert [path.name for path in (tmp_path / "out" / "figures").iterdir()] == ["one-curves.svg"]
 
 
-def test_a_study_that_is_stopped_goes_on_and_ends_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
+def test_a_study_that_is_stopped_goes_on_and_ends_the_same(
+    tmp_path: Path, whole: dict[str, Any]
+) -> None:
     study, heard = small(tmp_path), list[Event]()
-    assert done(study, tmp_path / "out", on_event=heard.append, should_stop=lambda: len(heard) > 3) == {}
+    assert (
+        done(study, tmp_path / "out", on_event=heard.append, should_stop=lambda: len(heard) > 3)
+        == {}
+    )
     assert not (tmp_path / "out" / "one.json").exists()
     assert 0 < len([event for event in heard if event.kind == "round"]) < 24
     heard.clear()
     assert figures(done(study, tmp_path / "out", on_event=heard.append)["one"]) == figures(whole)
-    assert any(event.round for event in heard if event.kind == "began")  # it went on in the midst of runs
+    assert any(
+        event.round for event in heard if event.kind == "began"
+    )  # it went on in the midst of runs
 
 
 @pytest.mark.slow
-def test_processes_that_are_stopped_go_on_and_end_the_same(tmp_path: Path, whole: dict[str, Any]) -> None:
+def test_processes_that_are_stopped_go_on_and_end_the_same(
+    tmp_path: Path, whole: dict[str, Any]
+) -> None:
     study, heard = small(tmp_path), list[Event]()
     done(study, tmp_path / "out", jobs=2, on_event=heard.append, should_stop=lambda: bool(heard))
     assert figures(done(study, tmp_path / "out", jobs=2)["one"]) == figures(whole)
@@ -115,13 +128,16 @@ def test_a_run_that_diverges_is_written_down_and_not_run_again(tmp_path: Path) -
     gone = [run for run in record["runs"] if run["name"] == "fedprox"]
     assert [run["status"] for run in gone] == ["diverged", "diverged"]
     assert all("no longer finite" in run["problem"] for run in gone)
-    assert all("local after" not in run for run in gone)
+    assert all("participating after" not in run for run in gone)
     assert all(run["status"] == "finished" for run in record["runs"] if run["name"] == "fedavg")
     shown = (tmp_path / "out" / "one.md").read_text()
     assert "| `fedprox` | 2 | diverged | diverged | diverged | diverged |" in shown
     assert sum(event.kind == "diverged" for event in heard) == 2
     heard.clear()
-    assert done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]["runs"] == record["runs"]
+    assert (
+        done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]["runs"]
+        == record["runs"]
+    )
     assert heard == []
 
 
@@ -131,7 +147,10 @@ def test_what_varies_is_run_with_each_value(tmp_path: Path) -> None:
     assert [(run["name"], run["value"]) for run in record["runs"]] == [
         (name, value) for value in (0.1, 0.5) for name in ("fedavg", "fedprox")
     ]
-    specs = [RunDir(tmp_path / "out" / "one" / value / "fedavg-seed0").read_config() for value in ("0.1", "0.5")]
+    specs = [
+        RunDir(tmp_path / "out" / "one" / value / "fedavg-seed0").read_config()
+        for value in ("0.1", "0.5")
+    ]
     assert [spec.hparams["lr"] for spec in specs] == [0.1, 0.5]
     assert sorted(path.name for path in (tmp_path / "out" / "figures").iterdir()) == [
         "one-0.1-curves.svg",
@@ -145,7 +164,9 @@ def test_what_is_tuned_is_chosen_as_the_command_tune_would(jobs: int, tmp_path: 
     from fedtailor.experiments.tune import select_best, tune
     from fedtailor.training.overrides import read_comparison
 
-    study = small(tmp_path, 'tune = { rounds = 3, trials = 2, "data.validation_clients" = 0.3 }\n', TUNE)
+    study = small(
+        tmp_path, 'tune = { rounds = 3, trials = 2, "data.validation_clients" = 0.3 }\n', TUNE
+    )
     record = done(study, tmp_path / "out", "seeds=0", jobs=jobs)["one"]
     words = ["rounds=3", "trials=2", "data.validation_clients=0.3", "seeds=0"]
     trials = tune(read_comparison([str(study.folder / "one.toml"), *words]), tmp_path / "tuned")
@@ -156,20 +177,30 @@ def test_what_is_tuned_is_chosen_as_the_command_tune_would(jobs: int, tmp_path: 
         assert spec.hparams["lr"] == expected["lr"]
         assert (spec.rounds, spec.tuned) == (6, ("lr",))
         assert "validation_clients" not in record["comparison"]["data_options"]
-    tried = [{"method": trial.variant, "point": trial.point, "validation": trial.score} for trial in trials]
+    tried = [
+        {"method": trial.variant, "point": trial.point, "validation": trial.score}
+        for trial in trials
+    ]
     assert record["trials"] == tried
     written = (tmp_path / "out" / "one" / "tune" / "tuned.toml").read_text()
-    assert written.replace(str(tmp_path / "out"), "") == (tmp_path / "tuned" / "tuned.toml").read_text()
+    assert (
+        written.replace(str(tmp_path / "out"), "")
+        == (tmp_path / "tuned" / "tuned.toml").read_text()
+    )
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     study = small(tmp_path)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine").write_text("x")
-    with pytest.raises(InputError, match=r"other' holds 'mine'; choose another folder with out=DIR\.$"):
+    with pytest.raises(
+        InputError, match=r"other' holds 'mine'; choose another folder with out=DIR\.$"
+    ):
         done(study, tmp_path / "other")
     done(study, tmp_path / "out", "rounds=1", "seeds=0")
-    with pytest.raises(InputError, match=r"holds study small at scale=paper; choose another folder"):
+    with pytest.raises(
+        InputError, match=r"holds study small at scale=paper; choose another folder"
+    ):
         done(study, tmp_path / "out", "rounds=1", "seeds=0", scale="quick")
     with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):
         done(study, tmp_path / "out", "rounds=2", "seeds=0")
@@ -210,5 +241,8 @@ def test_a_process_that_fails_lets_the_others_finish(tmp_path: Path) -> None:
     (place / "rounds.jsonl").unlink()
     with pytest.raises(InputError, match="lacks rounds"):
         done(study, tmp_path / "out", jobs=2)
-    ended = [json.loads(path.read_text())["status"] for path in (tmp_path / "out" / "one").glob("fedprox*/record.json")]
+    ended = [
+        json.loads(path.read_text())["status"]
+        for path in (tmp_path / "out" / "one").glob("fedprox*/record.json")
+    ]
     assert ended == ["finished", "finished"]

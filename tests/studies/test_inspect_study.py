@@ -56,17 +56,27 @@ def test_predicted_and_measured_gains_have_the_same_order_where_it_was_not_made(
 
 def test_three_kinds_of_server_data_of_femnist_have_three_verdicts() -> None:
     for seed in (0, 1):
-        own = [each for each in content("records") if each["setting"] == "femnist" and each["seed"] == seed]
+        own = [
+            each
+            for each in content("records")
+            if each["setting"] == "femnist" and each["seed"] == seed
+        ]
         assert [each["verdict"] for each in own] == ["helps", "little", "harms"]
 
 
-def test_every_scenario_was_measured_and_is_made_of_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_scenario_was_measured_and_is_made_of_options_that_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kinds = module("server_kinds", monkeypatch)
     measured = [(each["setting"], each["seed"], each["scenario"]) for each in content("records")]
     wanted = [(name, seed, each) for name, seed in kinds.RUNS for each in kinds.SCENARIOS[name]]
     assert measured == wanted
     for setting, own in kinds.SCENARIOS.items():
         for words in own.values():
-            pairs = dict(word.split("=", 1) for word in f"{kinds.SETTINGS[setting]} {words}".split())
-            options = {key[5:]: parse_value(text) for key, text in pairs.items() if key.startswith("data.")}
+            pairs = dict(
+                word.split("=", 1) for word in f"{kinds.SETTINGS[setting]} {words}".split()
+            )
+            options = {
+                key[5:]: parse_value(text) for key, text in pairs.items() if key.startswith("data.")
+            }
             assert fill_defaults(pairs["data"], options).items() >= options.items()

@@ -14,7 +14,9 @@ from fedtailor.studies.plan import (
 )
 from small_study import COMPARISON, small
 
-MNIST = COMPARISON.replace('"digits"', '"mnist"').replace("clients = 12", 'partition = "two-labels"\nclients = 40')
+MNIST = COMPARISON.replace('"digits"', '"mnist"').replace(
+    "clients = 12", 'partition = "two-labels"\nclients = 40'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +48,9 @@ tune = { rounds = 60, trials = 2, hidden = [4] }
     assert (tuned.rounds, tuned.trials, tuned.hidden, tuned.cohort) == (5, 2, (4,), 2)
     made = make_scenarios(quick, planned, tmp_path / "out")
     assert [each.comparison.hparams["lr"] for each in made] == [0.1, 0.2]
-    assert [each.path for each in made] == [tmp_path / "out" / "one" / value for value in ("0.1", "0.2")]
+    assert [each.path for each in made] == [
+        tmp_path / "out" / "one" / value for value in ("0.1", "0.2")
+    ]
 
 
 def test_what_was_chosen_lies_over_the_comparison_but_not_over_what_varies(tmp_path: Path) -> None:
@@ -55,24 +59,36 @@ def test_what_was_chosen_lies_over_the_comparison_but_not_over_what_varies(tmp_p
     ((planned,), _) = plan_study(asked)
     found = {"fedavg": {"lr": 0.3}, "fedprox": {"lr": 0.2, "lam": 9.0}}
     (scenario,) = make_scenarios(asked, planned, tmp_path, found)
-    by_name = {spec.method: spec for spec in scenario.comparison.make_run_configs() if spec.seed == 0}
+    by_name = {
+        spec.method: spec for spec in scenario.comparison.make_run_configs() if spec.seed == 0
+    }
     assert (by_name["fedavg"].hparams["lr"], by_name["fedavg"].tuned) == (0.3, ("lr",))
     assert (by_name["fedprox"].hparams["lr"], by_name["fedprox"].hparams["lam"]) == (0.2, 0.5)
     assert by_name["fedprox"].tuned == ("lr",)
 
 
-def test_embedded_data_stand_in_where_a_set_is_missing_and_bring_their_own_options(tmp_path: Path) -> None:
+def test_embedded_data_stand_in_where_a_set_is_missing_and_bring_their_own_options(
+    tmp_path: Path,
+) -> None:
     more = 'quick = { rounds = 3, "data.used" = 0.5 }\nembedded = { data = "digits", "data.clients" = 9 }\n'
     asked = StudyRequest(small(tmp_path, more, MNIST), "quick")
     ((planned,), left_out) = plan_study(asked)
     assert (planned.is_embedded, left_out) == (True, [])
-    assert planned.note == "one: data set 'mnist' is not in the store (`fedtailor data add mnist`); digits stands in."
+    assert (
+        planned.note
+        == "one: data set 'mnist' is not in the store (`fedtailor data add mnist`); digits stands in."
+    )
     (scenario,) = make_scenarios(asked, planned, tmp_path)
-    assert (scenario.comparison.data, scenario.comparison.data_options) == ("digits", {"clients": 9})
+    assert (scenario.comparison.data, scenario.comparison.data_options) == (
+        "digits",
+        {"clients": 9},
+    )
     assert scenario.comparison.rounds == 3
 
 
-def test_a_part_without_data_is_left_out_of_quick_and_refused_at_paper_scale(tmp_path: Path) -> None:
+def test_a_part_without_data_is_left_out_of_quick_and_refused_at_paper_scale(
+    tmp_path: Path,
+) -> None:
     study = small(tmp_path, "", MNIST)
     add = "data set 'mnist' is not in the store; add it with `fedtailor data add mnist`."
     assert plan_study(StudyRequest(study, "quick")) == ([], [f"one: left out, for {add}"])
@@ -90,7 +106,9 @@ embedded = { data = "digits", vary = { key = "data.labels", values = [1, 2, 4] }
     ((planned,), _) = plan_study(asked)
     assert planned.vary is not None
     assert (planned.vary.key, planned.vary.values) == ("data.labels", (1, 2, 4))
-    labels = [each.comparison.data_options["labels"] for each in make_scenarios(asked, planned, tmp_path)]
+    labels = [
+        each.comparison.data_options["labels"] for each in make_scenarios(asked, planned, tmp_path)
+    ]
     assert labels == [1, 2, 4]
 
 
@@ -98,9 +116,13 @@ def test_a_study_may_speak_of_methods_that_nobody_asks_for(tmp_path: Path) -> No
     study = small(tmp_path, "quick = { fedprox.lam = 0.5 }\n")
     made = read_part_comparison(StudyRequest(study, "quick", ("methods=fedavg",)), study.parts[0])
     assert made.methods == ("fedavg",)
-    assert read_part_comparison(StudyRequest(study, "quick"), study.parts[0]).hparams["fedprox"] == {"lam": 0.5}
+    assert read_part_comparison(StudyRequest(study, "quick"), study.parts[0]).hparams[
+        "fedprox"
+    ] == {"lam": 0.5}
     wrong = small(tmp_path, "quick = { fedprox.lamm = 0.5 }\n")
-    with pytest.raises(InputError, match=r"fedprox has no hyper-parameter 'lamm'; did you mean lam\?$"):
+    with pytest.raises(
+        InputError, match=r"fedprox has no hyper-parameter 'lamm'; did you mean lam\?$"
+    ):
         make_scenarios(StudyRequest(wrong), plan_study(StudyRequest(wrong))[0][0], tmp_path)[
             0
         ].comparison.make_run_configs()
@@ -120,5 +142,7 @@ def test_wrong_words_name_the_part(words: tuple[str, ...], sentence: str, tmp_pa
 
 
 def test_a_part_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"^study small: there is no part 'on'; did you mean one\?$"):
+    with pytest.raises(
+        InputError, match=r"^study small: there is no part 'on'; did you mean one\?$"
+    ):
         plan_study(StudyRequest(small(tmp_path)), ["on"])

@@ -19,7 +19,12 @@ from fedtailor.studies.plan import (
     read_part_comparison,
     resolve_vary,
 )
-from fedtailor.studies.publish import documents, find_marked_tables, render_linked_figures, replace_tables
+from fedtailor.studies.publish import (
+    documents,
+    find_marked_tables,
+    render_linked_figures,
+    replace_tables,
+)
 from fedtailor.studies.record import read_record
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -31,14 +36,24 @@ def test_fsls_gaps_are_those_of_their_record(monkeypatch: pytest.MonkeyPatch) ->
     gaps, record = __import__("gaps"), folder / "gaps.json"
     shown = gaps.shown_in((folder / "README.md").read_text())
     assert shown == (gaps.table(json.loads(record.read_text())) if record.exists() else "")
-    looks = [{"round": look, "clients": 10.0 + look, "server": 0.5, "loss": 1.0} for look in gaps.LOOKS]
-    made = [{"labels": each, "server": size, "along": looks} for each in gaps.LABELS for size in gaps.SERVER]
+    looks = [
+        {"round": look, "clients": 10.0 + look, "server": 0.5, "loss": 1.0} for look in gaps.LOOKS
+    ]
+    made = [
+        {"labels": each, "server": size, "along": looks}
+        for each in gaps.LABELS
+        for size in gaps.SERVER
+    ]
     assert gaps.table(made).splitlines()[2].startswith("| 1 | 10 | 0.5 | 0.5 | 60 | 0.5 |")
 
 
 FOLDERS = sorted(path.parent for path in STUDIES.glob("*/study.toml"))
 EVERY = [read_study(folder) for folder in FOLDERS]
-PARTS = [pytest.param(study, part, id=f"{study.name}-{part.name}") for study in EVERY for part in study.parts]
+PARTS = [
+    pytest.param(study, part, id=f"{study.name}-{part.name}")
+    for study in EVERY
+    for part in study.parts
+]
 
 
 @pytest.mark.parametrize("study", EVERY, ids=lambda study: study.name)
@@ -49,7 +64,12 @@ def test_the_marked_tables_of_a_study_are_those_of_its_records(study: Study) -> 
         assert path.name == "README.md" or any(find_marked_tables(study, text, path))
     text = (study.folder / "README.md").read_text()
     shown = {(found["part"], found["table"]) for found in find_marked_tables(study, text)}
-    made = {(part.name, table) for part in study.parts if study.get_record_path(part).exists() for table in part.tables}
+    made = {
+        (part.name, table)
+        for part in study.parts
+        if study.get_record_path(part).exists()
+        for table in part.tables
+    }
     assert made <= shown
 
 
@@ -70,23 +90,31 @@ def test_the_record_of_a_part_is_small_and_of_that_part(study: Study, part: Part
         assert {run["name"] for run in record["runs"]} <= {
             *read_part_comparison(StudyRequest(study, "paper"), part).methods
         }
-        assert {*part.published} <= {*read_part_comparison(StudyRequest(study, "paper"), part).methods}
+        assert {*part.published} <= {
+            *read_part_comparison(StudyRequest(study, "paper"), part).methods
+        }
 
 
 @pytest.mark.parametrize("scale", ["quick", "embedded", "paper"])
 @pytest.mark.parametrize(("study", "part"), PARTS)
-def test_every_comparison_of_a_study_resolves_at_every_scale(study: Study, part: Part, scale: str) -> None:
+def test_every_comparison_of_a_study_resolves_at_every_scale(
+    study: Study, part: Part, scale: str
+) -> None:
     if scale == "embedded" and part.embedded is None:
         return
     asked = StudyRequest(study, "paper" if scale == "paper" else "quick")
-    planned = PlannedPart(part, resolve_vary(asked, part, scale == "embedded"), scale == "embedded", "")
+    planned = PlannedPart(
+        part, resolve_vary(asked, part, scale == "embedded"), scale == "embedded", ""
+    )
     for scenario in make_scenarios(asked, planned, Path("out")):
         assert scenario.comparison.make_run_configs()
     tuned = make_tuning_comparison(asked, planned)
     assert tuned is None or make_trials(tuned, Path("out"))
 
 
-def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_scenario_of_the_document_is_made_of_options_that_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(STUDIES / "data"))
     scenarios = __import__("scenarios_of_data")
     shown = (STUDIES.parent / "docs" / "data.md").read_text()
@@ -99,7 +127,9 @@ def test_every_scenario_of_the_document_is_made_of_options_that_there_are(monkey
     assert chosen >= {*PARTITION_OPTIONS, *SERVER_SOURCES}
 
 
-def test_the_runs_of_the_document_on_data_are_those_of_its_records(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runs_of_the_document_on_data_are_those_of_its_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.syspath_prepend(str(STUDIES / "data"))
     runs = __import__("runs_of_data")
     records = json.loads((STUDIES / "data" / "records.json").read_text())
@@ -115,18 +145,32 @@ def test_the_overview_of_methods_is_of_every_method_with_means_and_deviations_ov
     (part,) = study.parts
     runs = json.loads(study.get_record_path(part).read_text())["runs"]
     (found,) = find_marked_tables(study, (study.folder / "README.md").read_text())
-    lines = [line.strip("| ").split(" | ") for line in found["shown"].splitlines() if line.startswith("| `")]
+    lines = [
+        line.strip("| ").split(" | ")
+        for line in found["shown"].splitlines()
+        if line.startswith("| `")
+    ]
     shown = {row[0].strip("`"): row[1:] for row in lines}
     assert (
         set(shown)
         == {run["name"] for run in runs}
         == {*read_part_comparison(StudyRequest(study, "paper"), part).methods}
     )
-    columns = [(column, "macro") for column in ("local before", "local after", "new before", "new after")]
+    columns = [
+        (column, "macro")
+        for column in (
+            "participating before",
+            "participating after",
+            "unseen before",
+            "unseen after",
+        )
+    ]
     for name, row in shown.items():
         own = [run for run in runs if run["name"] == name]
         assert sorted(run["seed"] for run in own) == [0, 1, 2]
-        for cell, (column, figure) in zip(row[1:6], (*columns, ("local after", "worst tenth")), strict=True):
+        for cell, (column, figure) in zip(
+            row[1:6], (*columns, ("participating after", "worst tenth")), strict=True
+        ):
             values = 100 * np.array([run[column][figure] for run in own])
             assert cell == f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
         sent = np.mean([run["cost"]["bytes_down"] + run["cost"]["bytes_up"] for run in own])

@@ -11,10 +11,10 @@ from small_study import COMPARISON, HEAD, PART, small, written
 
 
 def test_a_study_is_read(tmp_path: Path) -> None:
-    study = small(tmp_path, 'headline = "new before worst tenth"\nquick = { rounds = 2 }\n')
+    study = small(tmp_path, 'headline = "unseen before worst tenth"\nquick = { rounds = 2 }\n')
     (part,) = study.parts
     assert (study.name, study.title, part.name) == ("small", "Small", "one")
-    assert (part.column, part.statistic) == ("new before", "worst tenth")
+    assert (part.column, part.statistic) == ("unseen before", "worst tenth")
     assert study.get_comparison_path(part) == study.folder / "one.toml"
     assert part.tables == ("accuracy",)
 
@@ -23,22 +23,33 @@ WRONG = {
     "titel": ("titel = 'x'\n" + HEAD + PART, "there is no key 'titel'; did you mean title?"),
     "no title": ("question = 'x'\n" + PART, "title is missing."),
     "no parts": (HEAD + "parts = []\n", "parts: "),
-    "part's key": (HEAD + PART + "minuts = 3\n", "there is no key 'parts.0.minuts'; did you mean minutes?"),
+    "part's key": (
+        HEAD + PART + "minuts = 3\n",
+        "there is no key 'parts.0.minuts'; did you mean minutes?",
+    ),
     "name": (HEAD + PART.replace('"one"', '"../one"'), "parts.0.name: "),
     "group": (
         HEAD + PART + 'headline = "all after micro"\n',
-        "part one: headline must begin with one of local before, ",
+        "part one: headline must begin with one of participating before, ",
     ),
-    "statistic": (HEAD + PART + 'headline = "local after mean"\n', "part one: headline must end with one of micro, "),
+    "statistic": (
+        HEAD + PART + 'headline = "participating after mean"\n',
+        "part one: headline must end with one of micro, ",
+    ),
     "table": (HEAD + PART + 'tables = ["speeds"]\n', "parts.0.tables.0: "),
-    "sweep": (HEAD + PART + 'tables = ["sweep"]\n', "part one: to show a sweep, name what varies ([parts.vary])."),
+    "sweep": (
+        HEAD + PART + 'tables = ["sweep"]\n',
+        "part one: to show a sweep, name what varies ([parts.vary]).",
+    ),
     "published": (
-        HEAD + PART + 'published = { fedavg = [1.0, 2.0] }\nvary = { key = "lr", values = [0.1] }\n',
+        HEAD
+        + PART
+        + 'published = { fedavg = [1.0, 2.0] }\nvary = { key = "lr", values = [0.1] }\n',
         "part one: published.fedavg has 2 numbers for 1 varied values.",
     ),
     "column": (
         HEAD + PART + 'published.fedavg = { "local afer" = 1.0 }\n',
-        "part one: published.fedavg has no column 'local afer'; did you mean local after?",
+        "part one: published.fedavg has no column 'local afer'; did you mean participating after?",
     ),
     "twice": (HEAD + PART + PART, "parts must have different names, got one, one."),
     "no file": (HEAD + PART.replace('"one"', '"two"'), "part two needs the file '"),
@@ -59,7 +70,13 @@ def test_a_wrong_file_gets_one_sentence_that_names_it(case: str, tmp_path: Path)
 
 
 def test_tables_are_words() -> None:
-    table = {"rounds": 3, "data.clients": 4, "fedsim": {"lam": 0.5}, "tune": {"lr": [0.1, 1.0]}, "data": "digits"}
+    table = {
+        "rounds": 3,
+        "data.clients": 4,
+        "fedsim": {"lam": 0.5},
+        "tune": {"lr": [0.1, 1.0]},
+        "data": "digits",
+    }
     expected = ["rounds=3", "data.clients=4", "fedsim.lam=0.5", "tune.lr=0.1,1.0", "data=digits"]
     assert format_overrides(table) == expected
     assert format_overrides({"overlap": True, "label": "3"}) == ["overlap=true", 'label="3"']
@@ -79,4 +96,7 @@ def test_studies_are_found_here_first_then_in_the_checkout_then_in_the_package(
         assert locate.find_studies() == {"small": where / "small"}
     with pytest.raises(InputError, match=r"^There is no study 'smal'; did you mean small\?$"):
         locate.load_study("smal")
-    assert locate.load_study("small").folder.resolve() == (tmp_path / "here" / "studies" / "small").resolve()
+    assert (
+        locate.load_study("small").folder.resolve()
+        == (tmp_path / "here" / "studies" / "small").resolve()
+    )

@@ -13,7 +13,13 @@ from fedtailor.errors import InputError
 from fedtailor.reporting.svg import LINE_HEIGHT, compute_ticks, separate_labels
 from fedtailor.studies.config import Part, read_study
 from fedtailor.studies.figures import build_curve_chart, build_sweep_chart, render_figures
-from fedtailor.studies.publish import documents, render_document, render_linked_figures, replace_tables, update_document
+from fedtailor.studies.publish import (
+    documents,
+    render_document,
+    render_linked_figures,
+    replace_tables,
+    update_document,
+)
 from fedtailor.studies.record import write_record
 from fedtailor.studies.tables import ONE_SPLIT_NOTE, build_tables, render_markdown
 from small_study import COMPARISON, HEAD, PART, small, written
@@ -31,12 +37,18 @@ def run(name: str, seed: int, micro: float | None, **more: Any) -> Run:
         "cost": {"gradients": 500.0, "seconds": 2.0},
     }
     if micro is None:
-        return made | {"status": "diverged", "curve": {"round": [1], "local after": [0.1]}} | more
-    curve = {"round": [1, 10], "local after": [micro / 2, micro]}
-    return made | {"local after": {"micro": micro}, "curve": curve} | more
+        return (
+            made
+            | {"status": "diverged", "curve": {"round": [1], "participating after": [0.1]}}
+            | more
+        )
+    curve = {"round": [1, 10], "participating after": [micro / 2, micro]}
+    return made | {"participating after": {"micro": micro}, "curve": curve} | more
 
 
-def record(*runs: Run, vary: dict[str, Any] | None = None, metric: str = "accuracy", **about: Any) -> dict[str, Any]:
+def record(
+    *runs: Run, vary: dict[str, Any] | None = None, metric: str = "accuracy", **about: Any
+) -> dict[str, Any]:
     named = {"name": metric, "higher_is_better": True}
     return {
         "about": {"scale": "paper", "figures": "x", **about},
@@ -55,22 +67,32 @@ def lines(made: dict[str, Any], of: Part, name: str) -> list[str]:
     return render_markdown(build_tables(made, of)[name]).splitlines()
 
 
-def test_accuracy_is_in_percent_with_the_spread_over_seeds_and_published_figures_beside_it() -> None:
+def test_accuracy_is_in_percent_with_the_spread_over_seeds_and_published_figures_beside_it() -> (
+    None
+):
     made = record(run("fedavg", 0, 0.5), run("fedavg", 1, 0.6), run("fedsim", 0, 0.7))
     assert lines(made, part(published={"fedavg": 52.5}), "accuracy") == [
-        "| method | seeds | local after | published |",
+        "| method | seeds | participating after | published |",
         "|---|---:|---:|---:|",
         "| `fedavg` | 2 | 55.00 ± 7.07 | 52.50 |",
         "| `fedsim` | 1 | 70.00 | - |",
         "",
         ONE_SPLIT_NOTE,
     ]
-    assert lines(record(run("fedsim", 0, 0.7)), part(), "accuracy")[-1] == "| `fedsim` | 1 | 70.00 |"
-    by_column = part(published={"fedavg": {"local after": 1.0, "new after": 2.0}})
+    assert (
+        lines(record(run("fedsim", 0, 0.7)), part(), "accuracy")[-1] == "| `fedsim` | 1 | 70.00 |"
+    )
+    by_column = part(published={"fedavg": {"participating after": 1.0, "unseen after": 2.0}})
     assert lines(made, by_column, "accuracy")[2] == "| `fedavg` | 2 | 55.00 ± 7.07 | 1.00 |"
     standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
-    assert lines(standing_in, part(published={"fedavg": 52.5}), "accuracy")[2] == "| `fedavg` | 2 | 55.00 ± 7.07 |"
-    assert lines(record(run("fedavg", 0, 0.5), metric="mae"), part(), "accuracy")[2] == "| `fedavg` | 1 | 0.5000 |"
+    assert (
+        lines(standing_in, part(published={"fedavg": 52.5}), "accuracy")[2]
+        == "| `fedavg` | 2 | 55.00 ± 7.07 |"
+    )
+    assert (
+        lines(record(run("fedavg", 0, 0.5), metric="mae"), part(), "accuracy")[2]
+        == "| `fedavg` | 1 | 0.5000 |"
+    )
 
 
 def test_runs_that_diverged_are_counted_and_not_hidden() -> None:
@@ -88,11 +110,15 @@ SWEPT = {"key": "lr", "values": [0.1, 1]}
 
 def test_a_sweep_has_a_column_for_each_value() -> None:
     runs = [
-        run("fedavg", seed, micro, value=value) for seed, value, micro in ((0, 0.1, 0.5), (1, 0.1, None), (0, 1, 0.8))
+        run("fedavg", seed, micro, value=value)
+        for seed, value, micro in ((0, 0.1, 0.5), (1, 0.1, None), (0, 1, 0.8))
     ]
-    made, of = record(*runs, vary=SWEPT), part(vary=SWEPT, tables=["sweep", "accuracy"], published={"fedavg": [40, 60]})
+    made, of = (
+        record(*runs, vary=SWEPT),
+        part(vary=SWEPT, tables=["sweep", "accuracy"], published={"fedavg": [40, 60]}),
+    )
     assert lines(made, of, "sweep") == [
-        "| local after micro, lr = | 0.1 | 1 |",
+        "| participating after micro, lr = | 0.1 | 1 |",
         "|---|---:|---:|",
         "| `fedavg` | 50.00 (1 diverged) | 80.00 |",
         "| `fedavg`, published | 40.00 | 60.00 |",
@@ -122,14 +148,26 @@ def test_speed_says_how_many_rounds_it_took_and_what_a_round_cost() -> None:
 def test_an_overview_has_the_worst_tenth_and_what_was_sent_and_the_best_method_first() -> None:
     def made(name: str, seed: int, macro: float | None, sent: float = 1e6) -> Run:
         cost = {"bytes_down": sent, "bytes_up": 2 * sent}
-        figures = {} if macro is None else {"local after": {"macro": macro, "worst tenth": macro - 0.2}}
+        figures = (
+            {}
+            if macro is None
+            else {"participating after": {"macro": macro, "worst tenth": macro - 0.2}}
+        )
         return run(name, seed, macro) | figures | {"cost": cost}
 
-    runs = [made("fedavg", 0, 0.5), made("fedavg", 1, 0.7), made("apfl", 0, None), made("fsl", 0, 0.8, 2e6)]
-    runs += [made("fsl", 1, None, 9e9), run("ds", 0, 0.1) | {"local after": {"macro": 0.1, "worst tenth": None}}]
-    of = part(tables=["overview"], headline="local after macro")
+    runs = [
+        made("fedavg", 0, 0.5),
+        made("fedavg", 1, 0.7),
+        made("apfl", 0, None),
+        made("fsl", 0, 0.8, 2e6),
+    ]
+    runs += [
+        made("fsl", 1, None, 9e9),
+        run("ds", 0, 0.1) | {"participating after": {"macro": 0.1, "worst tenth": None}},
+    ]
+    of = part(tables=["overview"], headline="participating after macro")
     assert lines(record(*runs), of, "overview") == [
-        "| method | seeds | local after | local after, worst tenth | MB sent |",
+        "| method | seeds | participating after | participating after, worst tenth | MB sent |",
         "|---|---:|---:|---:|---:|",
         "| `fsl` | 2 (1 diverged) | 80.00 | 60.00 | 6 |",
         "| `fedavg` | 2 | 60.00 ± 14.14 | 40.00 ± 14.14 | 3 |",
@@ -142,24 +180,40 @@ def test_an_overview_has_the_worst_tenth_and_what_was_sent_and_the_best_method_f
     lower = record(*errors, metric="mae")
     lower["metric"]["higher_is_better"] = False
     assert [row[0] for row in build_tables(lower, of)["overview"].rows] == ["fedavg", "fsl", "apfl"]
-    swept = record(made("fedavg", 0, 0.5) | {"value": 1}, made("fedavg", 0, 0.6) | {"value": 2}, vary=SWEPT)
-    assert [row[:3] for row in build_tables(swept, of)["overview"].rows] == [("fedavg", "2", "1"), ("fedavg", "1", "1")]
+    swept = record(
+        made("fedavg", 0, 0.5) | {"value": 1}, made("fedavg", 0, 0.6) | {"value": 2}, vary=SWEPT
+    )
+    assert [row[:3] for row in build_tables(swept, of)["overview"].rows] == [
+        ("fedavg", "2", "1"),
+        ("fedavg", "1", "1"),
+    ]
 
 
 def test_a_part_on_other_data_is_headed_by_what_was_used() -> None:
     made = record(run("fedavg", 0, 0.5))
     standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
     assert render_document(made, part()).startswith(f"# {part().title}\n")
-    assert render_document(standing_in, part()).startswith(f"# digits in place of: {part().title}\n")
+    assert render_document(standing_in, part()).startswith(
+        f"# digits in place of: {part().title}\n"
+    )
     titles = [
-        each.title for each in (build_curve_chart(standing_in, part(), None), build_curve_chart(made, part(), None))
+        each.title
+        for each in (
+            build_curve_chart(standing_in, part(), None),
+            build_curve_chart(made, part(), None),
+        )
     ]
     assert titles == [f"digits in place of: {part().title}", part().title]
 
 
 def test_a_band_goes_from_the_lowest_seed_to_the_highest() -> None:
-    (line,) = build_curve_chart(record(run("fedavg", 0, 0.5), run("fedavg", 1, 0.7)), part(), None).lines
-    assert [tuple(point) for point in line.points] == [pytest.approx((1, 30, 25, 35)), pytest.approx((10, 60, 50, 70))]
+    (line,) = build_curve_chart(
+        record(run("fedavg", 0, 0.5), run("fedavg", 1, 0.7)), part(), None
+    ).lines
+    assert [tuple(point) for point in line.points] == [
+        pytest.approx((1, 30, 25, 35)),
+        pytest.approx((10, 60, 50, 70)),
+    ]
 
 
 def test_a_figure_is_xml_with_every_name_once_and_no_two_on_top_of_each_other() -> None:
@@ -178,10 +232,14 @@ def test_a_figure_is_xml_with_every_name_once_and_no_two_on_top_of_each_other() 
 
 
 @given(st.lists(st.floats(0, 300), min_size=1, max_size=15))
-def test_names_are_apart_in_their_order_and_where_they_belong_if_there_is_room(wanted: list[float]) -> None:
+def test_names_are_apart_in_their_order_and_where_they_belong_if_there_is_room(
+    wanted: list[float],
+) -> None:
     placed = separate_labels(wanted, 17, 0, 300)
     together = sorted(zip(wanted, placed, strict=True))
-    assert all(one[1] <= other[1] for one, other in itertools.pairwise(together) if one[0] < other[0])
+    assert all(
+        one[1] <= other[1] for one, other in itertools.pairwise(together) if one[0] < other[0]
+    )
     ordered = sorted(placed)
     assert all(high - low >= 17 - 1e-9 for low, high in itertools.pairwise(ordered))
     assert ordered[-1] <= 300
@@ -201,7 +259,7 @@ def test_marked_tables_are_made_anew_and_nothing_else_is_touched(tmp_path: Path)
     text = "before\n<!-- one.accuracy -->\nold\n<!-- end -->\nafter\n"
     assert replace_tables(study, text) == text  # there is no record yet
     write_record(study.get_record_path(study.parts[0]), record(run("fedavg", 0, 0.5)))
-    table = "| method | seeds | local after |\n|---|---:|---:|\n| `fedavg` | 1 | 50.00 |"
+    table = "| method | seeds | participating after |\n|---|---:|---:|\n| `fedavg` | 1 | 50.00 |"
     expected = f"before\n<!-- one.accuracy -->\n\n{table}\n\n<!-- end -->\nafter\n"
     assert replace_tables(study, text) == expected
     assert replace_tables(study, expected) == expected
@@ -242,16 +300,22 @@ def test_documents_that_a_study_names_show_its_tables_too(tmp_path: Path) -> Non
 
 def test_figures_that_a_document_shows_are_drawn_from_records(tmp_path: Path) -> None:
     study = small(tmp_path)
-    rising = {**run("fedavg", 0, 0.5), "curve": {"round": [5, 10], "local after": [0.25, 0.5]}}
+    rising = {
+        **run("fedavg", 0, 0.5),
+        "curve": {"round": [5, 10], "participating after": [0.25, 0.5]},
+    }
     write_record(study.get_record_path(study.parts[0]), record(rising))
     text = "![Rounds](figures/one-curves.svg)\n"
     (study.folder / "README.md").write_text(text)
     (tmp_path / "pyproject.toml").touch()  # a checkout
     update_document(study)
     assert (study.folder / "README.md").read_text() == text
-    assert {path.name: path.read_text() for path in (study.folder / "figures").iterdir()} == render_linked_figures(
-        study, text
-    )
+    assert {
+        path.name: path.read_text() for path in (study.folder / "figures").iterdir()
+    } == render_linked_figures(study, text)
     assert render_linked_figures(study, text)["one-curves.svg"].startswith("<svg ")
-    with pytest.raises(InputError, match=r"no record makes the figure 'one-curve\.svg'; did you mean one-curves\.svg"):
+    with pytest.raises(
+        InputError,
+        match=r"no record makes the figure 'one-curve\.svg'; did you mean one-curves\.svg",
+    ):
         render_linked_figures(study, text.replace("curves", "curve"))

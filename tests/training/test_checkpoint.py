@@ -30,7 +30,10 @@ def state(number: int) -> ServerState:
     shared = torch.rand(2, 3, generator=draws)
     key = torch.tensor([number, 7])
     return ServerState(
-        {"a": shared, "b": shared}, torch.tensor(number), key, ({"m": torch.rand(4, generator=draws)}, ())
+        {"a": shared, "b": shared},
+        torch.tensor(number),
+        key,
+        ({"m": torch.rand(4, generator=draws)}, ()),
     )
 
 
@@ -44,7 +47,9 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
-def read(out: Path, folder: Path | None = None) -> tuple[RestoredCheckpoint | None, ClientStateStore]:
+def read(
+    out: Path, folder: Path | None = None
+) -> tuple[RestoredCheckpoint | None, ClientStateStore]:
     memory = ClientStateStore(CLIENTS, folder)
     return CheckpointManager(out).restore_latest(state(0), memory, ONE), memory
 
@@ -55,9 +60,15 @@ def rows(memory: ClientStateStore) -> dict[int, list[Tensor]]:
     return {int(client): [leaf[at] for leaf in leaves] for at, client in enumerate(known)}
 
 
-def write_some(out: Path, rounds: int, folder: Path | None = None) -> dict[int, dict[int, list[Tensor]]]:
+def write_some(
+    out: Path, rounds: int, folder: Path | None = None
+) -> dict[int, dict[int, list[Tensor]]]:
     """A checkpoint a round, with memories of random clients; returns what each ought to hold."""
-    memory, checkpoints, draws = ClientStateStore(CLIENTS, folder), CheckpointManager(out), np.random.default_rng(0)
+    memory, checkpoints, draws = (
+        ClientStateStore(CLIENTS, folder),
+        CheckpointManager(out),
+        np.random.default_rng(0),
+    )
     held: dict[int, dict[int, list[Tensor]]] = {}
     for number in range(1, rounds + 1):
         scatter(memory, draws.permutation(CLIENTS)[: draws.integers(1, 4)].tolist(), number)
@@ -84,7 +95,10 @@ def test_the_log_stays_small_and_only_what_is_named_stays(tmp_path: Path) -> Non
     for number in range(1, 25):
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
         held = write_some(tmp_path / "out", number)
-        manifests = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/checkpoints/*/manifest.json"))]
+        manifests = [
+            json.loads(path.read_text())
+            for path in sorted(tmp_path.glob("out/checkpoints/*/manifest.json"))
+        ]
         assert [each["round"] for each in manifests] == [n for n in (number - 1, number) if n]
         log = manifests[-1]["client_state"]
         assert sum(piece["clients"] for piece in log) <= 2 * len(held[number])
@@ -99,7 +113,9 @@ def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
     scatter(memory, [1, 2], 1)
     checkpoints.save(1, state(1), memory)
     checkpoints.save(2, state(2), memory)
-    assert [path.name for path in (tmp_path / "client_state").iterdir()] == ["000001-changed.safetensors"]
+    assert [path.name for path in (tmp_path / "client_state").iterdir()] == [
+        "000001-changed.safetensors"
+    ]
     found, again = read(tmp_path)
     assert found is not None
     assert same(rows(again), rows(memory))
@@ -128,7 +144,11 @@ def other_round(path: Path) -> None:
 
 
 DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
-    ("checkpoints/000006/state.safetensors", truncate, "'state.safetensors' is not what was written."),
+    (
+        "checkpoints/000006/state.safetensors",
+        truncate,
+        "'state.safetensors' is not what was written.",
+    ),
     ("checkpoints/000006/state.safetensors", flip, "'state.safetensors' is not what was written."),
     ("checkpoints/000006/state.safetensors", Path.unlink, "'state.safetensors' is missing."),
     ("checkpoints/000006/manifest.json", Path.unlink, "There is no file '"),
@@ -141,7 +161,9 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("client_state/000006-*.safetensors", Path.unlink, "'000006-"),
 ]
 DAMAGES = pytest.mark.parametrize(
-    ("place", "damage", "reason"), DAMAGE, ids=[f"{row[0][-16:]} {row[1].__name__}" for row in DAMAGE]
+    ("place", "damage", "reason"),
+    DAMAGE,
+    ids=[f"{row[0][-16:]} {row[1].__name__}" for row in DAMAGE],
 )
 RUN = ["method=local", "when=sampled", "rounds=8", "checkpoint_every=2", "evaluate_every=8"]
 
@@ -150,7 +172,9 @@ RUN = ["method=local", "when=sampled", "rounds=8", "checkpoint_every=2", "evalua
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with checkpoints after rounds 4 and 6."""
     out = tmp_path_factory.mktemp("stopped") / "out"
-    assert not start_run(small(*RUN), out, should_stop=iter([False] * 5 + [True]).__next__).is_finished
+    assert not start_run(
+        small(*RUN), out, should_stop=iter([False] * 5 + [True]).__next__
+    ).is_finished
     return out
 
 
@@ -163,7 +187,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @DAMAGES
 def test_a_damaged_checkpoint_is_passed_over_and_a_note_says_so(
-    place: str, damage: Callable[[Path], None], reason: str, stopped: Path, whole: dict[str, Any], tmp_path: Path
+    place: str,
+    damage: Callable[[Path], None],
+    reason: str,
+    stopped: Path,
+    whole: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     (path,) = out.glob(place)
@@ -224,12 +253,15 @@ def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     manifest = out / "checkpoints" / "000006" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(
-        InputError, match=r"was written in format 2, but this fedtailor reads format 1; go on with the "
+        InputError,
+        match=r"was written in format 2, but this fedtailor reads format 1; go on with the ",
     ):
         resume_run(out)
     spec = out / "config.json"
     spec.write_text(spec.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match=r"^'.*config.json' has format 2, but this fedtailor reads format 1\.$"):
+    with pytest.raises(
+        InputError, match=r"^'.*config.json' has format 2, but this fedtailor reads format 1\.$"
+    ):
         resume_run(out)
 
 
@@ -237,11 +269,15 @@ def test_lost_rounds_are_noticed(stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join(lines[:2] + lines[3:]))
-    with pytest.raises(InputError, match=r"^'.*rounds.jsonl' lacks rounds up to 6; bring the file back to go on\.$"):
+    with pytest.raises(
+        InputError, match=r"^'.*rounds.jsonl' lacks rounds up to 6; bring the file back to go on\.$"
+    ):
         resume_run(out)
 
 
-def test_a_half_written_line_is_left_out(stopped: Path, whole: dict[str, Any], tmp_path: Path) -> None:
+def test_a_half_written_line_is_left_out(
+    stopped: Path, whole: dict[str, Any], tmp_path: Path
+) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     with (out / "rounds.jsonl").open("a") as file:
         file.write('{"round": 7, "bytes')

@@ -51,16 +51,35 @@ def test_a_file_is_read(file: str) -> None:
 
 
 def test_words_win_over_the_file_wherever_they_stand(file: str) -> None:
-    words = ["rounds=9", file, "lr=0.2", "fedsim.lam=0.7", "data.clients=14", "hidden=3", "compile=false"]
+    words = [
+        "rounds=9",
+        file,
+        "lr=0.2",
+        "fedsim.lam=0.7",
+        "data.clients=14",
+        "hidden=3",
+        "compile=false",
+    ]
     spec = read_run_config(words)
-    assert (spec.rounds, spec.hidden, spec.compile, spec.data_options["clients"]) == (9, (3,), False, 14)
+    assert (spec.rounds, spec.hidden, spec.compile, spec.data_options["clients"]) == (
+        9,
+        (3,),
+        False,
+        14,
+    )
     assert (spec.hparams["lr"], spec.hparams["lam"]) == (0.2, 0.7)
 
 
 def test_a_methods_own_word_wins_over_that_for_all() -> None:
-    made = read_comparison(["fedavg", "fedprox", "fedsim", "lr=0.3", "fedprox.lr=0.1", "lam=2", "fedsim.lam=3"])
+    made = read_comparison(
+        ["fedavg", "fedprox", "fedsim", "lr=0.3", "fedprox.lr=0.1", "lam=2", "fedsim.lam=3"]
+    )
     found = {spec.method: spec.hparams for spec in made.make_run_configs()}
-    assert {method: hyper["lr"] for method, hyper in found.items()} == {"fedavg": 0.3, "fedprox": 0.1, "fedsim": 0.3}
+    assert {method: hyper["lr"] for method, hyper in found.items()} == {
+        "fedavg": 0.3,
+        "fedprox": 0.1,
+        "fedsim": 0.3,
+    }
     assert (found["fedprox"]["lam"], found["fedsim"]["lam"]) == (2, 3)
     assert "lam" not in found["fedavg"]
 
@@ -76,7 +95,9 @@ def test_tables_of_a_file_are_for_methods_in_a_comparison(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("method", methods.NAMES)
-def test_every_default_is_shown_and_what_is_shown_is_the_same_run(method: str, tmp_path: Path) -> None:
+def test_every_default_is_shown_and_what_is_shown_is_the_same_run(
+    method: str, tmp_path: Path
+) -> None:
     spec = read_run_config([f"method={method}"])
     text = to_toml(spec)
     for key in {*RunConfig.model_fields} - {"hparams", "data_options"}:
@@ -86,7 +107,9 @@ def test_every_default_is_shown_and_what_is_shown_is_the_same_run(method: str, t
     content = tomllib.loads(text)
     names = [field.name for field in fields(methods.load_method_module(method).HParams)]
     assert list(content["hparams"]) == names
-    assert content["hparams"] == {key: "none" if value is None else value for key, value in spec.hparams.items()}
+    assert content["hparams"] == {
+        key: "none" if value is None else value for key, value in spec.hparams.items()
+    }
     (tmp_path / "shown.toml").write_text(text)
     assert read_run_config([str(tmp_path / "shown.toml")]) == spec
 
@@ -99,11 +122,38 @@ def test_a_hyper_parameter_that_is_none_where_its_default_is_not_comes_back(tmp_
 
 
 COMPARISONS = [
-    ["fedavg", "fedsim", "lr=0.3", "fedsim.lam=0.7", "lam=2", "seeds=1,2", "hidden=8,4", "compile=true"],
-    ["per-fedavg", "per-fedavg@fo", "per-fedavg@fo.variant=fo", "steps=5", "per-fedavg@fo.finetune_steps=none"],
-    ["fsl+per+fedmeta", "fsl+per+fedmeta@a.b-c", "fsl+per+fedmeta@a.b-c.personal=none", "baselines=false"],
+    [
+        "fedavg",
+        "fedsim",
+        "lr=0.3",
+        "fedsim.lam=0.7",
+        "lam=2",
+        "seeds=1,2",
+        "hidden=8,4",
+        "compile=true",
+    ],
+    [
+        "per-fedavg",
+        "per-fedavg@fo",
+        "per-fedavg@fo.variant=fo",
+        "steps=5",
+        "per-fedavg@fo.finetune_steps=none",
+    ],
+    [
+        "fsl+per+fedmeta",
+        "fsl+per+fedmeta@a.b-c",
+        "fsl+per+fedmeta@a.b-c.personal=none",
+        "baselines=false",
+    ],
     ["fedavg", "fedavg@x", "fedavg.steps=3", "fedavg@x.steps=none", "threads=1", "target=0.5"],
-    ["fedprox", "tune.lr=0.1,none", "tune.fedprox.lam=0.1..3", "trials=2", 'model=my "net".py:Net', "data=a\\b.npz"],
+    [
+        "fedprox",
+        "tune.lr=0.1,none",
+        "tune.fedprox.lam=0.1..3",
+        "trials=2",
+        'model=my "net".py:Net',
+        "data=a\\b.npz",
+    ],
 ]
 
 
@@ -128,18 +178,28 @@ def test_a_comparison_that_is_shown_is_the_same_comparison(
 
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text().filter("none".__ne__),
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**63 - 1)
+        | st.floats()
+        | st.text().filter("none".__ne__),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
         max_leaves=8,
     )
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_value_of_a_hyper_parameter_comes_back_from_a_file(tmp_path: Path, value: Any) -> None:
-    asked = ComparisonConfig(hparams={"fedsim@any word": {"lam": value}}, tune={"lr": [value, float("inf")]})
+    asked = ComparisonConfig(
+        hparams={"fedsim@any word": {"lam": value}}, tune={"lr": [value, float("inf")]}
+    )
     (tmp_path / "any.toml").write_text(to_toml(asked), "utf-8")
     found = parse_overrides([str(tmp_path / "any.toml")], ComparisonConfig)
     for table in ("hparams", "tune"):  # as text, as NaN is not NaN
-        assert json.dumps(found[table], sort_keys=True) == json.dumps(getattr(asked, table), sort_keys=True)
+        assert json.dumps(found[table], sort_keys=True) == json.dumps(
+            getattr(asked, table), sort_keys=True
+        )
 
 
 WRONG = [
@@ -148,7 +208,11 @@ WRONG = [
     ("run", "method=fedavg fedavg.lrr=3", "fedavg has no hyper-parameter 'lrr'; did you mean lr?"),
     ("run", "fedsmi.lr=3", "There is no method 'fedsmi'; did you mean fedsim?"),
     ("run", "rounds=0", "rounds: input should be greater than or equal to 1, got 0."),
-    ("run", "seed=9223372036854775808", "seed: input should be less than 9223372036854775808, got "),
+    (
+        "run",
+        "seed=9223372036854775808",
+        "seed: input should be less than 9223372036854775808, got ",
+    ),
     ("run", "threads=0", "threads: "),
     (
         "run",
@@ -168,7 +232,9 @@ WRONG = [
 @pytest.mark.parametrize(("kind", "words", "sentence"), WRONG, ids=[row[1] for row in WRONG])
 def test_wrong_words_are_one_sentence(kind: str, words: str, sentence: str) -> None:
     with pytest.raises(InputError) as caught:
-        read_run_config(words.split()) if kind == "run" else read_comparison(words.split()).make_run_configs()
+        read_run_config(words.split()) if kind == "run" else read_comparison(
+            words.split()
+        ).make_run_configs()
     assert str(caught.value).startswith(sentence)
     assert "\n" not in str(caught.value)
 
@@ -184,7 +250,9 @@ def test_places_are_whole_so_that_a_run_can_be_resumed_from_anywhere(
     assert spec.resolve() == spec
 
 
-def test_the_specification_is_written_before_anything_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_specification_is_written_before_anything_slow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class SlowError(Exception):
         pass
 
@@ -198,7 +266,14 @@ def test_the_specification_is_written_before_anything_slow(tmp_path: Path, monke
 
 
 def test_runs_of_a_comparison_share_what_is_not_theirs() -> None:
-    made = ComparisonConfig(methods=("fedavg", "local"), seeds=(1, 2), rounds=7, hparams={"lr": 0.2})
+    made = ComparisonConfig(
+        methods=("fedavg", "local"), seeds=(1, 2), rounds=7, hparams={"lr": 0.2}
+    )
     specs = made.make_run_configs()
-    assert [(spec.method, spec.seed) for spec in specs] == [("fedavg", 1), ("fedavg", 2), ("local", 1), ("local", 2)]
+    assert [(spec.method, spec.seed) for spec in specs] == [
+        ("fedavg", 1),
+        ("fedavg", 2),
+        ("local", 1),
+        ("local", 2),
+    ]
     assert {(spec.rounds, spec.hparams["lr"], spec.data) for spec in specs} == {(7, 0.2, "digits")}

@@ -27,7 +27,9 @@ RUN = [
 ]  # fmt: skip
 
 
-def begin(words: list[str], out: Path, world: int, patience: float | None = None) -> list[ForkServerProcess]:
+def begin(
+    words: list[str], out: Path, world: int, patience: float | None = None
+) -> list[ForkServerProcess]:
     """The command line on several ranks, started; what each says is in a file beside the run's folder."""
     return ranks.ranks(world, ranks.commanded, words, out.parent / f"{out.name}-said", patience)
 
@@ -37,7 +39,9 @@ def said(out: Path, rank: int) -> str:
 
 
 def run(out: Path, world: int, *words: str) -> None:
-    assert ranks.ended(begin(["run", *SMALL, *RUN, *words, f"out={out}"], out, world)) == [0] * world
+    assert (
+        ranks.ended(begin(["run", *SMALL, *RUN, *words, f"out={out}"], out, world)) == [0] * world
+    )
 
 
 def left(out: Path) -> dict[str, Any]:
@@ -46,10 +50,17 @@ def left(out: Path) -> dict[str, Any]:
     record = without_times(json.loads((out / "record.json").read_text()))
     record["choices"] |= {"notes": [], "ranks": 0}
     rows = setting.client_states.read_rows(known)
-    manifest = json.loads((out / "checkpoints" / f"{found.rounds_done:06}" / "manifest.json").read_text())
+    manifest = json.loads(
+        (out / "checkpoints" / f"{found.rounds_done:06}" / "manifest.json").read_text()
+    )
     pieces = [(piece["file"], piece["clients"]) for piece in manifest["client_state"]]
     assert litter(out) == []
-    return {"known": known.tolist(), "pieces": pieces, "tensors": (tuple(found.state), rows), "record": record}
+    return {
+        "known": known.tolist(),
+        "pieces": pieces,
+        "tensors": (tuple(found.state), rows),
+        "record": record,
+    }
 
 
 def assert_close(here: Any, there: Any) -> None:
@@ -100,7 +111,9 @@ def wait_for_rounds(out: Path, count: int) -> None:
     raise AssertionError("too few rounds have ended")
 
 
-def broken(out: Path, lost: int, kind: signal.Signals = signal.SIGKILL, patience: float | None = None) -> str:
+def broken(
+    out: Path, lost: int, kind: signal.Signals = signal.SIGKILL, patience: float | None = None
+) -> str:
     """A run of two ranks of which one is lost; what the other says last, as it ends in time and not well."""
     processes = begin(["run", *SMALL, *RUN, f"out={out}"], out, 2, patience)
     wait_for_rounds(out, 7)
@@ -114,10 +127,15 @@ def broken(out: Path, lost: int, kind: signal.Signals = signal.SIGKILL, patience
 def assert_told(line: str, out: Path, lost: int) -> None:
     go_on = f"what was saved before is whole, so go on with: torchrun --nproc-per-node 2 -m fedtailor resume {out}"
     done = len(RunDir(out).read_rounds())
-    assert line in [f"fedtailor: Rank {lost} of 2 was lost in round {number}; {go_on}" for number in (done, done + 1)]
+    assert line in [
+        f"fedtailor: Rank {lost} of 2 was lost in round {number}; {go_on}"
+        for number in (done, done + 1)
+    ]
 
 
-def test_a_killed_rank_ends_the_run_on_all_and_it_can_be_resumed(whole: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_rank_ends_the_run_on_all_and_it_can_be_resumed(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     assert_told(broken(out, 1), out, 1)
     shutil.copytree(out, tmp_path / "alone")
@@ -142,14 +160,20 @@ def test_a_rank_that_is_there_but_silent_ends_the_run(tmp_path: Path) -> None:
 
 def test_one_process_goes_on_with_three(whole: dict[str, Any], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert not start_run(small(*RUN), out, should_stop=iter([False] * 7 + [True]).__next__).is_finished
+    assert not start_run(
+        small(*RUN), out, should_stop=iter([False] * 7 + [True]).__next__
+    ).is_finished
     assert ranks.ended(begin(["resume", str(out)], out, 3)) == [0, 0, 0]
     assert_same(out, whole, exactly=False)
-    assert "resumed with 3 ranks for 1: the last digits may differ" in said(out, 0).replace("\n", " ")
+    assert "resumed with 3 ranks for 1: the last digits may differ" in said(out, 0).replace(
+        "\n", " "
+    )
 
 
 @pytest.mark.slow
-def test_a_signal_to_rank_0_stops_all_after_the_round(whole: dict[str, Any], tmp_path: Path) -> None:
+def test_a_signal_to_rank_0_stops_all_after_the_round(
+    whole: dict[str, Any], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     processes = begin(["run", *SMALL, *RUN, f"out={out}"], out, 2)
     wait_for_rounds(out, 3)
@@ -165,21 +189,35 @@ def test_a_signal_to_rank_0_stops_all_after_the_round(whole: dict[str, Any], tmp
 
 @pytest.mark.slow
 def test_a_comparison_is_made_by_all_ranks(tmp_path: Path) -> None:
-    out, words = tmp_path / "out", ["compare", "fedavg", "local", "seeds=0", *SMALL, "engine=distributed", "rounds=2"]
+    out, words = (
+        tmp_path / "out",
+        ["compare", "fedavg", "local", "seeds=0", *SMALL, "engine=distributed", "rounds=2"],
+    )
     assert ranks.ended(begin([*words, f"out={out}"], out, 2)) == [0, 0]
-    assert sorted(path.name for path in out.iterdir()) == ["fedavg-seed0", "local-seed0", "report.html"]
+    assert sorted(path.name for path in out.iterdir()) == [
+        "fedavg-seed0",
+        "local-seed0",
+        "report.html",
+    ]
     assert said(out, 1) == ""
 
 
 REFUSED = [
-    (["run", "engine=vectorized", *SMALL], "engine=vectorized runs in one process, but torchrun has started 2; "),
+    (
+        ["run", "engine=vectorized", *SMALL],
+        "engine=vectorized runs in one process, but torchrun has started 2; ",
+    ),
     (["run", "engine=distributed", "rouns=3"], "There is no key 'rouns'; did you mean rounds?"),
     (["run", "engine=distributed", "device=mps", *SMALL], "Engine: "),
 ]
 
 
-@pytest.mark.parametrize(("words", "beginning"), REFUSED, ids=["another engine", "no such key", "no such device"])
-def test_rank_0_alone_says_what_is_wrong_and_all_end(words: list[str], beginning: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "beginning"), REFUSED, ids=["another engine", "no such key", "no such device"]
+)
+def test_rank_0_alone_says_what_is_wrong_and_all_end(
+    words: list[str], beginning: str, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     assert ranks.ended(begin([*words, f"out={out}"], out, 2)) == [2, 0]
     assert said(out, 0).startswith(f"fedtailor: {beginning}")
@@ -198,7 +236,8 @@ def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.delenv("MASTER_PORT", raising=False)
     with pytest.raises(
-        InputError, match=r"^The environment says WORLD_SIZE=2, but not MASTER_ADDR, MASTER_PORT; start"
+        InputError,
+        match=r"^The environment says WORLD_SIZE=2, but not MASTER_ADDR, MASTER_PORT; start",
     ):
         distributed_launch.lead_or_follow(lambda: None)
 
@@ -219,7 +258,10 @@ def with_other_data(words: list[str], place: Path, how: str) -> None:
 
 @pytest.mark.parametrize(
     ("how", "end"),
-    [("differs", "its data set 'digits' is not the same as rank 0's."), ("fails", "OSError: no such disk")],
+    [
+        ("differs", "its data set 'digits' is not the same as rank 0's."),
+        ("fails", "OSError: no such disk"),
+    ],
 )
 def test_a_rank_that_cannot_take_part_is_named(how: str, end: str, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -21,9 +21,27 @@ from fedtailor.errors import InputError
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
-from interruptions import SMALL, Fault, begin_or_go_on, command, faulty, full_disk, left, litter, small, touches
+from interruptions import (
+    SMALL,
+    Fault,
+    begin_or_go_on,
+    command,
+    faulty,
+    full_disk,
+    left,
+    litter,
+    small,
+    touches,
+)
 
-SHORT = ["method=local", "when=sampled", "rounds=2", "checkpoint_every=1", "evaluate_every=2", "eval_clients=1"]
+SHORT = [
+    "method=local",
+    "when=sampled",
+    "rounds=2",
+    "checkpoint_every=1",
+    "evaluate_every=2",
+    "eval_clients=1",
+]
 SENTENCE = re.compile(r"'.+' could not be written: No space left on device; .+")
 
 
@@ -37,7 +55,10 @@ def _swept() -> Iterator[None]:
 
 
 def files_in(place: Path) -> dict[str, bytes | None]:
-    return {str(path.relative_to(place)): path.read_bytes() if path.is_file() else None for path in place.rglob("*")}
+    return {
+        str(path.relative_to(place)): path.read_bytes() if path.is_file() else None
+        for path in place.rglob("*")
+    }
 
 
 def meet_full_disk(at: int, out: Path) -> str:
@@ -96,7 +117,10 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     child.join()
     assert child.exitcode == 2
     (sentence,) = [line for line in said.read_text().splitlines() if line.startswith("fedtailor:")]
-    assert re.fullmatch(rf"fedtailor: '.+' could not be written: File too large; .*: fedtailor resume {out}", sentence)
+    assert re.fullmatch(
+        rf"fedtailor: '.+' could not be written: File too large; .*: fedtailor resume {out}",
+        sentence,
+    )
     assert "Traceback" not in said.read_text()
     assert litter(out) == []
     resumed = command(["resume", str(out)], said)
@@ -106,7 +130,14 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     assert left(out) == left(tmp_path / "whole")
 
 
-LONG = ["method=local", "when=sampled", "rounds=8", "epochs=25", "checkpoint_every=100", "evaluate_every=8"]
+LONG = [
+    "method=local",
+    "when=sampled",
+    "rounds=8",
+    "epochs=25",
+    "checkpoint_every=100",
+    "evaluate_every=8",
+]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +156,9 @@ def wait_for_round(out: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_after_the_round(kind: signal.Signals, tmp_path: Path, whole: dict[str, Any]) -> None:
+def test_a_signal_stops_after_the_round(
+    kind: signal.Signals, tmp_path: Path, whole: dict[str, Any]
+) -> None:
     out, said = tmp_path / "out", tmp_path / "said"
     child = command(["run", *SMALL, *LONG, f"out={out}"], said)
     wait_for_round(out)
@@ -149,7 +182,11 @@ def test_a_signal_stops_after_the_round(kind: signal.Signals, tmp_path: Path, wh
 
 
 def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path) -> None:
-    out, said, words = tmp_path / "out", tmp_path / "said", [*LONG, "rounds=3", "epochs=400", "checkpoint_every=1"]
+    out, said, words = (
+        tmp_path / "out",
+        tmp_path / "said",
+        [*LONG, "rounds=3", "epochs=400", "checkpoint_every=1"],
+    )
     child = command(["run", *SMALL, *words, f"out={out}"], said)
     wait_for_round(out)
     for _ in range(2):
@@ -170,7 +207,16 @@ def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path
 
 def test_a_comparison_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     out, said = tmp_path / "my runs", tmp_path / "said"
-    words = ["compare", "fedavg", "local", "when=sampled", "seeds=0", *SMALL, *LONG[2:], f"out={out}"]
+    words = [
+        "compare",
+        "fedavg",
+        "local",
+        "when=sampled",
+        "seeds=0",
+        *SMALL,
+        *LONG[2:],
+        f"out={out}",
+    ]
     child = command(words, said)
     for _ in range(3000):
         if (out / "local-seed0" / "rounds.jsonl").exists():
@@ -189,20 +235,27 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 def test_the_real_command_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
     words = ["run", *SMALL, *LONG, "rounds=500", "out=out"]
-    with subprocess.Popen([sys.executable, "-m", "fedtailor", *words], cwd=tmp_path, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-m", "fedtailor", *words], cwd=tmp_path, stdout=subprocess.PIPE
+    ) as child:
         wait_for_round(tmp_path / "out")
         child.send_signal(signal.SIGINT)
         printed, _ = child.communicate()
     assert child.returncode == 130
-    assert printed.decode().splitlines()[-1] == "Stopped and saved. Go on with: fedtailor resume out"
+    assert (
+        printed.decode().splitlines()[-1] == "Stopped and saved. Go on with: fedtailor resume out"
+    )
 
 
 @pytest.mark.parametrize(
-    "words", ["methods", "compare local fedavg rounds=1 budget=1 seeds=0 data.clients=12 cohort=4 out=out"]
+    "words",
+    ["methods", "compare local fedavg rounds=1 budget=1 seeds=0 data.clients=12 cohort=4 out=out"],
 )
 def test_a_closed_pipe_is_no_traceback(words: str, tmp_path: Path) -> None:
     shell = f"{sys.executable} -m fedtailor {words} | head -c 5"
-    done = subprocess.run(shell, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        shell, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
     assert (done.stderr, len(done.stdout)) == ("", 5)
 
 
@@ -228,7 +281,9 @@ def prepare_files(place: Path) -> None:
     (place / "binary.toml").write_bytes(b"\xff\xfe")
     (place / "raises.py").write_text("1 / 0\n")
     (place / "syntax.py").write_text("def f(:\n")
-    (place / "own.py").write_text("def needs(x):\n    return x\n\ndef text():\n    return 'text'\n\nthing = 3\n")
+    (place / "own.py").write_text(
+        "def needs(x):\n    return x\n\ndef text():\n    return 'text'\n\nthing = 3\n"
+    )
     (place / "file").write_text("mine")
     (place / "full").mkdir()
     (place / "full" / "mine.txt").write_text("mine")
@@ -256,7 +311,10 @@ WRONG = [
     ("run hidden=8,x", "hidden: input should be a valid integer, got 'x'."),
     ("run hidden=0", "hidden: input should be greater than or equal to 1, got 0."),
     ("run seed=-1", "seed: input should be greater than or equal to 0, got -1."),
-    ("run compile=perhaps", "compile: input should be true or false, or 'auto' or 'training', got 'perhaps'."),
+    (
+        "run compile=perhaps",
+        "compile: input should be true or false, or 'auto' or 'training', got 'perhaps'.",
+    ),
     ("run method=fedavg fedsim.lam=1", "'fedsim' is not the method of this run, which is fedavg."),
     ("run device=abacus", "Engine: device must be cpu, cuda or mps, got 'abacus'."),
     ("run data.clients=many", "digits: clients must be a whole number of at least "),
@@ -276,16 +334,34 @@ WRONG = [
     ("run data=folder.npz", "'*/folder.npz' cannot be read as an .npz file of plain arrays: "),
     ("run data=pickled.npz", "'*/pickled.npz' cannot be read as an .npz file of plain arrays: "),
     ("run data=lacking.npz", "'*/lacking.npz' must hold arrays x, y, client, but has only x, y."),
-    ("run data=short.npz", "short: x, y and client must be equally long, got lengths [40, 39, 40]."),
+    (
+        "run data=short.npz",
+        "short: x, y and client must be equally long, got lengths [40, 39, 40].",
+    ),
     ("run model=none.py:Net", "model: there is no Python file '"),
-    ("run model=raises.py:Net", "model: '*/raises.py' failed with ZeroDivisionError: division by zero"),
+    (
+        "run model=raises.py:Net",
+        "model: '*/raises.py' failed with ZeroDivisionError: division by zero",
+    ),
     ("run model=syntax.py:Net", "model: '*/syntax.py' failed with SyntaxError: "),
     ("run model=own.py:Net", "model: '*/own.py' has no 'Net'; "),
-    ("run model=own.py:thing", "model: 'thing' in '*/own.py' must be a class or function that makes a model."),
-    ("run model=own.py:needs", "model: '*/own.py:needs' failed with TypeError: needs() missing 1 required "),
-    ("run model=own.py:text", "model: '*/own.py:text' must make an nn.Module or a fedtailor Task, but made a str."),
+    (
+        "run model=own.py:thing",
+        "model: 'thing' in '*/own.py' must be a class or function that makes a model.",
+    ),
+    (
+        "run model=own.py:needs",
+        "model: '*/own.py:needs' failed with TypeError: needs() missing 1 required ",
+    ),
+    (
+        "run model=own.py:text",
+        "model: '*/own.py:text' must make an nn.Module or a fedtailor Task, but made a str.",
+    ),
     ("run out=file", "'file' is a file; choose another folder."),
-    ("run out=file/inside", "'file/inside' could not be written: Not a directory; nothing was begun, so "),
+    (
+        "run out=file/inside",
+        "'file/inside' could not be written: Not a directory; nothing was begun, so ",
+    ),
     ("run out=full", "'full' holds something already; choose another folder."),
     ("run out=run", "'run' holds another run already; go on with it by: fedtailor resume run"),
     ("compare fedsm", "There is no method 'fedsm'; did you mean fedsim?"),
@@ -298,7 +374,10 @@ WRONG = [
     ("resume full", "'full' holds no run: there is no config.json in it."),
     ("resume file", "'file' holds no run: there is no config.json in it."),
     ("report none", "'none' holds no run."),
-    ("report run --to none/report.html", "'none/report.html' could not be written: No such file or directory; "),
+    (
+        "report run --to none/report.html",
+        "'none/report.html' could not be written: No such file or directory; ",
+    ),
     ("methods fedsm", "There is no method 'fedsm'; did you mean fedsim?"),
     ("data digit", "There is no data set 'digit'; did you mean digits?"),
 ]
@@ -306,7 +385,11 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG, ids=[row[0] for row in WRONG])
 def test_bad_input_is_one_sentence_and_changes_nothing(
-    words: str, sentence: str, prepared: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    words: str,
+    sentence: str,
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(prepared)
     given = words.split()
@@ -322,20 +405,31 @@ def test_bad_input_is_one_sentence_and_changes_nothing(
     assert re.match("fedtailor: " + re.escape(sentence).replace(r"\*", ".*"), said.err), said.err
     assert said.err.count("\n") == 1
     cached = {name for name in files_in(prepared) if "__pycache__" in name}
-    assert {name: content for name, content in files_in(prepared).items() if name not in cached} == before
+    assert {
+        name: content for name, content in files_in(prepared).items() if name not in cached
+    } == before
 
 
-def test_a_finished_run_says_so(prepared: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+def test_a_finished_run_says_so(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
     monkeypatch.setattr(sys, "argv", ["fedtailor", "resume", str(prepared / "run")])
     with pytest.raises(SystemExit) as ended:
         main()
     assert not ended.value.code
-    assert capfd.readouterr().out.replace("\n", "") == f"The run in {prepared / 'run'} has finished already."
+    assert (
+        capfd.readouterr().out.replace("\n", "")
+        == f"The run in {prepared / 'run'} has finished already."
+    )
 
 
 @pytest.mark.parametrize("name", ["config.json", "record.json"])
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"format": 1, "config": {"rounds": "x"}, "status": 1}', "\x00"])
-def test_damaged_words_of_a_run_are_one_sentence(name: str, content: str, prepared: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"format": 1, "config": {"rounds": "x"}, "status": 1}', "\x00"]
+)
+def test_damaged_words_of_a_run_are_one_sentence(
+    name: str, content: str, prepared: Path, tmp_path: Path
+) -> None:
     out = shutil.copytree(prepared / "run", tmp_path / "run")
     (out / name).write_text(content)
     with pytest.raises(InputError) as caught:
@@ -345,11 +439,18 @@ def test_damaged_words_of_a_run_are_one_sentence(name: str, content: str, prepar
 
 
 def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
-    x, y, client = np.random.default_rng(0).normal(size=(80, 3)), np.arange(80) % 2, np.repeat(np.arange(8), 10)
+    x, y, client = (
+        np.random.default_rng(0).normal(size=(80, 3)),
+        np.arange(80) % 2,
+        np.repeat(np.arange(8), 10),
+    )
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=client)
     words = ["method=fedavg", f"data={tmp_path / 'mine.npz'}", "cohort=2", "rounds=2", "hidden=4"]
     start_run(read_run_config(words), tmp_path / "out", should_stop=lambda: True)
     x[17, 1] += 1e-9
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=client)
-    with pytest.raises(InputError, match=r"^Data set '.*mine.npz' is no longer what it was when the run began; bring "):
+    with pytest.raises(
+        InputError,
+        match=r"^Data set '.*mine.npz' is no longer what it was when the run began; bring ",
+    ):
         begin_or_go_on(words, tmp_path / "out")

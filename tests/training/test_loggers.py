@@ -10,7 +10,9 @@ from fedtailor.training.runner import start_run
 
 
 def small(log: str) -> Any:
-    return read_run_config(["method=fedavg", "rounds=3", "data.clients=12", "cohort=3", "hidden=8", f"log={log}"])
+    return read_run_config(
+        ["method=fedavg", "rounds=3", "data.clients=12", "cohort=3", "hidden=8", f"log={log}"]
+    )
 
 
 def test_tensorboard_has_every_round(tmp_path: Path) -> None:
@@ -21,7 +23,10 @@ def test_tensorboard_has_every_round(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     events.Reload()
     seen = [(event.step, event.value) for event in events.Scalars("new/after/accuracy")]
-    kept = [(entry["round"], entry["scores"]["new"]["after"]["accuracy"]) for entry in outcome.record["rounds"]]
+    kept = [
+        (entry["round"], entry["scores"]["unseen"]["after"]["accuracy"])
+        for entry in outcome.record["rounds"]
+    ]
     assert [step for step, _ in seen] == [1, 2, 3]
     assert [value for _, value in seen] == pytest.approx([value for _, value in kept])
 
@@ -33,14 +38,22 @@ def test_mlflow_has_every_round(tmp_path: Path) -> None:
     client = mlflow.MlflowClient((tmp_path / "out" / "mlruns").as_uri())
     (run,) = client.search_runs([client.get_experiment_by_name("fedtailor").experiment_id])
     assert run.data.params["hparams.lr"] == "0.1"
-    seen = [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, "bytes_up")]
+    seen = [
+        (metric.step, metric.value)
+        for metric in client.get_metric_history(run.info.run_id, "bytes_up")
+    ]
     assert seen == [(entry["round"], entry["bytes_up"]) for entry in outcome.record["rounds"]]
     assert run.info.status == "FINISHED"
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_missing_package_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_told(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match=rf"log={name} needs the package {name}: pip install 'fedtailor\[{name}\]'\."):
+    with pytest.raises(
+        InputError,
+        match=rf"log={name} needs the package {name}: pip install 'fedtailor\[{name}\]'\.",
+    ):
         start_run(small(name), tmp_path / "out")
     assert not (tmp_path / "out").exists()

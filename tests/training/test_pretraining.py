@@ -23,7 +23,15 @@ from oracles import module_of, server_descended
 from scenarios import toy_data, toy_setting, toy_task
 
 DATA = toy_data(sizes=(5, 1, 9, 3, 2, 2, 2))
-WORDS = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "finetune_epochs=1", "threads=1", "pretrain=2"]
+WORDS = [
+    "data.clients=12",
+    "hidden=8",
+    "cohort=4",
+    "batch=200",
+    "finetune_epochs=1",
+    "threads=1",
+    "pretrain=2",
+]
 
 
 def by_torch(setting: EngineContext, how: PretrainingConfig) -> Params:
@@ -40,7 +48,9 @@ def test_it_is_sgd_on_the_servers_examples(how: PretrainingConfig) -> None:
     assert distance(found, setting.task.params) > 1e-3
 
 
-@pytest.mark.parametrize("method", ["local", "centralized", "ds", "fedper", "scaffold", "fsl+fedsim"])
+@pytest.mark.parametrize(
+    "method", ["local", "centralized", "ds", "fedper", "scaffold", "fsl+fedsim"]
+)
 def test_every_method_begins_with_the_same_model(method: str) -> None:
     how = PretrainingConfig(2, 0.1, 5)
     expected = by_torch(toy_setting("fedavg", data=DATA), how)
@@ -49,12 +59,22 @@ def test_every_method_begins_with_the_same_model(method: str) -> None:
 
 def test_fit_pretrains() -> None:
     hyper: dict[str, Any] = {"cohort": 3, "seed": 7, "batch": 8}
-    first = ft.fit("fedavg", toy_task(), DATA, rounds=0, pretrain=2, pretrain_lr=0.3, pretrain_batch=4, **hyper)
+    first = ft.fit(
+        "fedavg", toy_task(), DATA, rounds=0, pretrain=2, pretrain_lr=0.3, pretrain_batch=4, **hyper
+    )
     expected = by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(2, 0.3, 4))
     assert distance(first.params, expected) < 1e-12
     by_default = ft.fit("fedavg", toy_task(), DATA, rounds=0, pretrain=1, **hyper).params
-    assert distance(by_default, by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(1, 0.1, 20))) < 1e-12
-    assert distance(ft.fit("fedavg", toy_task(), DATA, rounds=0, **hyper).params, toy_task().params) == 0.0
+    assert (
+        distance(
+            by_default, by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(1, 0.1, 20))
+        )
+        < 1e-12
+    )
+    assert (
+        distance(ft.fit("fedavg", toy_task(), DATA, rounds=0, **hyper).params, toy_task().params)
+        == 0.0
+    )
 
 
 def test_newcomers_of_methods_with_memory_begin_with_it() -> None:
@@ -63,15 +83,21 @@ def test_newcomers_of_methods_with_memory_begin_with_it() -> None:
     rows = DATA.clients.splits["test"].get_rows(6)
     x, y = torch.as_tensor(DATA.clients.x[rows]), torch.as_tensor(DATA.clients.y[rows])
     loss = nn.functional.cross_entropy(module_of(expected)(x), y).item()
-    assert alone.scores["new"].before["loss"][-1] == pytest.approx(loss, rel=1e-10)
+    assert alone.scores["unseen"].before["loss"][-1] == pytest.approx(loss, rel=1e-10)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"pretrain": -1}, "pretrain must be a whole number not below 0, got -1."),
     ({"pretrain": 1.5}, "pretrain must be a whole number not below 0, got 1.5."),
     ({"pretrain": 1, "pretrain_lr": 0.0}, "pretrain_lr must be a number above 0, got 0.0."),
-    ({"pretrain": 1, "pretrain_lr": float("nan")}, "pretrain_lr must be a number above 0, got nan."),
-    ({"pretrain": 1, "pretrain_batch": 0}, "pretrain_batch must be a whole number not below 1, got 0."),
+    (
+        {"pretrain": 1, "pretrain_lr": float("nan")},
+        "pretrain_lr must be a number above 0, got nan.",
+    ),
+    (
+        {"pretrain": 1, "pretrain_batch": 0},
+        "pretrain_batch must be a whole number not below 1, got 0.",
+    ),
 ]
 
 
@@ -90,18 +116,24 @@ def test_without_server_data_it_is_refused() -> None:
     assert not Path("never").exists()
 
 
-@pytest.mark.parametrize(("word", "said"), [("pretrain=-1", "pretrain: "), ("pretrain_lr=0", "pretrain_lr: ")])
+@pytest.mark.parametrize(
+    ("word", "said"), [("pretrain=-1", "pretrain: "), ("pretrain_lr=0", "pretrain_lr: ")]
+)
 def test_bad_words_are_refused(word: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         small(word)
 
 
 def test_a_rate_at_which_it_runs_away_is_named() -> None:
-    with pytest.raises(DivergedError, match="pretrain: the model was no longer finite; lower pretrain_lr"):
+    with pytest.raises(
+        DivergedError, match="pretrain: the model was no longer finite; lower pretrain_lr"
+    ):
         ft.fit("fedavg", toy_task(), DATA, rounds=0, cohort=1, pretrain=20, pretrain_lr=1e308)
 
 
-def test_a_comparison_pretrains_once_for_each_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_pretrains_once_for_each_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
 
     def counted(setting: EngineContext, how: PretrainingConfig) -> Params:

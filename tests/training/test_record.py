@@ -24,7 +24,14 @@ from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 from interruptions import left, small, without_times
 
-WORDS = ["method=fedavg", "server_optimizer=adam", "rounds=6", "checkpoint_every=4", "evaluate_every=3", "seed=3"]
+WORDS = [
+    "method=fedavg",
+    "server_optimizer=adam",
+    "rounds=6",
+    "checkpoint_every=4",
+    "evaluate_every=3",
+    "seed=3",
+]
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +74,14 @@ def test_it_says_what_was_asked_for_and_with_what(record: dict[str, Any], out: P
 
 
 def test_final_scores_are_those_of_fit(record: dict[str, Any], fitted: ft.FitResult) -> None:
-    assert list(record["scores"]) == ["local", "new"]
+    assert list(record["scores"]) == ["participating", "unseen"]
     for group, scores in record["scores"].items():
         expected = fitted.scores[group]
         assert scores["ids"] == expected.ids.tolist()
         for when in ("before", "after"):
-            assert scores[when] == {name: found.tolist() for name, found in getattr(expected, when).items()}
+            assert scores[when] == {
+                name: found.tolist() for name, found in getattr(expected, when).items()
+            }
         assert scores["weights"] == expected.weights["accuracy"].tolist()
 
 
@@ -85,7 +94,9 @@ def test_the_model_is_that_of_fit(out: Path, fitted: ft.FitResult) -> None:
 
 def test_the_first_weights_checksum_does_not_depend_on_how_they_lie_in_memory() -> None:
     data, weights = sources.load("digits", clients=2), torch.arange(12.0).reshape(4, 3, 1, 1)
-    other = {"w": weights.clone(memory_format=torch.channels_last)}  # contiguous, though its last stride is not 1
+    other = {
+        "w": weights.clone(memory_format=torch.channels_last)
+    }  # contiguous, though its last stride is not 1
     assert other["w"].stride() != weights.stride()
     assert (
         compute_checksums(data, other)
@@ -94,19 +105,30 @@ def test_the_first_weights_checksum_does_not_depend_on_how_they_lie_in_memory() 
     )
 
 
-def test_costs_are_those_of_fit_and_the_sum_of_the_rounds(record: dict[str, Any], fitted: ft.FitResult) -> None:
+def test_costs_are_those_of_fit_and_the_sum_of_the_rounds(
+    record: dict[str, Any], fitted: ft.FitResult
+) -> None:
     for name in ("bytes_down", "bytes_up", "steps"):
-        assert record["cost"][name] == sum(entry[name] for entry in record["rounds"]) == getattr(fitted.cost, name) > 0
-    assert record["cost"]["seconds"] == pytest.approx(sum(entry["seconds"] for entry in record["rounds"]))
+        assert (
+            record["cost"][name]
+            == sum(entry[name] for entry in record["rounds"])
+            == getattr(fitted.cost, name)
+            > 0
+        )
+    assert record["cost"]["seconds"] == pytest.approx(
+        sum(entry["seconds"] for entry in record["rounds"])
+    )
     assert record["cost"]["scoring_seconds"] > 0
 
 
-def test_every_round_has_its_figures(record: dict[str, Any], out: Path, fitted: ft.FitResult) -> None:
+def test_every_round_has_its_figures(
+    record: dict[str, Any], out: Path, fitted: ft.FitResult
+) -> None:
     assert [entry["round"] for entry in record["rounds"]] == [1, 2, 3, 4, 5, 6]
     assert [bool(entry["scores"]) for entry in record["rounds"]] == [False, False, True] * 2
     last = record["rounds"][-1]["scores"]
-    assert list(last) == ["validation", "local", "new"]
-    for group in ("local", "new"):
+    assert list(last) == ["validation", "participating", "unseen"]
+    for group in ("participating", "unseen"):
         expected = np.mean(fitted.scores[group].after["accuracy"])
         assert last[group]["after"]["accuracy"] == pytest.approx(expected)
     lines = (out / "rounds.jsonl").read_text().splitlines()
@@ -116,11 +138,21 @@ def test_every_round_has_its_figures(record: dict[str, Any], out: Path, fitted: 
 def test_the_data_are_described(record: dict[str, Any]) -> None:
     data, said = build.load_dataset(small(*WORDS)), record["data"]
     assert said["clients"] == data.client_names.tolist()
-    assert said["groups"].keys() == {"train", "local", "validation", "new"}
-    assert np.sum(said["labels"], axis=1).tolist() == np.add(said["train_sizes"], said["test_sizes"]).tolist()
-    assert sum(said["server_labels"]) == said["server_examples"] == len(data.server.x if data.server else [])
-    assert np.sum(said["labels"], axis=0).tolist() == np.bincount(data.clients.y, minlength=10).tolist()
-    assert re.fullmatch("[0-9a-f]{64}", said["sum"])
+    assert said["groups"].keys() == {"train", "participating", "validation", "unseen"}
+    assert (
+        np.sum(said["labels"], axis=1).tolist()
+        == np.add(said["train_sizes"], said["test_sizes"]).tolist()
+    )
+    assert (
+        sum(said["server_labels"])
+        == said["server_examples"]
+        == len(data.server.x if data.server else [])
+    )
+    assert (
+        np.sum(said["labels"], axis=0).tolist()
+        == np.bincount(data.clients.y, minlength=10).tolist()
+    )
+    assert re.fullmatch("[0-9a-f]{64}", said["checksum"])
 
 
 def test_rounds_are_there_while_it_runs(tmp_path: Path) -> None:
@@ -138,9 +170,31 @@ def test_rounds_are_there_while_it_runs(tmp_path: Path) -> None:
 
 AWKWARD = [
     WORDS,
-    ["method=local", "when=sampled", "rounds=2", "client_state=files", "precision=float64", "chunk=2"],
-    ["method=fedsim", "rounds=2", "model=linear", "engine=sequential", "finetune_lr=0.05", "data.server=70"],
-    ["method=fedprox", "rounds=2", "hidden=", "eval_clients=1", "steps=2", "data.seed=4", "data.test_share=0.5"],
+    [
+        "method=local",
+        "when=sampled",
+        "rounds=2",
+        "client_state=files",
+        "precision=float64",
+        "chunk=2",
+    ],
+    [
+        "method=fedsim",
+        "rounds=2",
+        "model=linear",
+        "engine=sequential",
+        "finetune_lr=0.05",
+        "data.server=70",
+    ],
+    [
+        "method=fedprox",
+        "rounds=2",
+        "hidden=",
+        "eval_clients=1",
+        "steps=2",
+        "data.seed=4",
+        "data.test_share=0.5",
+    ],
 ]
 
 
@@ -167,14 +221,21 @@ def test_a_command_with_awkward_words(tmp_path: Path) -> None:
         "method=fedavg",
         "finetune_lr=none",
     ]
-    for more in ("data.overlap=true and none", 'data.overlap="none"', "data.overlap=", "data.scale=1e-3"):
+    for more in (
+        "data.overlap=true and none",
+        'data.overlap="none"',
+        "data.overlap=",
+        "data.scale=1e-3",
+    ):
         spec = read_run_config([*words, more])
         assert read_run_config(shlex.split(format_run_command(spec, tmp_path))[2:-1]) == spec
     assert read_run_config(words).data_options["overlap"] == "5"
 
 
 def test_files_are_of_plain_kinds(tmp_path: Path) -> None:
-    start_run(small("method=local", "when=sampled", "rounds=4", "checkpoint_every=2"), tmp_path / "out")
+    start_run(
+        small("method=local", "when=sampled", "rounds=4", "checkpoint_every=2"), tmp_path / "out"
+    )
     for path in (path for path in (tmp_path / "out").rglob("*") if path.is_file()):
         content = path.read_bytes()
         if path.suffix == ".safetensors":
@@ -182,7 +243,10 @@ def test_files_are_of_plain_kinds(tmp_path: Path) -> None:
             assert json.loads(content[8 : 8 + length])
         else:
             assert path.suffix in (".json", ".jsonl")
-            assert [json.loads(each) for each in (content.splitlines() if path.suffix == ".jsonl" else [content])]
+            assert [
+                json.loads(each)
+                for each in (content.splitlines() if path.suffix == ".jsonl" else [content])
+            ]
 
 
 def test_nothing_on_disk_is_pickled() -> None:
@@ -191,7 +255,11 @@ def test_nothing_on_disk_is_pickled() -> None:
         if path == source / "data" / "readers" / "pickled.py":
             continue  # reads what others have pickled, without running anything of it
         with path.open("rb") as file:
-            names = {token.string for token in tokenize.tokenize(file.readline) if token.type == tokenize.NAME}
+            names = {
+                token.string
+                for token in tokenize.tokenize(file.readline)
+                if token.type == tokenize.NAME
+            }
         assert not names & {"pickle", "dill", "joblib", "cloudpickle", "marshal", "shelve"}, path
         text = path.read_text()
         assert "torch.save" not in text, path
@@ -206,15 +274,26 @@ def test_equal_runs_have_equal_records(out: Path, tmp_path: Path) -> None:
 
 
 def test_no_more_clients_are_scored_in_the_end_than_asked_for(tmp_path: Path) -> None:
-    words = ["data=digits", "data.clients=20", "method=fedavg", "rounds=1", "cohort=2", "finetune_epochs=1"]
+    words = [
+        "data=digits",
+        "data.clients=20",
+        "method=fedavg",
+        "rounds=1",
+        "cohort=2",
+        "finetune_epochs=1",
+    ]
     some, everybody = (
         start_run(read_run_config([*words, *more]), tmp_path / str(len(more)))
         for more in (["final_eval_clients=3"], [])
     )
-    few, all_ = (json.loads((tmp_path / name / "record.json").read_text())["scores"] for name in "10")
+    few, all_ = (
+        json.loads((tmp_path / name / "record.json").read_text())["scores"] for name in "10"
+    )
     assert some.is_finished
     assert everybody.is_finished
-    for group in ("local", "new"):
+    for group in ("participating", "unseen"):
         assert len(few[group]["ids"]) == 3 < len(all_[group]["ids"])
         place = [all_[group]["ids"].index(who) for who in few[group]["ids"]]
-        assert few[group]["after"]["accuracy"] == [all_[group]["after"]["accuracy"][at] for at in place]
+        assert few[group]["after"]["accuracy"] == [
+            all_[group]["after"]["accuracy"][at] for at in place
+        ]

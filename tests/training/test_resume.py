@@ -17,7 +17,9 @@ from interruptions import begin_or_go_on, left, litter, process, small, touches
 EVERY = ["rounds=12", "checkpoint_every=2", "evaluate_every=3"]
 WITH_MEMORY = ["method=local", "when=sampled", *EVERY]
 WITH_STATE = ["method=fedavg", "server_optimizer=adam", *EVERY]
-BOTH = pytest.mark.parametrize("words", [WITH_MEMORY, WITH_STATE], ids=["client_state", "server state"])
+BOTH = pytest.mark.parametrize(
+    "words", [WITH_MEMORY, WITH_STATE], ids=["client_state", "server state"]
+)
 
 Whole = Callable[[list[str]], dict[str, Any]]
 
@@ -72,7 +74,9 @@ def test_killed_again_and_again(words: list[str], tmp_path: Path, whole: Whole) 
 @pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_at_random_touches_of_the_disk(words: list[str], seed: int, tmp_path: Path, whole: Whole) -> None:
+def test_killed_at_random_touches_of_the_disk(
+    words: list[str], seed: int, tmp_path: Path, whole: Whole
+) -> None:
     out, draws, kills = tmp_path / "out", random.Random(seed), 0
     for at in [3, *(draws.randint(20, 70) for _ in range(11))]:
         kills += killed(words, out, at)
@@ -101,7 +105,9 @@ def test_killed_at_every_touch_of_the_disk(words: list[str], tmp_path: Path, who
         out.parent.mkdir()
         assert killed(words, out, at)
         assert_same(words, out, whole)
-    inside = sum("in a checkpoint" in deaths(tmp_path / str(at) / "out") for at in range(1, total + 1))
+    inside = sum(
+        "in a checkpoint" in deaths(tmp_path / str(at) / "out") for at in range(1, total + 1)
+    )
     print(f"{total} kills, {inside} in a checkpoint")
 
 
@@ -115,7 +121,9 @@ def test_a_run_killed_before_it_was_written_down_can_be_started_there(tmp_path: 
 
 
 @BOTH
-def test_memory_in_files_gives_the_same_bytes(words: list[str], tmp_path: Path, whole: Whole) -> None:
+def test_memory_in_files_gives_the_same_bytes(
+    words: list[str], tmp_path: Path, whole: Whole
+) -> None:
     words_in_files, out = [*words, "client_state=files"], tmp_path / "out"
     start_run(small(*words_in_files), out, should_stop=iter([False] * 4 + [True] * 9).__next__)
     assert RunDir(out).read_record()["status"] == "interrupted"
@@ -123,7 +131,9 @@ def test_memory_in_files_gives_the_same_bytes(words: list[str], tmp_path: Path, 
     found, expected = left(out), whole(words)
     assert found["record"].pop("config")["client_state"] == "files"
     assert litter(out) == []
-    assert found == expected | {"record": {k: v for k, v in expected["record"].items() if k != "config"}}
+    assert found == expected | {
+        "record": {k: v for k, v in expected["record"].items() if k != "config"}
+    }
 
 
 def test_stopped_after_any_round(tmp_path: Path, whole: Whole) -> None:
@@ -147,7 +157,9 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def meddling() -> bool:
-        with pytest.raises(InputError, match="is being worked on by another process; wait for its end"):
+        with pytest.raises(
+            InputError, match="is being worked on by another process; wait for its end"
+        ):
             resume_run(out)
         return False
 
@@ -209,11 +221,15 @@ def test_running_one_by_one_after_all_is_written_down_and_reused(tmp_path: Path)
     first = start_run(spec, tmp_path / "out", should_stop=lambda: True).record["choices"]
     again = resume_run(tmp_path / "out").record["choices"]
     assert (first["engine"], first["chunk"], first["compile"]) == ("sequential", None, False)
-    assert first["notes"][0].startswith("fedavg runs one client at a time, since vmap cannot run it: ")
+    assert first["notes"][0].startswith(
+        "fedavg runs one client at a time, since vmap cannot run it: "
+    )
     assert again == first
 
 
-def test_a_choice_that_cannot_be_honoured_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_choice_that_cannot_be_honoured_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
     start_run(small(*CHOICES), out, should_stop=lambda: True)
     record = RunDir(out).read_record()

@@ -57,7 +57,9 @@ def test_a_text_with_a_target_at_each_place_is_a_task_of_sequences() -> None:
     batch = Batch(x, y, torch.ones(2), torch.zeros(2, dtype=torch.int64))
     counted = (y != 0) & (y < 87)  # neither padding nor unknown characters, beginnings and ends
     assert 0 < int(counted.sum()) < y.numel()
-    assert float(task.compute_metric_sums(task.params, batch)["accuracy"][1]) == float(counted.sum())
+    assert float(task.compute_metric_sums(task.params, batch)["accuracy"][1]) == float(
+        counted.sum()
+    )
 
 
 def test_what_follows_a_window_is_a_task_of_classes() -> None:
@@ -79,9 +81,12 @@ def test_a_run_on_texts_comes_to_an_end(data: str, tmp_path: Path) -> None:
 def test_models_and_data_that_do_not_fit_are_told() -> None:
     spec = read_run_config(["data=shakespeare", "model=mlp", "method=fedavg"])
     with pytest.raises(
-        InputError, match="model: mlp is not for texts, as data set 'shakespeare' has; take shakespeare"
+        InputError,
+        match="model: mlp is not for texts, as data set 'shakespeare' has; take shakespeare",
     ):
         build.build_task(spec, build.load_dataset(spec).example_spec)
     spec = read_run_config(["data=digits", "model=shakespeare", "method=fedavg"])
-    with pytest.raises(InputError, match="model: shakespeare is for texts, but data set 'digits' has none"):
+    with pytest.raises(
+        InputError, match="model: shakespeare is for texts, but data set 'digits' has none"
+    ):
         build.build_task(spec, build.load_dataset(spec).example_spec)

@@ -27,7 +27,9 @@ app.add_typer(data.app, name="data")
 
 def main() -> None:
     """Runs the command line; what the user got wrong ends in one sentence and exit code 2."""
-    gc.set_threshold(50_000)  # else half a second goes to looking through all that importing torch makes
+    gc.set_threshold(
+        50_000
+    )  # else half a second goes to looking through all that importing torch makes
     try:
         app()
     except FedtailorError as problem:

@@ -42,9 +42,11 @@ def describe_method(name: str) -> dict[str, Any]:
     return {
         "method": name,
         "summary": parse_summary(description),
-        "paper": "; ".join(dict.fromkeys(filter(None, map(parse_paper, _collect_docstrings(name))))),
+        "paper": "; ".join(
+            dict.fromkeys(filter(None, map(parse_paper, _collect_docstrings(name))))
+        ),
         "needs": ", ".join(_list_needs(method)) or "-",
-        "sends": round(cost.bytes_sent / fedavg_cost.bytes_sent, 1),
+        "bytes": round(cost.bytes_sent / fedavg_cost.bytes_sent, 1),
         "gradients": round(cost.flops / fedavg_cost.flops, 1) if method.client.phases else None,
         "not_averaged": find_secure_aggregation_obstacle(method),
         "description": description,
@@ -55,9 +57,17 @@ def describe_method(name: str) -> dict[str, Any]:
 def list_wrappers() -> list[dict[str, str]]:
     """Every word that can be put before a method's name."""
     summaries = {word: wrapper.description for word, wrapper in methods.WRAPPERS.items()}
-    files = {word: methods.load_method_module(word).__doc__ for word in summaries if word in methods.NAMES}
+    files = {
+        word: methods.load_method_module(word).__doc__
+        for word in summaries
+        if word in methods.NAMES
+    }
     return [
-        {"word": word, "summary": parse_summary(inspect.cleandoc(description)), "example": f"{word}+fedprox"}
+        {
+            "name": word,
+            "summary": parse_summary(inspect.cleandoc(description)),
+            "example": f"{word}+fedprox",
+        }
         for word, description in (summaries | files).items()
     ]
 
@@ -88,7 +98,10 @@ def parse_paper(description: str) -> str:
 def _collect_docstrings(name: str) -> list[str]:
     """The docstrings of a method and of what is around it."""
     *words, method = name.split("+")
-    return [*(methods.WRAPPERS[word].description for word in words), methods.load_method_module(method).__doc__]
+    return [
+        *(methods.WRAPPERS[word].description for word in words),
+        methods.load_method_module(method).__doc__,
+    ]
 
 
 def _list_hparams(name: str) -> list[dict[str, Any]]:
@@ -130,7 +143,10 @@ def measure_cost(method: Method) -> MeasuredCost:
     broadcast, client_state = method.broadcast(state), method.init_client_state(state)
     zero = torch.zeros((), dtype=torch.int64)
     batch = Batch(
-        torch.ones(PROBE_BATCH_SIZE, inputs), zero.repeat(PROBE_BATCH_SIZE), torch.ones(PROBE_BATCH_SIZE), zero
+        torch.ones(PROBE_BATCH_SIZE, inputs),
+        zero.repeat(PROBE_BATCH_SIZE),
+        torch.ones(PROBE_BATCH_SIZE),
+        zero,
     )
     carry = method.client.init(broadcast, client_state)
     with FlopCounterMode(display=False) as counter:
@@ -138,7 +154,9 @@ def measure_cost(method: Method) -> MeasuredCost:
             carry = phase.step(broadcast, carry, (batch,) * len(phase.plan.specs))
     update, client_state = method.client.finalize(broadcast, carry)
     offered_bytes = trees.nbytes(client_state) if method.num_offered_states else 0
-    return MeasuredCost(trees.nbytes(broadcast) + trees.nbytes(update) + offered_bytes, counter.get_total_flops())
+    return MeasuredCost(
+        trees.nbytes(broadcast) + trees.nbytes(update) + offered_bytes, counter.get_total_flops()
+    )
 
 
 @cache
@@ -156,9 +174,19 @@ def _list_needs(method: Method) -> list[str]:
     return [
         what
         for what, is_needed in (
-            ("server data", is_shared or any(phase.plan.specs for routine in routines for phase in routine.phases)),
-            ("client memory", bool(trees.leaves(method.init_client_state(_init_server_state(method))))),
-            ("individual uploads", method.correct_update is not None or method.aggregate is not None),
+            (
+                "server data",
+                is_shared
+                or any(phase.plan.specs for routine in routines for phase in routine.phases),
+            ),
+            (
+                "client state",
+                bool(trees.leaves(method.init_client_state(_init_server_state(method)))),
+            ),
+            (
+                "individual uploads",
+                method.correct_update is not None or method.aggregate is not None,
+            ),
             ("pooled data", method.data_view == "pooled"),
             ("shared data", method.data_view == "shared"),
         )
@@ -168,8 +196,14 @@ def _list_needs(method: Method) -> list[str]:
 
 def list_datasets() -> list[dict[str, Any]]:
     """Every data set in a line, and whether it is on this machine."""
-    names = (*sources.SOURCES, *(name for name in sources.list_installed() if name not in sources.SOURCES), "FILE.npz")
-    return [{key: describe_dataset(name)[key] for key in ("data", "summary", "here")} for name in names]
+    names = (
+        *sources.SOURCES,
+        *(name for name in sources.list_installed() if name not in sources.SOURCES),
+        "FILE.npz",
+    )
+    return [
+        {key: describe_dataset(name)[key] for key in ("data", "summary", "here")} for name in names
+    ]
 
 
 def describe_dataset(name: str) -> dict[str, Any]:
@@ -188,5 +222,7 @@ def describe_dataset(name: str) -> dict[str, Any]:
         "summary": description.splitlines()[0],
         "here": status,
         "description": description,
-        "options": [{"option": key, "default": value} for key, value in sources.get_options(name).items()],
+        "options": [
+            {"option": key, "default": value} for key, value in sources.get_options(name).items()
+        ],
     }

@@ -25,7 +25,9 @@ class _ListByDefaultGroup(TyperGroup):
         return super().parse_args(ctx, args if is_command else [LIST, *args])
 
 
-app = typer.Typer(cls=_ListByDefaultGroup, rich_markup_mode="markdown", pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=_ListByDefaultGroup, rich_markup_mode="markdown", pretty_exceptions_enable=False
+)
 
 
 @app.callback()
@@ -78,10 +80,15 @@ for command in install.COMMANDS:
 def show(
     name: Annotated[str, typer.Argument(help="A data set, or an .npz file.", show_default=False)],
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Options of it.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Options of it.", show_default=False),
     ] = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
-    max_clients: Annotated[int | None, typer.Option("--limit", min=1, help="The most clients to draw.")] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Also write a page to this file.")
+    ] = None,
+    max_clients: Annotated[
+        int | None, typer.Option("--limit", min=1, help="The most clients to draw.")
+    ] = None,
 ) -> None:
     """Draws who has which labels: a column for each client, a row for each label; and says it in figures.
 
@@ -104,7 +111,9 @@ def show(
     ):
         console.print(sentence, markup=False, highlight=False)
     console.print(_build_grid(dataset_page.describe_figures(labels)), highlight=False)
-    for line in dataset_page.draw_labels(labels, console.width, _is_ascii_only(console), max_clients):
+    for line in dataset_page.draw_labels(
+        labels, console.width, _is_ascii_only(console), max_clients
+    ):
         console.print(line, highlight=False)
     if html:
         with explain_disk_errors(html, "mend that, or name another file."):
@@ -132,4 +141,7 @@ def _parse_options(args: list[str]) -> dict[str, Any]:
 
 def _is_ascii_only(console: Console) -> bool:
     """Whether to keep to ASCII: in a file or pipe, and where the encoding has no blocks."""
-    return not console.is_terminal or "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
+    return (
+        not console.is_terminal
+        or "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
+    )

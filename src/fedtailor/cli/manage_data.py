@@ -11,7 +11,11 @@ from fedtailor.errors import InputError, require, suggest_name
 
 
 def add_dataset(
-    name: str, source: Path | None, on_progress: ProgressCallback, on_download: DownloadCallback, **read_options: Any
+    name: str,
+    source: Path | None,
+    on_progress: ProgressCallback,
+    on_download: DownloadCallback,
+    **read_options: Any,
 ) -> str:
     """Adds a data set, and says what and where it is; `own` says how the user's own is to be read."""
     if name in CATALOG:
@@ -24,7 +28,9 @@ def add_dataset(
     else:
         dataset = _add_own_dataset(name, source, on_progress, **read_options)
     clients_text = (
-        f" of {dataset.num_clients:,} clients" if str(dataset.client_names[0]) or dataset.num_clients > 1 else ""
+        f" of {dataset.num_clients:,} clients"
+        if str(dataset.client_names[0]) or dataset.num_clients > 1
+        else ""
     )
     return f"{name}: {dataset.num_rows:,} examples{clients_text} in {dataset.folder}"
 

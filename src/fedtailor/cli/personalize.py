@@ -5,13 +5,22 @@ from typing import Annotated
 
 import typer
 
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder of a run.", show_default=False)]
-To = Annotated[Path, typer.Option("--to", help="The folder for the model; must be new or empty.", show_default=False)]
+Out = Annotated[
+    Path, typer.Argument(metavar="OUT", help="The folder of a run.", show_default=False)
+]
+To = Annotated[
+    Path,
+    typer.Option(
+        "--to", help="The folder for the model; must be new or empty.", show_default=False
+    ),
+]
 
 
 def personalize(
     out: Out,
-    data: Annotated[Path, typer.Option("--data", help="An .npz file with x and y.", show_default=False)],
+    data: Annotated[
+        Path, typer.Option("--data", help="An .npz file with x and y.", show_default=False)
+    ],
     to: To,
 ) -> None:
     """Tailors a trained model to a person never seen.
@@ -24,7 +33,9 @@ def personalize(
     from fedtailor.personalization.service import personalize as write_personal_model
 
     write_personal_model(out, data, to)
-    print(f"The tailored model is in {to}. Use it with: fedtailor predict {to} --data x.npz --to out.csv")
+    print(
+        f"The tailored model is in {to}. Use it with: fedtailor predict {to} --data x.npz --to out.csv"
+    )
     print(f"Or in PyTorch:\n\n{format_load_snippet(to)}")
 
 
@@ -46,7 +57,10 @@ def export(
 
 
 def predict(
-    model: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a tailored model.", show_default=False)],
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="DIR", help="The folder of a tailored model.", show_default=False),
+    ],
     data: Annotated[Path, typer.Option("--data", help="An .npz file with x.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="The .csv file to write.", show_default=False)],
 ) -> None:

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from fedtailor.errors import require
 
@@ -63,11 +70,14 @@ class ProgressReporter:
             TextColumn("{task.fields[news]}"),
             TimeRemainingColumn(),
         )
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._progress = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
 
     def __enter__(self) -> Self:
         self._old_handlers = {
-            kind: signal.signal(kind, self._handle_signal) for kind in (signal.SIGINT, signal.SIGTERM)
+            kind: signal.signal(kind, self._handle_signal)
+            for kind in (signal.SIGINT, signal.SIGTERM)
         }
         self._progress.start()
         return self
@@ -77,11 +87,16 @@ class ProgressReporter:
         for each, handler in self._old_handlers.items():
             signal.signal(each, handler)
         if kind is KeyboardInterrupt:
-            os.write(sys.stderr.fileno(), b"fedtailor: stopped at once; what was saved before is whole.\n")
+            os.write(
+                sys.stderr.fileno(),
+                b"fedtailor: stopped at once; what was saved before is whole.\n",
+            )
             raise typer.Exit(130)
 
     def _handle_signal(self, kind: int, _: object) -> None:
-        is_forwarded = kind == signal.SIGTERM and _is_distributed()  # torchrun does, also when it has lost a process
+        is_forwarded = (
+            kind == signal.SIGTERM and _is_distributed()
+        )  # torchrun does, also when it has lost a process
         if self._is_stopping and not is_forwarded:
             raise KeyboardInterrupt
         self._is_stopping = True
@@ -127,10 +142,13 @@ class ProgressReporter:
             self.console.print(f"Note: {line}", highlight=False)
         going_on = f", going on after round {rounds_done}" if rounds_done else ""
         self.console.print(
-            f"{_format_run_name(record)}: {record['config']['rounds']} rounds{going_on}", highlight=False
+            f"{_format_run_name(record)}: {record['config']['rounds']} rounds{going_on}",
+            highlight=False,
         )
         rounds = record["config"]["rounds"]
-        task = self._progress.add_task("", name=_format_run_name(record), news="", total=rounds, completed=rounds_done)
+        task = self._progress.add_task(
+            "", name=_format_run_name(record), news="", total=rounds, completed=rounds_done
+        )
         self._bars[self._run_path] = BarState(task, record["config"]["cohort"], "")
 
     def on_round_end(self, entry: Mapping[str, Any]) -> None:
@@ -145,7 +163,8 @@ class ProgressReporter:
         """Says so where there is no bar."""
         if not self.console.is_terminal:
             self.console.print(
-                f"{_format_run_name(record)}: finished in {record['cost']['seconds']:.1f} s", highlight=False
+                f"{_format_run_name(record)}: finished in {record['cost']['seconds']:.1f} s",
+                highlight=False,
             )
         self._progress.remove_task(self._bars.pop(self._run_path).task)
 
@@ -162,7 +181,9 @@ class StudyProgressReporter(ProgressReporter):
 
     def should_stop(self) -> bool:
         """Whether somebody has, or the time is up."""
-        return super().should_stop() or (self._deadline is not None and time.monotonic() > self._deadline)
+        return super().should_stop() or (
+            self._deadline is not None and time.monotonic() > self._deadline
+        )
 
     def set_totals(self, prepared: "PreparedStudy") -> None:
         """Sets the bar up for all runs."""
@@ -194,7 +215,9 @@ class StudyProgressReporter(ProgressReporter):
         self._num_ended += event.kind in ("finished", "diverged")
         rounds_done = sum(self._rounds_done.values())
         ended = f"{self._num_ended} of {self._num_runs} runs"
-        self._progress.update(self._task, completed=rounds_done, name=ended, news=f"{name} {status}")
+        self._progress.update(
+            self._task, completed=rounds_done, name=ended, news=f"{name} {status}"
+        )
 
 
 def format_scores(entry: Mapping[str, Any]) -> str:
@@ -211,8 +234,13 @@ def _format_run_name(record: Mapping[str, Any]) -> str:
 
 
 def _describe_data(data: Mapping[str, Any]) -> str:
-    sizes = [train + test for train, test in zip(data["train_sizes"], data["test_sizes"], strict=True)]
-    groups_text = ", ".join(f"{len(data['groups'][group])} {group}" for group in ("local", "validation", "new"))
+    sizes = [
+        train + test for train, test in zip(data["train_sizes"], data["test_sizes"], strict=True)
+    ]
+    groups_text = ", ".join(
+        f"{len(data['groups'][group])} {group}"
+        for group in ("participating", "validation", "unseen")
+    )
     about = f"{data['name']}: {groups_text} clients with {min(sizes)} to {max(sizes)} examples"
     overlap = f"\nServer data may overlap clients': {data['overlap']}" if data["overlap"] else ""
     return f"{about}; server: {data['server_examples']} examples{overlap}"
@@ -221,7 +249,11 @@ def _describe_data(data: Mapping[str, Any]) -> str:
 def describe_added_methods(requested: "ComparisonConfig", completed: "ComparisonConfig") -> str:
     """What is said of methods that nobody asked for; "" if there are none."""
     more = [arg for arg in completed.methods if arg not in requested.methods]
-    return f"Added {' and '.join(more)}, which every table has; baselines=false leaves them out." if more else ""
+    return (
+        f"Added {' and '.join(more)}, which every table has; baselines=false leaves them out."
+        if more
+        else ""
+    )
 
 
 class CommandArgs(NamedTuple):
@@ -250,7 +282,9 @@ class CommandArgs(NamedTuple):
             value = kind(self.options[key])
         except ValueError:
             value = kind(0)
-        require(value > 0, f"{self.command}: {key} must be a positive number, got {self.options[key]}.")
+        require(
+            value > 0, f"{self.command}: {key} must be a positive number, got {self.options[key]}."
+        )
         return value
 
     def format_command(self, out: Path) -> str:
@@ -266,7 +300,10 @@ def parse_command_args(command: str, args: list[str] | None, keys: Sequence[str]
     args = args or []
     own_args = [arg for arg in args if "=" in arg and arg.split("=", 1)[0] in keys]
     return CommandArgs(
-        command, args, dict(arg.split("=", 1) for arg in own_args), [w for w in args if w not in own_args]
+        command,
+        args,
+        dict(arg.split("=", 1) for arg in own_args),
+        [w for w in args if w not in own_args],
     )
 
 

@@ -13,7 +13,9 @@ from fedtailor.cli.listing import JsonFlag, build_table
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="A method, to see its equations and hyper-parameters.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A method, to see its equations and hyper-parameters.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Lists the methods with what they need and cost, or shows one: its equations, identities and hyper-parameters.
@@ -43,8 +45,12 @@ def methods(
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="OUT...", help="Folders of runs or comparisons.")],
-    to: Annotated[Path | None, typer.Option(help="Where to write it; in the first folder if not given.")] = None,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="OUT...", help="Folders of runs or comparisons.")
+    ],
+    to: Annotated[
+        Path | None, typer.Option(help="Where to write it; in the first folder if not given.")
+    ] = None,
 ) -> None:
     """Writes one HTML report of one or several runs, also of runs that are still going on.
 
@@ -74,7 +80,7 @@ WIDTH = 100
 """Columns of what is printed, whatever the terminal's are: lines that are too long for it still read well."""
 
 _LEGEND = (
-    "sends: bytes down and up in a round; gradients: floating-point operations of a local step, for methods with "
+    "bytes: sent down and up in a round; gradients: floating-point operations of a local step, for methods with "
     "several phases of one step of each; both measured with default hyper-parameters on an mlp with 20 inputs, 16 "
     "hidden units and 4 classes, on batches of one size, and divided by FedAvg's. Steps at the server are not counted. "
     "secure: whether the server needs no more than averages, so that it could run under secure aggregation."
@@ -83,14 +89,17 @@ _LEGEND = (
 
 def _format_methods(entries: list[dict[str, Any]]) -> Iterator[str]:
     """Two lines for each method, under a heading, and what the columns mean."""
-    yield f"{'method':12}{'sends':>7}{'gradients':>11}{'secure':>8}  needs"
+    yield f"{'method':12}{'bytes':>7}{'gradients':>11}{'secure':>8}  needs"
     for entry in entries:
         gradients = "-" if entry["gradients"] is None else entry["gradients"]
-        figures = f"{entry['sends']:>7}{gradients:>11}{_format_secure(entry):>8}"
+        figures = f"{entry['bytes']:>7}{gradients:>11}{_format_secure(entry):>8}"
         yield f"{entry['method']:12}{figures}  {entry['needs']}"
         paper = f"({entry['paper']})" if entry["paper"] else ""
         together = f"{entry['summary']} {paper}".rstrip()
-        yield from (f"  {line}" for line in ([together] if len(together) <= WIDTH - 2 else [entry["summary"], paper]))
+        yield from (
+            f"  {line}"
+            for line in ([together] if len(together) <= WIDTH - 2 else [entry["summary"], paper])
+        )
     yield ""
     yield textwrap.fill(_LEGEND, WIDTH)
 
@@ -99,15 +108,15 @@ def _format_wrappers(wrappers: list[dict[str, str]]) -> Iterator[str]:
     """The words that can be put before a method's name."""
     yield "Before another method's name, with a plus, can stand:"
     for wrapper in wrappers:
-        about = f"{wrapper['word']:7}{wrapper['summary']}"
+        about = f"{wrapper['name']:7}{wrapper['summary']}"
         yield textwrap.fill(about, WIDTH, initial_indent="  ", subsequent_indent=" " * 9)
-    yield f"for example {wrappers[0]['word']}+fedsim, or {wrappers[0]['word']}+{wrappers[-1]['word']}+fedmeta."
+    yield f"for example {wrappers[0]['name']}+fedsim, or {wrappers[0]['name']}+{wrappers[-1]['name']}+fedmeta."
 
 
 def _format_costs(entry: dict[str, Any]) -> Iterator[str]:
     """What a method needs and costs, in words."""
     yield f"needs      {entry['needs']}"
-    yield f"sends      {entry['sends']} times what FedAvg does"
+    yield f"bytes      {entry['bytes']} times FedAvg's"
     work = "none: clients do not train in rounds"
     if entry["gradients"] is not None:
         work = f"{entry['gradients']} times FedAvg's floating-point operations a local step"

@@ -9,7 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedtailor.cli.listing import build_table as list_rows
-from fedtailor.cli.progress import CommandArgs, StudyProgressReporter, choose_run_path, parse_command_args
+from fedtailor.cli.progress import (
+    CommandArgs,
+    StudyProgressReporter,
+    choose_run_path,
+    parse_command_args,
+)
 from fedtailor.errors import require, suggest_name
 
 if TYPE_CHECKING:
@@ -22,7 +27,9 @@ TABLE_WIDTH = 130
 
 
 def study(
-    args: Annotated[list[str] | None, typer.Argument(metavar="[NAME] [KEY=VALUE]...", show_default=False)] = None,
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME] [KEY=VALUE]...", show_default=False)
+    ] = None,
 ) -> None:
     """Runs a study: comparisons that answer a question of a paper, with its published figures beside ours.
 
@@ -64,7 +71,10 @@ _STUDY_KEYS = ("scale", "parts", "jobs", "budget_s", "out", "write")
 def _parse_study_args(given: list[str]) -> CommandArgs:
     """The words, checked as far as that can be done before the study is read."""
     name, *rest = given
-    require("=" not in name, f"study: the first word is a study's name, got '{name}'; `fedtailor study` lists them.")
+    require(
+        "=" not in name,
+        f"study: the first word is a study's name, got '{name}'; `fedtailor study` lists them.",
+    )
     for arg in rest:
         require("=" in arg, f"study: '{arg}' is not KEY=VALUE.")
     command_args = parse_command_args("study", given, _STUDY_KEYS)
@@ -83,8 +93,18 @@ def _list_studies() -> None:
     rows: list[dict[str, Any]] = []
     for each in studies:
         num_records = sum(each.get_record_path(part).exists() for part in each.parts)
-        rows.append({"study": each.name, "parts": len(each.parts), "records": num_records, "about": each.title})
-        rows += [{"study": f"  {part.name}", "parts": "", "records": "", "about": part.title} for part in each.parts]
+        rows.append(
+            {
+                "study": each.name,
+                "parts": len(each.parts),
+                "records": num_records,
+                "about": each.title,
+            }
+        )
+        rows += [
+            {"study": f"  {part.name}", "parts": "", "records": "", "about": part.title}
+            for part in each.parts
+        ]
     Console().print(list_rows(rows, "study", "parts", "records", "about"), highlight=False)
 
 
@@ -110,10 +130,14 @@ def _run_study(command_args: CommandArgs) -> None:
     scale = command_args.options.get("scale", "quick")
     require(scale in SCALES, f"study: there is no scale '{scale}'; {suggest_name(scale, SCALES)}")
     name, *rest = command_args.rest
-    request = StudyRequest(load_study(name), next(each for each in SCALES if each == scale), tuple(rest))
+    request = StudyRequest(
+        load_study(name), next(each for each in SCALES if each == scale), tuple(rest)
+    )
     jobs, budget = command_args.jobs, command_args.get_number("budget_s", float)
     deadline = None if budget is None else time.monotonic() + budget
-    planned_parts, skipped = plan_study(request, tuple(filter(None, command_args.options.get("parts", "").split(","))))
+    planned_parts, skipped = plan_study(
+        request, tuple(filter(None, command_args.options.get("parts", "").split(",")))
+    )
     out = command_args.out or choose_run_path(name)
     console = Console()
     with StudyProgressReporter(console, deadline) as reporter:
@@ -134,7 +158,9 @@ def _describe_plan(prepared: "PreparedStudy", jobs: int) -> str:
     names = ", ".join(planned.part.name for planned in prepared.planned_parts)
     num_runs = len(prepared.rounds_per_run)
     text = f"{request.study.name}, scale={request.scale}: {num_runs} runs of {each} ({names}), {jobs} at a time"
-    timed_parts = [planned.part for planned in prepared.planned_parts if planned.part.minutes is not None]
+    timed_parts = [
+        planned.part for planned in prepared.planned_parts if planned.part.minutes is not None
+    ]
     if request.scale == "quick" or not timed_parts:
         return f"{text}."
     minutes = sum(part.minutes or 0.0 for part in timed_parts)
@@ -144,11 +170,17 @@ def _describe_plan(prepared: "PreparedStudy", jobs: int) -> str:
         if len(timed_parts) == len(prepared.planned_parts)
         else f" for {len(timed_parts)} of {len(prepared.planned_parts)} parts"
     )
-    return f"{text}; about {minutes:.0f} minutes of an H200 that several jobs keep busy ({how}){more}."
+    return (
+        f"{text}; about {minutes:.0f} minutes of an H200 that several jobs keep busy ({how}){more}."
+    )
 
 
 def _print_results(
-    console: Console, request: "StudyRequest", part_runs: "list[PartRun]", out: Path, command_args: CommandArgs
+    console: Console,
+    request: "StudyRequest",
+    part_runs: "list[PartRun]",
+    out: Path,
+    command_args: CommandArgs,
 ) -> None:
     """Tables and files of what has finished, and how to go on where something has not."""
     from fedtailor.studies.publish import write_part

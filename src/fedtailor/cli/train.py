@@ -16,8 +16,12 @@ from fedtailor.cli.progress import (
     run_on_all_ranks,
 )
 
-Args = Annotated[list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)]
-ShowFlag = Annotated[bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")]
+Args = Annotated[
+    list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)
+]
+ShowFlag = Annotated[
+    bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")
+]
 
 
 @run_on_all_ranks
@@ -63,7 +67,8 @@ def run(args: Args = None, show: ShowFlag = False) -> None:
 @run_on_all_ranks
 def compare(
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False),
     ] = None,
     show: ShowFlag = False,
 ) -> None:
@@ -101,13 +106,21 @@ def compare(
     console = Console()
     with ProgressReporter(console) as reporter:
         reporter.set_first_message(describe_added_methods(requested, comparison))
-        outcomes = run_all(comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message)
-    finished = len(outcomes) == len(comparison.make_run_configs()) and all(each.is_finished for each in outcomes)
-    _print_results(console, out, [each.record for each in outcomes], finished, command_args.format_command(out))
+        outcomes = run_all(
+            comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
+        )
+    finished = len(outcomes) == len(comparison.make_run_configs()) and all(
+        each.is_finished for each in outcomes
+    )
+    _print_results(
+        console, out, [each.record for each in outcomes], finished, command_args.format_command(out)
+    )
 
 
 @run_on_all_ranks
-def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)]) -> None:
+def resume(
+    out: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+) -> None:
     """Goes on with a run that was stopped or killed, from its last checkpoint.
 
     Example:
@@ -120,7 +133,11 @@ def resume(out: Annotated[Path, typer.Argument(help="The folder of a run.", show
 
     console = Console()
     run_dir = RunDir(out)
-    if run_dir.read_config() and run_dir.has_record() and run_dir.read_record()["status"] == "finished":
+    if (
+        run_dir.read_config()
+        and run_dir.has_record()
+        and run_dir.read_record()["status"] == "finished"
+    ):
         console.print(f"The run in {out} has finished already.", highlight=False)
         return
     with ProgressReporter(console) as reporter:
@@ -133,7 +150,11 @@ NEED_ARGS = (resume,)
 
 
 def _print_results(
-    console: Console, out: Path, records: Sequence[Mapping[str, Any]], is_finished: bool, resume_hint: str
+    console: Console,
+    out: Path,
+    records: Sequence[Mapping[str, Any]],
+    is_finished: bool,
+    resume_hint: str,
 ) -> None:
     """The table and the report, or how to go on."""
     from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_table
@@ -147,7 +168,9 @@ def _print_results(
         if records:
             write_report(records, path)
     if not is_finished:
-        console.print(f"Stopped and saved. Go on with: {resume_hint}", highlight=False, soft_wrap=True)
+        console.print(
+            f"Stopped and saved. Go on with: {resume_hint}", highlight=False, soft_wrap=True
+        )
         raise typer.Exit(130)
     wide = console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
     wide.print(build_table(records, _make_title(records), wide.width), highlight=False)
@@ -155,6 +178,9 @@ def _print_results(
 
 
 def _make_title(records: Sequence[Mapping[str, Any]]) -> str:
-    config, rounds = records[0]["config"], sorted({record["config"]["rounds"] for record in records})
+    config, rounds = (
+        records[0]["config"],
+        sorted({record["config"]["rounds"] for record in records}),
+    )
     equal = f"{rounds[0]} to {rounds[-1]} rounds (as many {config['budget']} for all)"
     return f"{config['data']}: {equal if len(rounds) > 1 else f'{rounds[0]} rounds'} of {config['cohort']} clients"

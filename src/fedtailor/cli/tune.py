@@ -18,7 +18,8 @@ from fedtailor.cli.progress import (
 @run_on_all_ranks
 def tune(
     args: Annotated[
-        list[str] | None, typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False),
     ] = None,
 ) -> None:
     """Chooses hyper-parameters on validation clients alone, with as many trials for every method.
@@ -50,15 +51,25 @@ def tune(
     console = Console()
     with ProgressReporter(console) as reporter:
         reporter.set_first_message(describe_added_methods(requested, comparison))
-        trials = run_all(comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message)
+        trials = run_all(
+            comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
+        )
     console.print(build_trial_table(trials))
     if any(trial.score is None for trial in trials):
         console.print(
-            f"Stopped. Go on with: {command_args.format_command(out)}", soft_wrap=True, markup=False, highlight=False
+            f"Stopped. Go on with: {command_args.format_command(out)}",
+            soft_wrap=True,
+            markup=False,
+            highlight=False,
         )
         raise typer.Exit(130)
     run_it = f"{format_program()} compare {shlex.quote(str(out / 'tuned.toml'))}"
-    console.print(f"Chosen: {out / 'tuned.toml'}\nRun it with: {run_it}", soft_wrap=True, markup=False, highlight=False)
+    console.print(
+        f"Chosen: {out / 'tuned.toml'}\nRun it with: {run_it}",
+        soft_wrap=True,
+        markup=False,
+        highlight=False,
+    )
 
 
 COMMANDS = (tune,)

@@ -304,7 +304,9 @@ def record_operations(
         raise RuntimeError(describe_tested_torch())
     token = _is_recording.set(True)
     try:
-        record = _make_fx(function, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True)
+        record = _make_fx(
+            function, decompositions, tracing_mode="fake", _allow_non_fake_inputs=True
+        )
         graph: GraphModule = record(*leaves)
     finally:
         _is_recording.reset(token)

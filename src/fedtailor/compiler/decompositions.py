@@ -36,10 +36,18 @@ class DecomposeGroupNorm(TorchFunctionMode):
 
 
 def group_norm(
-    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
 ) -> Any:
     """Compute `torch.nn.functional.group_norm`; NotImplemented unless for float32 or float64 images on a CPU."""
-    if input.device.type != "cpu" or input.ndim != 4 or input.dtype not in (torch.float32, torch.float64):
+    if (
+        input.device.type != "cpu"
+        or input.ndim != 4
+        or input.dtype not in (torch.float32, torch.float64)
+    ):
         return NotImplemented
     centered = input - _compute_group_means(input, num_groups)
     scale = torch.rsqrt(_compute_group_means(centered * centered, num_groups) + eps)
@@ -59,7 +67,12 @@ def _compute_group_means(x: Tensor, num_groups: int) -> Tensor:
 
 
 def convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int], *variant: Any
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    *variant: Any,
 ) -> Any:
     """Compute `aten.convolution`; NotImplemented unless the images have one channel."""
     if not _is_single_channel(x, *variant):
@@ -106,7 +119,9 @@ def _extract_patches(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]
 ) -> tuple[Tensor, int, int]:
     """Return patches [kernel height * kernel width, batch * height * width] and the output's height and width."""
-    padded = _ATEN.constant_pad_nd.default(x[:, 0], [padding[1], padding[1], padding[0], padding[0]])
+    padded = _ATEN.constant_pad_nd.default(
+        x[:, 0], [padding[1], padding[1], padding[0], padding[0]]
+    )
     windows = padded.unfold(1, weight.shape[2], stride[0]).unfold(2, weight.shape[3], stride[1])
     patches = windows.permute(3, 4, 0, 1, 2).flatten(0, 1).flatten(1)
     return patches, windows.shape[1], windows.shape[2]
@@ -120,7 +135,9 @@ def max_pool(x: Tensor, window: Sequence[int], *variant: Any) -> Any:
     top_right = x[:, :, ::2, 1::2]
     bottom_left = x[:, :, 1::2, ::2]
     bottom_right = x[:, :, 1::2, 1::2]
-    maximum = torch.maximum(torch.maximum(top_left, top_right), torch.maximum(bottom_left, bottom_right))
+    maximum = torch.maximum(
+        torch.maximum(top_left, top_right), torch.maximum(bottom_left, bottom_right)
+    )
     corner = _number_pixels(x)[::2, ::2]
     width = x.shape[3]
     index = torch.where(bottom_left == maximum, corner + width, corner + (width + 1))
@@ -129,7 +146,9 @@ def max_pool(x: Tensor, window: Sequence[int], *variant: Any) -> Any:
     return maximum, index.long()
 
 
-def max_pool_backward(grad_output: Tensor, x: Tensor, window: Sequence[int], *variant_and_indices: Any) -> Any:
+def max_pool_backward(
+    grad_output: Tensor, x: Tensor, window: Sequence[int], *variant_and_indices: Any
+) -> Any:
     """Compute `aten.max_pool2d_with_indices_backward`; of `x` only the shape matters."""
     *variant, indices = variant_and_indices
     if not _has_tiling_windows(x, window, *variant):

@@ -45,11 +45,16 @@ class StepProgram:
         shared: bool,
     ) -> None:
         count, device = len(trees.leaves(carry)[0]), trees.leaves(carry)[0].device
-        self._shared_input, self._carry = (trees.apply(_empty_like, tree) for tree in (shared_input, carry))
-        self._batch_indices = tuple(
-            BatchIndices(*(_make_index_buffer(leaf, each.rows, device) for leaf in each)) for each in batch_indices
+        self._shared_input, self._carry = (
+            trees.apply(_empty_like, tree) for tree in (shared_input, carry)
         )
-        self._step_idx, self._steps_left = (torch.zeros(size, dtype=torch.int64, device=device) for size in (1, count))
+        self._batch_indices = tuple(
+            BatchIndices(*(_make_index_buffer(leaf, each.rows, device) for leaf in each))
+            for each in batch_indices
+        )
+        self._step_idx, self._steps_left = (
+            torch.zeros(size, dtype=torch.int64, device=device) for size in (1, count)
+        )
         self._columns = columns
         self._function = partial(_step_in_place, step, shared, decode)
         self._bound_steps: dict[int, BoundStep] = {}
@@ -73,7 +78,8 @@ class StepProgram:
                 for buffer, leaf in zip(buffers, indices, strict=True):
                     buffer[:steps].copy_(pin_memory(leaf, buffer.device), non_blocking=True)
             self._steps_left.copy_(
-                pin_memory(torch.from_numpy(counts - begin), self._steps_left.device), non_blocking=True
+                pin_memory(torch.from_numpy(counts - begin), self._steps_left.device),
+                non_blocking=True,
             )
             self._step_idx.zero_()
             for active in (counts[:, None] > np.arange(begin, begin + steps)).sum(0).tolist():
@@ -96,7 +102,9 @@ class StepProgram:
 
     def _slice_buffers(self, size: int) -> tuple[Tree, ...]:
         """The room of the first so many clients."""
-        batch_indices = tuple(BatchIndices(*(leaf[:, :size] for leaf in indices)) for indices in self._batch_indices)
+        batch_indices = tuple(
+            BatchIndices(*(leaf[:, :size] for leaf in indices)) for indices in self._batch_indices
+        )
         return (
             self._shared_input,
             trees.take_rows(self._carry, slice(0, size)),
@@ -106,7 +114,9 @@ class StepProgram:
         )
 
 
-def _bind_or_fall_back(backend: Backend, function: Callable[..., None], args: tuple[Tree, ...]) -> BoundStep:
+def _bind_or_fall_back(
+    backend: Backend, function: Callable[..., None], args: tuple[Tree, ...]
+) -> BoundStep:
     """A step that only has to be called; as it is, if the compiler cannot make anything of it."""
     try:
         return backend(function, args)
@@ -135,14 +145,23 @@ def choose_stack_size(active: int, full_size: int) -> int:
 
 
 def step_stack(
-    step: Step, shared: bool, shared_input: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor
+    step: Step,
+    shared: bool,
+    shared_input: Tree,
+    carry: Tree,
+    batches: tuple[Batch, ...],
+    index: Tensor,
 ) -> Tree:
     """One step of a stack. `index` is any tensor of its length: `vmap` needs one, carry and batches may have none.
 
     On a CPU the step of a stack of one is done as it is: compilers and libraries know less about stacks of operations.
     """
     if len(index) == 1 and index.device.type == "cpu":
-        one = step(shared_input, trees.take_row(carry, 0), batches if shared else trees.take_row(batches, 0))
+        one = step(
+            shared_input,
+            trees.take_row(carry, 0),
+            batches if shared else trees.take_row(batches, 0),
+        )
         return trees.apply(_add_row_dim, one)
     in_dims = (None, 0, None if shared else 0, 0)
     result: Tree = vmap(partial(_step_without_index, step), in_dims, randomness="error")(
@@ -155,7 +174,9 @@ def _add_row_dim(leaf: Tensor) -> Tensor:
     return leaf[None]
 
 
-def _step_without_index(step: Step, shared_input: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor) -> Tree:
+def _step_without_index(
+    step: Step, shared_input: Tree, carry: Tree, batches: tuple[Batch, ...], index: Tensor
+) -> Tree:
     return step(shared_input, carry, batches)
 
 
@@ -171,9 +192,19 @@ def _step_in_place(
     steps_left: Tensor,
 ) -> None:
     """One step of everybody, written over the carry; whoever has no steps left stays as it is."""
-    now = (BatchIndices(*(_select_step(leaf, step_idx) for leaf in indices)) for indices in batch_indices)
-    batches = tuple(decode(columns, indices.select(0) if shared else indices) for indices in now) if decode else ()
-    new, is_active = step_stack(step, shared, shared_input, carry, batches, steps_left), step_idx < steps_left
+    now = (
+        BatchIndices(*(_select_step(leaf, step_idx) for leaf in indices))
+        for indices in batch_indices
+    )
+    batches = (
+        tuple(decode(columns, indices.select(0) if shared else indices) for indices in now)
+        if decode
+        else ()
+    )
+    new, is_active = (
+        step_stack(step, shared, shared_input, carry, batches, steps_left),
+        step_idx < steps_left,
+    )
     values = trees.apply(partial(_update_active, is_active), new, carry)
     _copy_into(carry, values)
     step_idx.add_(1)
@@ -185,7 +216,11 @@ def _select_step(leaf: Tensor, step_idx: Tensor) -> Tensor:
     For some reductions torch 2.11 would look it up in an index that it has not read yet, which does not compile.
     """
     found = leaf.index_select(0, step_idx)[0]
-    return found.as_strided(found.shape, found.stride()) if is_tracing() and not found.is_cuda else found
+    return (
+        found.as_strided(found.shape, found.stride())
+        if is_tracing() and not found.is_cuda
+        else found
+    )
 
 
 def _update_active(is_active: Tensor, new: Tensor, old: Tensor) -> Tensor:
@@ -209,7 +244,10 @@ def _copy_into(buffers: Tree, tree: Tree) -> None:
     A step's tree is made of what is in the room, and torch.compile, of one operation, makes code that computes later
     leaves from what it has already written over earlier ones.
     """
-    buffer_leaves, values = trees.leaves(buffers), trees.leaves(trees.apply(_take_second, buffers, tree))
+    buffer_leaves, values = (
+        trees.leaves(buffers),
+        trees.leaves(trees.apply(_take_second, buffers, tree)),
+    )
     if is_tracing():
         for each, value in zip(buffer_leaves, values, strict=True):
             each.copy_(value)

@@ -21,7 +21,9 @@ Decompositions = Mapping[Any, Callable[..., Any]]
 
 
 def trace(
-    function: Callable[..., None], args: tuple[Tree, ...], decompositions: Decompositions | None = None
+    function: Callable[..., None],
+    args: tuple[Tree, ...],
+    decompositions: Decompositions | None = None,
 ) -> GraphModule:
     """Return the graph of the operations that a function does to the leaves of its arguments."""
     return _make_graph(_FlatFunction(function, args), trees.leaves(args), decompositions)
@@ -46,7 +48,10 @@ class TracedFunction:
                 return self._function(*args)
             flat = _FlatFunction(self._function, args)
             operations, nothing = _make_graph(flat, trees.leaves(args)).forward, torch.empty(0)
-            found = self._graphs[signature] = operations, trees.apply(lambda _: nothing, flat.output_tree)
+            found = self._graphs[signature] = (
+                operations,
+                trees.apply(lambda _: nothing, flat.output_tree),
+            )
         operations, output_tree = found
         return trees.unflatten(output_tree, operations(*trees.leaves(args)))
 
@@ -64,7 +69,9 @@ class _FlatFunction:
 
 
 def _make_graph(
-    function: Callable[..., Any], leaves: Sequence[Tensor], decompositions: Decompositions | None = None
+    function: Callable[..., Any],
+    leaves: Sequence[Tensor],
+    decompositions: Decompositions | None = None,
 ) -> GraphModule:
     """Return the operations that the result depends on, found without doing them."""
     graph_module = record_operations(function, leaves, decompositions)

@@ -23,7 +23,9 @@ _USE_AUTOGRAD: ContextVar[bool] = ContextVar("by_autograd", default=False)
 
 def grad(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """Return the gradient of a scalar function by its first argument, a tree, as `torch.func.grad` does."""
-    if torch.compiler.is_compiling() or not _USE_AUTOGRAD.get():  # Dynamo cannot look into a context variable
+    if (
+        torch.compiler.is_compiling() or not _USE_AUTOGRAD.get()
+    ):  # Dynamo cannot look into a context variable
         return torch.func.grad(function)
     return partial(_autograd_grad, function)
 
@@ -49,7 +51,11 @@ def gradient(loss: Loss, params: Params, batch: Batch) -> Params:
 
 
 def hvp(
-    loss: Loss, params: Params, batch: Batch, direction: Params, mode: Literal["reverse", "forward"] = "reverse"
+    loss: Loss,
+    params: Params,
+    batch: Batch,
+    direction: Params,
+    mode: Literal["reverse", "forward"] = "reverse",
 ) -> Params:
     """H(w) u exactly, without forming H.
 
@@ -61,7 +67,9 @@ def hvp(
     return _HVP_MODES[mode](loss, params, batch, _match_keys("hessian_product", direction, params))
 
 
-def finite_difference_hvp(loss: Loss, params: Params, batch: Batch, direction: Params, step: float) -> Params:
+def finite_difference_hvp(
+    loss: Loss, params: Params, batch: Batch, direction: Params, step: float
+) -> Params:
     """[g(w + h u) - g(w - h u)] / (2 h), which is H(w) u up to O(h^2), from two gradients. `step` is h."""
     require(step > 0, f"difference_product: step must be positive, got {step}.")
     direction = _match_keys("difference_product", direction, params)
@@ -70,7 +78,9 @@ def finite_difference_hvp(loss: Loss, params: Params, batch: Batch, direction: P
     return trees.scale(trees.sub(ahead, behind), 0.5 / step)
 
 
-def proximal_gradient(loss: Loss, lam: float | Tensor, center: Params, params: Params, batch: Batch) -> Params:
+def proximal_gradient(
+    loss: Loss, lam: float | Tensor, center: Params, params: Params, batch: Batch
+) -> Params:
     """Return g(w) + lam (w - center), the gradient of f(w) + lam/2 |w - center|^2."""
     found = gradient(loss, params, batch)
     return found if trees.is_zero(lam) else trees.add(found, trees.sub(params, center), lam)
@@ -104,12 +114,16 @@ def _reverse_hvp(loss: Loss, params: Params, batch: Batch, direction: Params) ->
     return product
 
 
-def _directional_derivative(loss: Loss, batch: Batch, direction: Params, params: Params) -> torch.Tensor:
+def _directional_derivative(
+    loss: Loss, batch: Batch, direction: Params, params: Params
+) -> torch.Tensor:
     return trees.dot(gradient(loss, params, batch), direction)
 
 
 def _forward_hvp(loss: Loss, params: Params, batch: Batch, direction: Params) -> Params:
-    product: Params = torch.func.jvp(partial(gradient, loss, batch=batch), (params,), (direction,))[1]
+    product: Params = torch.func.jvp(partial(gradient, loss, batch=batch), (params,), (direction,))[
+        1
+    ]
     return product
 
 

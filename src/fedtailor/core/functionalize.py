@@ -61,7 +61,9 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
     for module in list(copied.modules()):
         for name, child in list(module._modules.items()):
             if isinstance(child, _DROPOUT_TYPES):
-                setattr(module, name, KeyedDropout(child.p, isinstance(child, _CHANNEL_DROPOUT_TYPES)))
+                setattr(
+                    module, name, KeyedDropout(child.p, isinstance(child, _CHANNEL_DROPOUT_TYPES))
+                )
     return copied
 
 
@@ -73,7 +75,9 @@ def make_dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
 def dropout_layers(module: nn.Module) -> dict[str, int]:
     """Return the position of every dropout layer among a model's modules, by the name of the layer's buffer."""
     layers = enumerate(module.named_modules())
-    return {f"{name}.key": number for number, (name, layer) in layers if isinstance(layer, KeyedDropout)}
+    return {
+        f"{name}.key": number for number, (name, layer) in layers if isinstance(layer, KeyedDropout)
+    }
 
 
 class FunctionalCall:
@@ -114,7 +118,9 @@ def reject_impure_layers(model: nn.Module) -> None:
                 "convert the model with fedtailor.with_group_norm(model)."
             )
         if getattr(module, "track_running_stats", False):
-            raise InputError(f"Task: {layer} keeps running statistics; build it with track_running_stats=False.")
+            raise InputError(
+                f"Task: {layer} keeps running statistics; build it with track_running_stats=False."
+            )
         if isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
             raise InputError(f"Task: {layer} cannot draw from a key; use torch.nn.Dropout instead.")
         if isinstance(module, _DROPOUT_TYPES) and type(module) not in _DROPOUT_TYPES:
@@ -122,12 +128,18 @@ def reject_impure_layers(model: nn.Module) -> None:
                 f"Task: {layer} is a dropout of its own kind, which cannot be keyed; use torch.nn.Dropout."
             )
         if isinstance(module, _DROPOUT_TYPES) and module.p > _MAX_DROP_PROB:
-            raise InputError(f"Task: {layer} drops everything, got p = {module.p}; take the layer out or lower p.")
+            raise InputError(
+                f"Task: {layer} drops everything, got p = {module.p}; take the layer out or lower p."
+            )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
-            raise InputError(f"Task: {layer} has no parameters yet; run the model once on an example before.")
+            raise InputError(
+                f"Task: {layer} has no parameters yet; run the model once on an example before."
+            )
 
 
-def run_and_check_unchanged(module: nn.Module, tensors: dict[str, Tensor], x: Tensor, key: Tensor) -> Tensor:
+def run_and_check_unchanged(
+    module: nn.Module, tensors: dict[str, Tensor], x: Tensor, key: Tensor
+) -> Tensor:
     """Runs a module on copies of its tensors, which `functional_call` hands back, and refuses it if it changed one."""
     used = {name: value.clone() for name, value in tensors.items()} | make_dropout_keys(module, key)
     outputs: Tensor = functional_call(module, used, (x,))
@@ -175,7 +187,9 @@ def _make_randomness_error(operation: object) -> InputError:
     )
 
 
-def _draw_from(generator: torch.Generator, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _draw_from(
+    generator: torch.Generator, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Do an operation, with a generator if it draws and does not name one."""
     named = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
     if named or not _is_random_op(func, args, kwargs):

@@ -40,7 +40,9 @@ def cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def binary_cross_entropy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Mean over labels."""
-    return _mean_per_example(nnf.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none"))
+    return _mean_per_example(
+        nnf.binary_cross_entropy_with_logits(outputs, y.to(outputs.dtype), reduction="none")
+    )
 
 
 def squared_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,8 +57,12 @@ def _token_mask(y: Tensor, ignored: tuple[int, ...], dtype: torch.dtype) -> Tens
     return counts
 
 
-def token_cross_entropy(padding: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def token_cross_entropy(
+    padding: tuple[int, ...], outputs: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor]:
     """Cross-entropy summed over the tokens that are no padding."""
     counts = _token_mask(y, padding, outputs.dtype)
     known = torch.where(counts > 0, y, 0)  # padding may lie outside the vocabulary
-    return (nnf.cross_entropy(outputs.transpose(1, 2), known, reduction="none") * counts).sum(1), counts.sum(1)
+    return (nnf.cross_entropy(outputs.transpose(1, 2), known, reduction="none") * counts).sum(
+        1
+    ), counts.sum(1)

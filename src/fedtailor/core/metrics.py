@@ -16,7 +16,9 @@ class Metric(NamedTuple):
     higher_is_better: bool
 
 
-def replace_nonfinite(is_finite: Tensor, pairs: tuple[Tensor, Tensor], higher_is_better: bool) -> tuple[Tensor, Tensor]:
+def replace_nonfinite(
+    is_finite: Tensor, pairs: tuple[Tensor, Tensor], higher_is_better: bool
+) -> tuple[Tensor, Tensor]:
     """Pairs in which an example that is not finite has the worst sum there is."""
     return torch.where(is_finite, pairs[0], 0.0 if higher_is_better else torch.inf), pairs[1]
 
@@ -33,7 +35,10 @@ def label_accuracy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 def f1(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """2 true positives over what was said plus what is true, over all labels and examples."""
-    predicted, true = (outputs > 0).to(outputs.dtype).flatten(1), (y > 0).to(outputs.dtype).flatten(1)
+    predicted, true = (
+        (outputs > 0).to(outputs.dtype).flatten(1),
+        (y > 0).to(outputs.dtype).flatten(1),
+    )
     return 2 * (predicted * true).sum(1), predicted.sum(1) + true.sum(1)
 
 

@@ -34,11 +34,15 @@ class Moments(NamedTuple):
     square: Params  # of the gradients' squares
 
 
-def sgd(lr: float | Tensor, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0) -> Optimizer:
+def sgd(
+    lr: float | Tensor, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
+) -> Optimizer:
     """w - lr (g + weight_decay w), with heavy-ball or Nesterov momentum. Without momentum the state is empty."""
     _validate_options("SGD", lr, weight_decay=weight_decay)
     require(0 <= momentum < 1, f"SGD: momentum must be in [0, 1), got {momentum}.")
-    require(momentum > 0 or not nesterov, f"SGD: nesterov needs a positive momentum, got {momentum}.")
+    require(
+        momentum > 0 or not nesterov, f"SGD: nesterov needs a positive momentum, got {momentum}."
+    )
     return Optimizer(
         init=trees.zeros_like if momentum else _init_stateless,
         update=partial(_sgd_update, lr, momentum, nesterov, weight_decay),
@@ -59,7 +63,8 @@ def adam(
     """
     _validate_options("Adam", lr, b1, b2, eps, weight_decay)
     return Optimizer(
-        _init_moments, partial(_adam_update, _AdamOptions(lr, b1, b2, eps, weight_decay, False, bias_correction))
+        _init_moments,
+        partial(_adam_update, _AdamOptions(lr, b1, b2, eps, weight_decay, False, bias_correction)),
     )
 
 
@@ -74,18 +79,23 @@ def adamw(
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w also shrinks by lr weight_decay w."""
     _validate_options("AdamW", lr, b1, b2, eps, weight_decay)
     return Optimizer(
-        _init_moments, partial(_adam_update, _AdamOptions(lr, b1, b2, eps, weight_decay, True, bias_correction))
+        _init_moments,
+        partial(_adam_update, _AdamOptions(lr, b1, b2, eps, weight_decay, True, bias_correction)),
     )
 
 
-def yogi(lr: float | Tensor, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3, initial: float = 1e-6) -> Optimizer:
+def yogi(
+    lr: float | Tensor, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3, initial: float = 1e-6
+) -> Optimizer:
     """Yogi (Zaheer et al., 2018) as the server's step of FedYogi (Reddi et al., 2021): no bias correction.
 
     v moves towards g^2 by at most (1 - b2) g^2: v <- v - (1 - b2) sign(v - g^2) g^2. It starts at `initial`.
     """
     _validate_options("Yogi", lr, b1, b2, eps)
     require(initial >= 0, f"Yogi: initial must not be negative, got {initial}.")
-    return Optimizer(partial(_init_moments, initial=initial), partial(_yogi_update, lr, b1, b2, eps))
+    return Optimizer(
+        partial(_init_moments, initial=initial), partial(_yogi_update, lr, b1, b2, eps)
+    )
 
 
 def schedule(name: Literal["constant", "linear", "cosine"], rounds: int | None = None) -> Schedule:
@@ -110,9 +120,16 @@ class _AdamOptions(NamedTuple):
 
 
 def _validate_options(
-    name: str, lr: float | Tensor, b1: float = 0.0, b2: float = 0.0, eps: float = 1.0, weight_decay: float = 0.0
+    name: str,
+    lr: float | Tensor,
+    b1: float = 0.0,
+    b2: float = 0.0,
+    eps: float = 1.0,
+    weight_decay: float = 0.0,
 ) -> None:
-    if not isinstance(lr, Tensor):  # a tensor's value is not to be looked at: vmap forbids it, and a GPU would wait
+    if not isinstance(
+        lr, Tensor
+    ):  # a tensor's value is not to be looked at: vmap forbids it, and a GPU would wait
         require(lr > 0, f"{name}: lr must be positive, got {lr}.")
     require(0 <= b1 < 1, f"{name}: b1 must be in [0, 1), got {b1}.")
     require(0 <= b2 < 1, f"{name}: b2 must be in [0, 1), got {b2}.")
@@ -127,7 +144,9 @@ def _init_stateless(params: Params) -> tuple[()]:
 def _init_moments(params: Params, initial: float = 0.0) -> Moments:
     # Half precision cannot count past 2048 (bfloat16: 256), so the count has single precision at least.
     first = next(iter(params.values()), torch.zeros(()))
-    steps = torch.zeros((), dtype=torch.promote_types(first.dtype, torch.float32), device=first.device)
+    steps = torch.zeros(
+        (), dtype=torch.promote_types(first.dtype, torch.float32), device=first.device
+    )
     return Moments(steps, trees.zeros_like(params), trees.full_like(params, initial))
 
 
@@ -149,14 +168,18 @@ def _sgd_update(
     return _apply_step(params, direction, lr), velocity
 
 
-def _adam_update(options: _AdamOptions, gradient: Params, state: Moments, params: Params) -> tuple[Params, Moments]:
+def _adam_update(
+    options: _AdamOptions, gradient: Params, state: Moments, params: Params
+) -> tuple[Params, Moments]:
     lr, b1, b2, eps, weight_decay, decoupled, bias_correction = options
     if not decoupled and not trees.is_zero(weight_decay):
         gradient = trees.add(gradient, params, weight_decay)
     steps = state.steps + 1
     mean = _update_mean(state.mean, gradient, b1)
     square = trees.apply(lambda v, g: b2 * v + (1 - b2) * g * g, state.square, gradient)
-    debias1, debias2 = (_debias_factor(b1, steps), _debias_factor(b2, steps)) if bias_correction else (1.0, 1.0)
+    debias1, debias2 = (
+        (_debias_factor(b1, steps), _debias_factor(b2, steps)) if bias_correction else (1.0, 1.0)
+    )
     direction = trees.apply(lambda m, v: (m / debias1) / ((v / debias2).sqrt() + eps), mean, square)
     if decoupled and not trees.is_zero(weight_decay):
         direction = trees.add(direction, params, weight_decay)
@@ -164,10 +187,18 @@ def _adam_update(options: _AdamOptions, gradient: Params, state: Moments, params
 
 
 def _yogi_update(
-    lr: float | Tensor, b1: float, b2: float, eps: float, gradient: Params, state: Moments, params: Params
+    lr: float | Tensor,
+    b1: float,
+    b2: float,
+    eps: float,
+    gradient: Params,
+    state: Moments,
+    params: Params,
 ) -> tuple[Params, Moments]:
     mean = _update_mean(state.mean, gradient, b1)
-    square = trees.apply(lambda v, g: v - (1 - b2) * torch.sign(v - g * g) * g * g, state.square, gradient)
+    square = trees.apply(
+        lambda v, g: v - (1 - b2) * torch.sign(v - g * g) * g * g, state.square, gradient
+    )
     direction = trees.apply(lambda m, v: m / (v.sqrt() + eps), mean, square)
     return _apply_step(params, direction, lr), Moments(state.steps + 1, mean, square)
 

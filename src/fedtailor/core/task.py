@@ -46,7 +46,9 @@ class Task:
     constants: dict[str, Tensor]
     per_example_loss: PerExample
     metrics: tuple[Metric, ...]
-    compute_dtype: torch.dtype | None = None  # what the model calculates in, if not in the type of its parameters
+    compute_dtype: torch.dtype | None = (
+        None  # what the model calculates in, if not in the type of its parameters
+    )
 
     def loss(self, params: Params, batch: Batch) -> Tensor:
         """The mean loss over the real examples of a batch, in training mode; dropout draws from its key."""
@@ -69,11 +71,20 @@ class Task:
             return self._call_training(tensors, x)
         if self.compute_dtype is None:
             return functional_call(model, tensors, (x,), tie_weights=self._has_tied_params)
-        low_precision = {name: _cast_floating(value, self.compute_dtype) for name, value in tensors.items()}
+        low_precision = {
+            name: _cast_floating(value, self.compute_dtype) for name, value in tensors.items()
+        }
         result = functional_call(
-            model, low_precision, (_cast_floating(x, self.compute_dtype),), tie_weights=self._has_tied_params
+            model,
+            low_precision,
+            (_cast_floating(x, self.compute_dtype),),
+            tie_weights=self._has_tied_params,
         )
-        return _HeadInput(result.features.to(self.dtype)) if isinstance(result, _HeadInput) else result.to(self.dtype)
+        return (
+            _HeadInput(result.features.to(self.dtype))
+            if isinstance(result, _HeadInput)
+            else result.to(self.dtype)
+        )
 
     def compute_metric_sums(self, params: Params, batch: Batch) -> dict[str, Tensor]:
         """For the loss and each metric, the pair (sum, weight) over the real examples of a batch.
@@ -81,12 +92,16 @@ class Task:
         Outputs that are not finite count as the worst there is: an infinite loss or error, no hit.
         """
         outputs = self.compute_outputs(params, batch.x)
-        outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))  # short floats cannot count far
+        outputs = outputs.to(
+            torch.promote_types(outputs.dtype, torch.float32)
+        )  # short floats cannot count far
         is_finite = torch.isfinite(outputs).flatten(1).all(1)
         figures = (Metric("loss", self.per_example_loss, False), *self.metrics)
         return {
             each.name: losses.masked_sums(
-                metrics.replace_nonfinite(is_finite, each.per_example(outputs, batch.y), each.higher_is_better),
+                metrics.replace_nonfinite(
+                    is_finite, each.per_example(outputs, batch.y), each.higher_is_better
+                ),
                 batch.mask,
             )
             for each in figures
@@ -135,7 +150,10 @@ class Task:
 
     def apply_head(self, params: Params, features: Tensor) -> Tensor:
         """The last layer's outputs; `params` need hold no others than its own."""
-        values, prefix = {**self.constants, **params}, f"{self.cut.head_name}." if self.cut.head_name else ""
+        values, prefix = (
+            {**self.constants, **params},
+            f"{self.cut.head_name}." if self.cut.head_name else "",
+        )
         return nnf.linear(features, values[f"{prefix}weight"], values.get(f"{prefix}bias"))
 
     @property
@@ -143,7 +161,9 @@ class Task:
         """The floating type of the parameters."""
         return next(iter(self.params.values())).dtype
 
-    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> "Task":
+    def to(
+        self, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> "Task":
         """The same task on another device or in another precision."""
         return replace(
             self,
@@ -170,14 +190,27 @@ class Task:
 
     def copy_modules(self) -> "Task":
         """The same task with modules of its own: a module serves one thread at a time."""
-        return replace(self, train_module=copy_module(self.train_module), eval_module=copy_module(self.eval_module))
+        return replace(
+            self,
+            train_module=copy_module(self.train_module),
+            eval_module=copy_module(self.eval_module),
+        )
 
     def to_module(self, params: Params) -> nn.Module:
         """An ordinary `nn.Module` in evaluation mode that holds these parameters."""
-        model, values = copy.deepcopy(with_plain_convolutions(self.eval_module)), {**self.constants, **params}
-        tensors: dict[str, Tensor] = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        model, values = (
+            copy.deepcopy(with_plain_convolutions(self.eval_module)),
+            {**self.constants, **params},
+        )
+        tensors: dict[str, Tensor] = {
+            **dict(model.named_parameters()),
+            **dict(model.named_buffers()),
+        }
         wrong = sorted(values.keys() ^ tensors.keys())
-        require(not wrong, f"Task: parameters must be the model's own, but {wrong} are missing or unknown.")
+        require(
+            not wrong,
+            f"Task: parameters must be the model's own, but {wrong} are missing or unknown.",
+        )
         for name, tensor in tensors.items():
             tensor.data = values[name].detach().clone()
         return model
@@ -185,7 +218,9 @@ class Task:
 
 def classification(model: nn.Module) -> Task:
     """One of several classes: outputs [B, classes], y [B] integer; cross-entropy and accuracy."""
-    return _make_task("classification", model, losses.cross_entropy, Metric("accuracy", metrics.accuracy, True))
+    return _make_task(
+        "classification", model, losses.cross_entropy, Metric("accuracy", metrics.accuracy, True)
+    )
 
 
 def multilabel(model: nn.Module) -> Task:
@@ -201,10 +236,14 @@ def multilabel(model: nn.Module) -> Task:
 
 def regression(model: nn.Module) -> Task:
     """Numbers: outputs of y's size; squared error, with mean absolute error as the headline."""
-    return _make_task("regression", model, losses.squared_error, Metric("mae", metrics.absolute_error, False))
+    return _make_task(
+        "regression", model, losses.squared_error, Metric("mae", metrics.absolute_error, False)
+    )
 
 
-def sequences(model: nn.Module, padding: tuple[int, ...] = (0,), unscored_tokens: tuple[int, ...] = ()) -> Task:
+def sequences(
+    model: nn.Module, padding: tuple[int, ...] = (0,), unscored_tokens: tuple[int, ...] = ()
+) -> Task:
     """A token at each place: outputs [B, T, vocabulary], y [B, T]; cross-entropy and accuracy per token.
 
     Tokens of y in `padding` count neither for the loss nor the accuracy; those in `uncounted` (out of vocabulary, end
@@ -220,11 +259,19 @@ def sequences(model: nn.Module, padding: tuple[int, ...] = (0,), unscored_tokens
 
 
 def _make_task(kind: str, model: nn.Module, per_example: PerExample, *metrics: Metric) -> Task:
-    require(isinstance(model, nn.Module), f"Task: expected a torch.nn.Module, got {type(model).__name__}.")
+    require(
+        isinstance(model, nn.Module),
+        f"Task: expected a torch.nn.Module, got {type(model).__name__}.",
+    )
     reject_impure_layers(model)
     params = {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
-    require(bool(params), "Task: the model has no trainable parameter; set requires_grad on what is to be learned.")
-    frozen = {name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad}
+    require(
+        bool(params),
+        "Task: the model has no trainable parameter; set requires_grad on what is to be learned.",
+    )
+    frozen = {
+        name: p.detach().clone() for name, p in model.named_parameters() if not p.requires_grad
+    }
     buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
     return Task(
         kind=kind,
@@ -247,7 +294,9 @@ class ModelCut(NamedTuple):
 
     head_name: str  # its name
     feature_dim: int  # how many features it is given
-    encoder: nn.Module  # the model in training mode, but for that layer, which hands on what it is given
+    encoder: (
+        nn.Module
+    )  # the model in training mode, but for that layer, which hands on what it is given
 
 
 def _cast_floating(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -271,11 +320,15 @@ class _IdentityHead(nn.Linear):
 
 def _find_head(model: nn.Module) -> tuple[str, nn.Module]:
     """The last layer with trainable parameters, which must be used nowhere else."""
-    name, layer = [each for each in model.named_modules() if any(p.requires_grad for p in each[1].parameters(False))][
-        -1
-    ]
+    name, layer = [
+        each
+        for each in model.named_modules()
+        if any(p.requires_grad for p in each[1].parameters(False))
+    ][-1]
     param_ids = {id(p) for p in layer.parameters(False)}
-    used = [name for name, p in model.named_parameters(remove_duplicate=False) if id(p) in param_ids]
+    used = [
+        name for name, p in model.named_parameters(remove_duplicate=False) if id(p) in param_ids
+    ]
     alone = f"Task: the last layer must have its parameters for itself, but {' and '.join(used)} are one."
     require(len(used) == len(param_ids), alone)
     return name, layer
@@ -285,7 +338,9 @@ def _cut_model(model: nn.Module) -> ModelCut:
     name, layer = _find_head(model)
     if not isinstance(layer, nn.Linear) or type(layer).forward is not nn.Linear.forward:
         kind = type(layer).__name__
-        raise InputError(f"Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a {kind}.")
+        raise InputError(
+            f"Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a {kind}."
+        )
     end = _IdentityHead(layer.in_features, layer.out_features, device="meta").train(layer.training)
     end.weight, end.bias = layer.weight, layer.bias
     encoder = copy_module(model) if name else end
@@ -301,14 +356,22 @@ def validate_task(task: Task, x: Tensor, y: Tensor) -> Tensor:
     draws from torch's global generator (`torch.nn.functional.dropout`, `torch.randn`, an LSTM's dropout), and models
     that answer differently when they are asked again.
     """
-    key, tensors = torch.zeros((), dtype=torch.int64, device=x.device), {**task.constants, **task.params}
+    key, tensors = (
+        torch.zeros((), dtype=torch.int64, device=x.device),
+        {**task.constants, **task.params},
+    )
     try:
         with torch.no_grad(), forbid_global_randomness():
-            first, again = (run_and_check_unchanged(task.train_module, tensors, x, key) for _ in range(2))
+            first, again = (
+                run_and_check_unchanged(task.train_module, tensors, x, key) for _ in range(2)
+            )
             outputs = run_and_check_unchanged(task.eval_module, tensors, x, key)
             by_itself = run_and_check_unchanged(task.eval_module, tensors, x[:1], key)
             _validate_labels(task.kind, outputs, y)
-            for per_example in (task.per_example_loss, *(metric.per_example for metric in task.metrics)):
+            for per_example in (
+                task.per_example_loss,
+                *(metric.per_example for metric in task.metrics),
+            ):
                 per_example(outputs, y)
     except InputError:
         raise
@@ -333,18 +396,41 @@ def validate_task(task: Task, x: Tensor, y: Tensor) -> Tensor:
 
 def _is_close(one: Tensor, other: Tensor) -> bool:
     """Whether outputs are the same but for rounding, which on a GPU is coarse, and not the same for every batch."""
-    scale = other.abs().nan_to_num(0.0, 0.0, 0.0).max().item() if other.is_cuda and other.numel() else 0.0
+    scale = (
+        other.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
+        if other.is_cuda and other.numel()
+        else 0.0
+    )
     return torch.allclose(one, other, rtol=1e-2, atol=1e-4 + 1e-2 * scale, equal_nan=True)
 
 
 def _validate_labels(kind: str, outputs: Tensor, y: Tensor) -> None:
     """Refuses outputs and labels of shapes that a loss would take for something else without a word."""
-    require(isinstance(outputs, Tensor), f"Task: the model must return a tensor, got {type(outputs).__name__}.")
-    shape, came, least = list(outputs.shape), list(y.shape), {"classification": 2, "sequences": 3}.get(kind, 1)
-    require(len(shape) >= least, f"Task: {kind} needs outputs of {least} dimensions, got outputs of shape {shape}.")
-    wanted = {"classification": shape[:1] + shape[2:], "sequences": shape[:2], "multilabel": shape}.get(kind, came)
-    require(came == wanted, f"Task: {kind} with outputs of shape {shape} needs y of shape {wanted}, got {came}.")
+    require(
+        isinstance(outputs, Tensor),
+        f"Task: the model must return a tensor, got {type(outputs).__name__}.",
+    )
+    shape, came, least = (
+        list(outputs.shape),
+        list(y.shape),
+        {"classification": 2, "sequences": 3}.get(kind, 1),
+    )
+    require(
+        len(shape) >= least,
+        f"Task: {kind} needs outputs of {least} dimensions, got outputs of shape {shape}.",
+    )
+    wanted = {
+        "classification": shape[:1] + shape[2:],
+        "sequences": shape[:2],
+        "multilabel": shape,
+    }.get(kind, came)
+    require(
+        came == wanted,
+        f"Task: {kind} with outputs of shape {shape} needs y of shape {wanted}, got {came}.",
+    )
     zero_one = kind != "multilabel" or bool(((y == 0) | (y == 1)).all())
     require(zero_one, "Task: multilabel needs y of 0 and 1, got others.")
     known = kind != "classification" or int(y.max()) < shape[1]
-    require(known, f"Task: the model tells {shape[-1]} classes apart, but there is a label {y.max()}.")
+    require(
+        known, f"Task: the model tells {shape[-1]} classes apart, but there is a label {y.max()}."
+    )

@@ -32,7 +32,11 @@ def leaves(tree: Tree) -> list[Tensor]:
         return [tree]
     if kind is dict or kind is tuple or hasattr(tree, "_fields"):
         members = tree.values() if kind is dict else tree
-        return [leaf for member in members for leaf in ((member,) if type(member) is Tensor else leaves(member))]
+        return [
+            leaf
+            for member in members
+            for leaf in ((member,) if type(member) is Tensor else leaves(member))
+        ]
     return flatten_tree(tree)
 
 
@@ -62,9 +66,14 @@ def _apply(function: Callable[..., Tensor], tree: Tree, others: tuple[Tree, ...]
         return function(tree, *others)
     same = all(type(other) is type(tree) and len(other) == len(tree) for other in others)
     if type(tree) is dict and same and all(name in other for other in others for name in tree):
-        return {name: _apply(function, tree[name], tuple(other[name] for other in others)) for name in tree}
+        return {
+            name: _apply(function, tree[name], tuple(other[name] for other in others))
+            for name in tree
+        }
     if isinstance(tree, tuple) and same:
-        return _rebuild_tuple(tree, [_apply(function, each[0], each[1:]) for each in zip(tree, *others, strict=True)])
+        return _rebuild_tuple(
+            tree, [_apply(function, each[0], each[1:]) for each in zip(tree, *others, strict=True)]
+        )
     return map_tree(function, tree, *others)
 
 
@@ -204,9 +213,14 @@ def combine(rest: Tree, selected: Tree, order: Sequence[str] = ()) -> Tree:
     if isinstance(rest, dict):
         positions = {name: position for position, name in enumerate(order)}
         merged = {**rest, **selected}
-        return {name: merged[name] for name in sorted(merged, key=lambda name: positions.get(name, len(positions)))}
+        return {
+            name: merged[name]
+            for name in sorted(merged, key=lambda name: positions.get(name, len(positions)))
+        }
     if isinstance(rest, tuple):
-        return _rebuild_tuple(rest, [combine(a, b, order) for a, b in zip(rest, selected, strict=True)])
+        return _rebuild_tuple(
+            rest, [combine(a, b, order) for a, b in zip(rest, selected, strict=True)]
+        )
     return rest
 
 
@@ -224,7 +238,9 @@ def is_finite_tensor(tree: Tree) -> Tensor:
     found = [leaf for leaf in leaves(tree) if leaf.is_floating_point()]
     if not found:
         return torch.ones((), dtype=torch.bool)
-    zeros = scale_list(found, 0.0)  # but infinity times 0 is a NaN; all leaves at once: a few operations
+    zeros = scale_list(
+        found, 0.0
+    )  # but infinity times 0 is a NaN; all leaves at once: a few operations
     return (torch.stack(list(sum_magnitudes(zeros))) == 0).all()
 
 

@@ -39,7 +39,10 @@ __all__ = [
     "validate_dataset",
 ]
 
-BUILT_IN_SOURCES: dict[str, Callable[..., FederatedDataset]] = {"digits": digits, "synthetic": synthetic}
+BUILT_IN_SOURCES: dict[str, Callable[..., FederatedDataset]] = {
+    "digits": digits,
+    "synthetic": synthetic,
+}
 """The data sets that come with the library."""
 
 SOURCES = (*BUILT_IN_SOURCES, *CATALOG)
@@ -57,7 +60,10 @@ def get_source(name: str) -> Callable[..., FederatedDataset]:
         return partial(from_npz, name)
     if name in BUILT_IN_SOURCES:
         return BUILT_IN_SOURCES[name]
-    require(name in CATALOG or name in list_installed(), f"There is no data set '{name}'; {_suggest_name(name)}")
+    require(
+        name in CATALOG or name in list_installed(),
+        f"There is no data set '{name}'; {_suggest_name(name)}",
+    )
     return partial(load_federated, name)
 
 
@@ -67,9 +73,16 @@ def fill_defaults(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
     if getattr(source, "func", None) is load_federated:
         return options.fill_defaults(name, get_dataset_defaults(name), overrides)
     parameters = inspect.signature(source).parameters.values()
-    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+    defaults = {
+        each.name: each.default
+        for each in parameters
+        if each.default is not inspect.Parameter.empty
+    }
     for option in overrides:
-        require(option in defaults, f"{name}: there is no option '{option}'; {suggest_name(option, defaults)}")
+        require(
+            option in defaults,
+            f"{name}: there is no option '{option}'; {suggest_name(option, defaults)}",
+        )
     return defaults | overrides
 
 

@@ -20,7 +20,10 @@ def resolve_count(name: str, amount: float, available: int) -> int:
         require(amount >= 0, f"{name}: server must be at least 0 examples, got {amount}.")
         return int(amount)
     real = isinstance(amount, float | np.floating) and 0 <= amount < 1
-    require(real, f"{name}: server must be (x, y), a count, or a share from 0 to less than 1, got {amount!r}.")
+    require(
+        real,
+        f"{name}: server must be (x, y), a count, or a share from 0 to less than 1, got {amount!r}.",
+    )
     return max(round(amount * available), int(amount > 0))
 
 
@@ -29,13 +32,16 @@ def to_array(name: str, column_name: str, values: Any) -> Array:
     try:
         return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name}: {column_name} must be readable as an array, but is not ({error}).") from error
+        raise InputError(
+            f"{name}: {column_name} must be readable as an array, but is not ({error})."
+        ) from error
 
 
 def to_numeric_array(name: str, column_name: str, values: Any) -> Array:
     """Values as an array of numbers, or a sentence; truth values become 0 and 1."""
     array = to_array(name, column_name, values)
     require(
-        array.dtype.kind in "fiub", f"{name}: {column_name} must be floating or integer numbers, got {array.dtype}."
+        array.dtype.kind in "fiub",
+        f"{name}: {column_name} must be floating or integer numbers, got {array.dtype}.",
     )
     return array.view(np.uint8) if array.dtype.kind == "b" else array

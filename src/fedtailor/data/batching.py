@@ -22,7 +22,9 @@ _KEY_STREAMS = np.array(
     [[0], [1]]
 )  # what a draw's key is folded with: for the order of examples, and for the step's own
 _MAX_WINDOW_INDICES = 1 << 21  # how many places in batches are laid out at a time
-_MAX_BLOCK_INDICES = 1 << 16  # how many of them, with those of whoever has finished, are handed out at a time
+_MAX_BLOCK_INDICES = (
+    1 << 16
+)  # how many of them, with those of whoever has finished, are handed out at a time
 
 
 class BatchIndices(NamedTuple):
@@ -41,7 +43,10 @@ def count_steps(plan: BatchPlan, clients: ClientExamples, client_ids: np.ndarray
     """How many steps the plan is for each of the holders `who`."""
     if plan.steps is not None:
         return np.full(len(client_ids), plan.steps, dtype=np.int64)
-    require(plan.epochs is not None and bool(plan.specs), f"Plan: epochs of something or steps are needed, got {plan}.")
+    require(
+        plan.epochs is not None and bool(plan.specs),
+        f"Plan: epochs of something or steps are needed, got {plan}.",
+    )
     return (plan.epochs or 0) * _count_epoch_batches(
         plan.specs[-1], get_client_sizes(clients.splits[plan.specs[-1].split], client_ids)
     )
@@ -56,11 +61,16 @@ def iter_batch_indices(
     full_width: bool = False,
 ) -> Iterator[tuple[BatchIndices, ...]]:
     """What the holders `who`, with a key each, see at the steps 0, ..., steps - 1."""
-    for count, several in iter_batch_index_blocks(plan, clients, client_ids, keys, steps, full_width):
+    for count, several in iter_batch_index_blocks(
+        plan, clients, client_ids, keys, steps, full_width
+    ):
         if not several:
             yield from (() for _ in range(count))
         else:
-            yield from zip(*(map(BatchIndices, *(whole.unbind() for whole in each)) for each in several), strict=True)
+            yield from zip(
+                *(map(BatchIndices, *(whole.unbind() for whole in each)) for each in several),
+                strict=True,
+            )
 
 
 def iter_batch_index_blocks(
@@ -82,17 +92,27 @@ def iter_batch_index_blocks(
         yield steps, ()
         return
     streams = [
-        _BatchStream(draw, clients.splits[draw.split], client_ids, prng.fold(keys.numpy(), stream_idx), full_width)
+        _BatchStream(
+            draw,
+            clients.splits[draw.split],
+            client_ids,
+            prng.fold(keys.numpy(), stream_idx),
+            full_width,
+        )
         for stream_idx, draw in zip(range(len(plan.specs))[::-1], plan.specs, strict=True)
     ]
-    counts, width = np.minimum(count_steps(plan, clients, client_ids), steps), max(stream.width for stream in streams)
+    counts, width = (
+        np.minimum(count_steps(plan, clients, client_ids), steps),
+        max(stream.width for stream in streams),
+    )
     for window in _iter_windows(counts, steps, _MAX_WINDOW_INDICES // width):
         window_batches = [stream.compute_batches(window) for stream in streams]
         many = max_steps_per_block(len(client_ids), width)
         for first in range(0, len(window.steps), many):
             last = min(first + many, len(window.steps))
             spread = (
-                _scatter_batches(window, first, last, *both) for both in zip(window_batches, streams, strict=True)
+                _scatter_batches(window, first, last, *both)
+                for both in zip(window_batches, streams, strict=True)
             )
             yield last - first, tuple(spread)
 
@@ -148,10 +168,14 @@ def _iter_windows(counts: IntArray, steps: int, max_batches: int) -> Iterator[_W
     active = len(counts) - np.searchsorted(counts[order[::-1]], np.arange(steps), side="right")
     before, begin = np.append(0, np.cumsum(active)), 0
     while begin < steps:
-        end = max(begin + 1, int(np.searchsorted(before, before[begin] + max_batches, side="right")) - 1)
+        end = max(
+            begin + 1, int(np.searchsorted(before, before[begin] + max_batches, side="right")) - 1
+        )
         many = active[begin:end]
         step, client = np.repeat(np.arange(begin, end), many), order[count_within(many)]
-        yield _Window(range(begin, end), counts, step, client, before[begin : end + 1] - before[begin])
+        yield _Window(
+            range(begin, end), counts, step, client, before[begin : end + 1] - before[begin]
+        )
         begin = end
 
 
@@ -161,7 +185,9 @@ def _scatter_batches(
     """The batches of some steps for everybody, from those of whoever is at work, which are end to end."""
     batches = slice(window.ends[first], window.ends[last])
     where = window.step[batches] - window.steps[first], window.client[batches]
-    dense = [np.broadcast_to(each, (last - first, *each.shape)).copy() for each in stream.padding_batch]
+    dense = [
+        np.broadcast_to(each, (last - first, *each.shape)).copy() for each in stream.padding_batch
+    ]
     for whole, part in zip(dense, window_batches, strict=True):
         whole[where] = part[batches]
     return BatchIndices(*map(torch.from_numpy, dense))
@@ -174,7 +200,12 @@ class _BatchStream:
     """
 
     def __init__(
-        self, batch_spec: BatchSpec, split: Split, client_ids: np.ndarray, keys: IntArray, full_width: bool
+        self,
+        batch_spec: BatchSpec,
+        split: Split,
+        client_ids: np.ndarray,
+        keys: IntArray,
+        full_width: bool,
     ) -> None:
         message = f"Plan: batches of split '{batch_spec.split}' are wanted, but no client has an example in it."
         require(len(split.index) > 0, message)
@@ -200,7 +231,9 @@ class _BatchStream:
         mask = position < self._sizes[client][:, None]
         order = self._get_permutations(window).lookup(client, epoch, np.where(mask, position, 0))
         return _BatchArrays(
-            self._get_rows(self._offsets[client][:, None] + order), mask, prng.fold(self._step_keys[client], step)
+            self._get_rows(self._offsets[client][:, None] + order),
+            mask,
+            prng.fold(self._step_keys[client], step),
         )
 
     def _get_permutations(self, window: _Window) -> Permutations:
@@ -212,7 +245,9 @@ class _BatchStream:
         if cached is None or not (
             np.array_equal(cached.first_epoch, first) and np.array_equal(cached.last_epoch, last)
         ):
-            self._cached_permutations = cached = permute_epochs(self._sizes, first, last, self._order_keys)
+            self._cached_permutations = cached = permute_epochs(
+                self._sizes, first, last, self._order_keys
+            )
         return cached
 
     def _get_rows(self, positions: IntArray) -> IntArray:

@@ -37,7 +37,8 @@ class Summary(NamedTuple):
             f"{self.name}: {self.examples} examples, {targets}\n"
             f"  clients: {group_sizes}\n"
             f"  examples per client: {self.smallest} to {self.largest}, mean {self.mean:.1f}\n"
-            f"  server: {self.server} examples" + (f", overlapping clients' ({self.overlap})" if self.overlap else "")
+            f"  server: {self.server} examples"
+            + (f", overlapping clients' ({self.overlap})" if self.overlap else "")
         )
 
 
@@ -57,8 +58,8 @@ class ExampleSpec(NamedTuple):
 class FederatedDataset:
     """Clients' examples, the clients grouped by person, and the server's own examples.
 
-    The groups: "train" may be sampled, "local" are scored as those who took part, "validation" serve for choosing,
-    "new" are people never trained on.
+    Groups: "train" clients may be sampled, "participating" ones are scored as those that took part,
+    "validation" ones serve for choosing, "unseen" ones are never trained on.
     """
 
     name: str
@@ -70,13 +71,17 @@ class FederatedDataset:
     scale: float = 1.0  # x is multiplied by it once it is floating; for integers that are amounts
     tokens: bool = False  # x stays integer
     padding: tuple[int, ...] = ()  # tokens of y that count neither for the loss nor the accuracy
-    unscored_tokens: tuple[int, ...] = ()  # tokens of y that are learned, but left out of the accuracy
+    unscored_tokens: tuple[
+        int, ...
+    ] = ()  # tokens of y that are learned, but left out of the accuracy
     support: float = 0.2  # the part of a client's train examples that meta-learning adapts on, if it has no own splits
-    content_hash: str = (
-        ""  # the same for the same columns x and y of clients; "": not known, they would have to be read
+    content_hash: str = ""  # the same for the same columns x and y of clients; "": not known, they would have to be read
+    overlap: str = (
+        ""  # why server data may overlap clients'; "": it does not, and this has been checked
     )
-    overlap: str = ""  # why server data may overlap clients'; "": it does not, and this has been checked
-    trust: InitVar[bool] = field(default=False, kw_only=True)  # the promises were checked before: do not check again
+    trust: InitVar[bool] = field(
+        default=False, kw_only=True
+    )  # the promises were checked before: do not check again
 
     def __post_init__(self, skip_checks: bool) -> None:
         """Refuses a dataset that breaks a promise; clients adapt on their train examples if nothing else is said."""
@@ -92,7 +97,9 @@ class FederatedDataset:
         """What an example looks like."""
         x, y = self.clients.x, self.clients.y
         shapes = tuple(x.shape[1:]), tuple(y.shape[1:])
-        return ExampleSpec(*shapes, self.classes, self.scale, self.tokens, self.padding, self.unscored_tokens)
+        return ExampleSpec(
+            *shapes, self.classes, self.scale, self.tokens, self.padding, self.unscored_tokens
+        )
 
     def with_pooled_client(self) -> "FederatedDataset":
         """The same with one more holder, "pooled": the train group's train examples together, now that group alone."""
@@ -111,7 +118,9 @@ class FederatedDataset:
     def with_shared_server_data(self) -> "FederatedDataset":
         """The same with the server's examples added to the train examples of everybody in the train group."""
         if self.server is None:
-            raise InputError(f"{self.name}: the server must have examples to share with clients, but has none.")
+            raise InputError(
+                f"{self.name}: the server must have examples to share with clients, but has none."
+            )
         (x, y, splits), server = self.clients, self.server
         train, extra = splits["train"], len(x) + server.splits["train"].get_rows(0)
         sharing = np.isin(np.arange(self.clients.count), self.groups["train"])
@@ -123,7 +132,9 @@ class FederatedDataset:
         return replace(
             self,
             clients=ClientExamples(
-                np.concatenate([x, server.x]), np.concatenate([y, server.y]), {**splits, "train": more}
+                np.concatenate([x, server.x]),
+                np.concatenate([y, server.y]),
+                {**splits, "train": more},
             ),
             content_hash="",
             overlap="the server's examples are shared with every training client",
@@ -137,14 +148,25 @@ class FederatedDataset:
             return self
         sizes, owners = train.sizes(), train.owners()
         if sizes.max() < 2:
-            raise InputError(f"{self.name}: no client has two train examples, one to adapt on and one to learn from.")
-        supports = np.clip(np.rint(self.support * sizes).astype(np.int64), 1, np.maximum(sizes - 1, 1))
-        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=(DataStream.SUPPORT,))))
+            raise InputError(
+                f"{self.name}: no client has two train examples, one to adapt on and one to learn from."
+            )
+        supports = np.clip(
+            np.rint(self.support * sizes).astype(np.int64), 1, np.maximum(sizes - 1, 1)
+        )
+        rng = np.random.Generator(
+            np.random.Philox(np.random.SeedSequence(0, spawn_key=(DataStream.SUPPORT,)))
+        )
         order = np.lexsort((rng.random(len(owners)), owners))
-        supporting = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes) < np.repeat(supports, sizes)
+        supporting = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes) < np.repeat(
+            supports, sizes
+        )
         more = {
             name: Split(train.index[order[chosen]], np.append(0, np.cumsum(counts)))
-            for name, chosen, counts in (("support", supporting, supports), ("query", ~supporting, sizes - supports))
+            for name, chosen, counts in (
+                ("support", supporting, supports),
+                ("query", ~supporting, sizes - supports),
+            )
         }
         # Nobody gets an example that was not theirs in train, so there is nothing new to check.
         return replace(self, clients=self.clients._replace(splits={**splits, **more}), trust=True)
@@ -152,7 +174,10 @@ class FederatedDataset:
     def get_adapt_split(self) -> str:
         """What clients have for personalizing: examples of "train" or "test", or of neither: "adapt"."""
         splits = self.clients.splits
-        return next((name for name in ("train", "test") if _is_subset(splits["adapt"], splits[name])), "adapt")
+        return next(
+            (name for name in ("train", "test") if _is_subset(splits["adapt"], splits[name])),
+            "adapt",
+        )
 
     def get_disjoint_splits(self) -> tuple[str, ...]:
         """The splits that together hold every example once."""
@@ -160,7 +185,9 @@ class FederatedDataset:
 
     def describe(self) -> Summary:
         """The dataset in figures."""
-        sizes = np.sum([self.clients.splits[name].sizes() for name in self.get_disjoint_splits()], axis=0)
+        sizes = np.sum(
+            [self.clients.splits[name].sizes() for name in self.get_disjoint_splits()], axis=0
+        )
         return Summary(
             name=self.name,
             groups={group: len(self.groups[group]) for group in validation.GROUPS},
@@ -188,7 +215,9 @@ def _make_pooled_name(client_names: NDArray[np.str_]) -> str:
 
 def _append_client(split: Split, index: NDArray[np.int64]) -> Split:
     """A split with one more holder."""
-    return Split(np.append(split.index, index), np.append(split.offsets, len(split.index) + len(index)))
+    return Split(
+        np.append(split.index, index), np.append(split.offsets, len(split.index) + len(index))
+    )
 
 
 def validate_dataset(dataset: FederatedDataset) -> None:
@@ -204,7 +233,11 @@ def validate_dataset(dataset: FederatedDataset) -> None:
         validation.validate_columns(f"{name}: the server's", server, {"train"})
         validation.validate_server(name, clients, server)
         validation.validate_values(
-            name, server, classes, validation.find_owners(name, server, ["the server"]), ["the server"]
+            name,
+            server,
+            classes,
+            validation.find_owners(name, server, ["the server"]),
+            ["the server"],
         )
         if not dataset.overlap:
             validation.validate_disjoint(name, clients, server, owners, owner_names)

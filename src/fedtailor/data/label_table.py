@@ -14,8 +14,8 @@ from fedtailor.data.examples import ClientExamples, Split
 
 MAX_CLIENTS = 4000
 """So many clients have their labels counted; of more, so many evenly spaced ones."""
-DISPLAY_GROUPS = ("local", "train", "validation", "new")
-"""In the order in which they are shown; whoever is local is not called train as well."""
+DISPLAY_GROUPS = ("participating", "train", "validation", "unseen")
+"""In the order in which they are shown; participating clients are not listed as train as well."""
 CHANNELS, SMALLEST_SIDE = (1, 3), 4  # of what is an image
 NO_GROUP = "no group"
 BLOCK_ROWS = 1 << 16
@@ -45,7 +45,9 @@ class DatasetStats(NamedTuple):
     mean: float
     std: float
     largest: int
-    labels_per_client: float | None  # different labels of a client, mean; None, here and below: no labels were counted
+    labels_per_client: (
+        float | None
+    )  # different labels of a client, mean; None, here and below: no labels were counted
     client_distance: float | None  # from a client's labels to all clients' together, mean
     server_distance: float | None  # from the server's to all clients' together
     client_server_distance: float | None  # from a client's to the server's, mean
@@ -63,7 +65,9 @@ def compute_label_table(dataset: FederatedDataset, max_clients: int = MAX_CLIENT
         client_ids=client_ids,
         client_names=dataset.client_names[client_ids],
         counts=None if reason else _count_labels(clients, client_ids, classes),
-        server=None if reason or server is None else _count_labels(server, np.array([0]), classes)[0],
+        server=None
+        if reason or server is None
+        else _count_labels(server, np.array([0]), classes)[0],
         server_size=0 if server is None else len(server.splits["train"].index),
         reason=reason,
     )
@@ -72,10 +76,20 @@ def compute_label_table(dataset: FederatedDataset, max_clients: int = MAX_CLIENT
 def compute_stats(table: LabelTable) -> DatasetStats:
     """The picture in numbers: sizes of all clients, labels of those who were looked at."""
     sizes, counts = table.sizes, table.counts
-    spread = (int(sizes.min()), float(np.median(sizes)), float(sizes.mean()), float(sizes.std()), int(sizes.max()))
+    spread = (
+        int(sizes.min()),
+        float(np.median(sizes)),
+        float(sizes.mean()),
+        float(sizes.std()),
+        int(sizes.max()),
+    )
     if counts is None:
         return DatasetStats(
-            *spread, labels_per_client=None, client_distance=None, server_distance=None, client_server_distance=None
+            *spread,
+            labels_per_client=None,
+            client_distance=None,
+            server_distance=None,
+            client_server_distance=None,
         )
     client_shares, overall = normalize_counts(counts), normalize_counts(counts.sum(axis=0))
     server = None if table.server is None else normalize_counts(table.server)
@@ -84,7 +98,9 @@ def compute_stats(table: LabelTable) -> DatasetStats:
         labels_per_client=float((counts > 0).sum(axis=1).mean()),
         client_distance=float(total_variation(client_shares, overall).mean()),
         server_distance=None if server is None else float(total_variation(server, overall)),
-        client_server_distance=None if server is None else float(total_variation(client_shares, server).mean()),
+        client_server_distance=None
+        if server is None
+        else float(total_variation(client_shares, server).mean()),
     )
 
 
@@ -154,7 +170,9 @@ def _get_client_groups(dataset: FederatedDataset) -> NDArray[np.str_]:
 
 def _get_distinct_splits(examples: ClientExamples) -> list[Split]:
     """The splits that hold all examples. Who adapts on train or test names the same split, which is one."""
-    named = (examples.splits[name] for name in ("train", "test", "adapt") if name in examples.splits)
+    named = (
+        examples.splits[name] for name in ("train", "test", "adapt") if name in examples.splits
+    )
     return list({id(split): split for split in named}.values())
 
 
@@ -174,14 +192,20 @@ def _count_labels(examples: ClientExamples, client_ids: IntArray, classes: int) 
     for rows, owners in _iter_owned_rows(examples, client_ids):
         begin, end = int(owners[0]), int(owners[-1]) + 1
         cells = (owners - begin) * classes + examples.y[rows].astype(np.int64)
-        counts[begin:end] += np.bincount(cells, minlength=(end - begin) * classes).reshape(-1, classes)
+        counts[begin:end] += np.bincount(cells, minlength=(end - begin) * classes).reshape(
+            -1, classes
+        )
     return counts
 
 
-def _iter_owned_rows(examples: ClientExamples, client_ids: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
+def _iter_owned_rows(
+    examples: ClientExamples, client_ids: IntArray
+) -> Iterator[tuple[IntArray, IntArray]]:
     """Blocks of what these have: rows, and whose each is, as rising places in `who`; every example once."""
     splits = _get_distinct_splits(examples)
-    seen = np.zeros(len(examples.x), bool) if len(splits) > 2 else None  # adapt may have what train has
+    seen = (
+        np.zeros(len(examples.x), bool) if len(splits) > 2 else None
+    )  # adapt may have what train has
     for split in splits:
         for rows, owners in _iter_split_blocks(split, client_ids):
             if seen is not None:
@@ -193,7 +217,10 @@ def _iter_owned_rows(examples: ClientExamples, client_ids: IntArray) -> Iterator
 
 
 def _iter_split_blocks(split: Split, client_ids: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-    first, sizes = split.offsets[client_ids], split.offsets[client_ids + 1] - split.offsets[client_ids]
+    first, sizes = (
+        split.offsets[client_ids],
+        split.offsets[client_ids + 1] - split.offsets[client_ids],
+    )
     ends = np.cumsum(sizes)
     shift = first - (ends - sizes)
     for begin in range(0, int(ends[-1]), BLOCK_ROWS):

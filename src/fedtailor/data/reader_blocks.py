@@ -26,9 +26,13 @@ def drop_duplicates(blocks: Iterable[Block]) -> Iterator[Block]:
     for block in blocks:
         seen = seen if block.client == client else seen[:0]
         client, hashes = block.client, hash_rows(block.columns["x"])
-        fresh = np.isin(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1]) & ~np.isin(hashes, seen)
+        fresh = np.isin(np.arange(len(hashes)), np.unique(hashes, return_index=True)[1]) & ~np.isin(
+            hashes, seen
+        )
         seen = np.concatenate([seen, hashes[fresh]])
         if fresh.all():
             yield block
         elif fresh.any():
-            yield Block(block.client, {name: column[fresh] for name, column in block.columns.items()})
+            yield Block(
+                block.client, {name: column[fresh] for name, column in block.columns.items()}
+            )

@@ -9,7 +9,9 @@ from fedtailor import prng
 
 IntArray = NDArray[np.int64]
 
-_CHUNK_SIZE = 1 << 16  # how many random words are made at a time, few enough for a processor's cache
+_CHUNK_SIZE = (
+    1 << 16
+)  # how many random words are made at a time, few enough for a processor's cache
 
 
 class Permutations(NamedTuple):
@@ -28,11 +30,16 @@ class Permutations(NamedTuple):
         return found
 
 
-def permute_epochs(sizes: IntArray, first_epoch: IntArray, last_epoch: IntArray, keys: IntArray) -> Permutations:
+def permute_epochs(
+    sizes: IntArray, first_epoch: IntArray, last_epoch: IntArray, keys: IntArray
+) -> Permutations:
     """`keyed.permutation(fold(key, epoch), size)` for every holder and epoch, without padding, in one sort."""
     epochs = last_epoch - first_epoch + 1
     client = np.repeat(np.arange(len(sizes)), epochs)
-    epoch_keys, lengths = prng.fold(keys[client], count_within(epochs) + first_epoch[client]), sizes[client]
+    epoch_keys, lengths = (
+        prng.fold(keys[client], count_within(epochs) + first_epoch[client]),
+        sizes[client],
+    )
     begins = np.cumsum(lengths) - lengths
     segment = np.repeat(np.arange(len(client)), lengths)
     flat = np.zeros(len(segment) + 1, dtype=np.int64)

@@ -23,7 +23,11 @@ class UpdateAggregator:
         trace_once: Callable[[Any], Any] = lambda function: function,
         is_single_stack: bool = False,
     ) -> None:
-        self._aggregate, self._trace_once, self._is_single_stack = method.aggregate, trace_once, is_single_stack
+        self._aggregate, self._trace_once, self._is_single_stack = (
+            method.aggregate,
+            trace_once,
+            is_single_stack,
+        )
         self._stacks: list[Tree] = []
         self._weights: list[Tensor] = []
 
@@ -41,9 +45,9 @@ class UpdateAggregator:
         weights = torch.cat(self._weights) if len(self._weights) > 1 else self._weights[0]
         if self._aggregate is not None:
             return self._aggregate(trees.concat(self._stacks), weights)
-        return self._trace_once(_weighted_mean if self._is_single_stack else _divide_by_total_weight)(
-            self._stacks[0], weights
-        )
+        return self._trace_once(
+            _weighted_mean if self._is_single_stack else _divide_by_total_weight
+        )(self._stacks[0], weights)
 
 
 def _weighted_mean(updates: Tree, weights: Tensor) -> Tree:

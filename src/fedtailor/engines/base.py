@@ -44,11 +44,15 @@ class Engine(Protocol):
         """Sends the broadcast to the clients of a cohort, lets them work, and gathers their changes."""
         ...
 
-    def update_server(self, state: ServerState, cohort_update: CohortUpdate, round_idx: int) -> ServerState:
+    def update_server(
+        self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
+    ) -> ServerState:
         """Does the server's work on what was gathered."""
         ...
 
-    def score(self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None) -> ScoreResult:
+    def score(
+        self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
+    ) -> ScoreResult:
         """Personalizes clients, old or new, on their train examples and scores them on their test examples.
 
         They personalize as the method does, or as another work of the same kind does.
@@ -67,4 +71,6 @@ def error_context(stage: str, round_idx: int, subject: str) -> Iterator[None]:
         message = f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
         if "out of memory" in message:  # torch goes on to tell of every process on the GPU
             message = "the device's memory is full; stack fewer clients (chunk=8, say) or have less beside it (jobs=1)."
-        raise RoutineError(f"{stage} failed in round {round_idx} for {subject}: {message}") from problem
+        raise RoutineError(
+            f"{stage} failed in round {round_idx} for {subject}: {message}"
+        ) from problem

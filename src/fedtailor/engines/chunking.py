@@ -55,7 +55,8 @@ class PeakMemory:
         """Counts a tensor's storage, if it is a tensor's, once, and if it was not there before."""
         if (
             isinstance(leaf, Tensor)
-            and (storage_id := identify_storage(storage := leaf.untyped_storage())) not in self._storages
+            and (storage_id := identify_storage(storage := leaf.untyped_storage()))
+            not in self._storages
         ):
             size = storage.nbytes() if is_new else 0
             self._storages[storage_id] = weakref.finalize(storage, self._release, storage_id, size)
@@ -81,7 +82,11 @@ def cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[slice]:
     """
     threads = torch.get_num_threads()
     size = threads * max(MIN_CLIENTS_PER_THREAD, CACHE_BYTES // (4 * max(1, bytes_per_client)))
-    alike = [some for some in range(-(-size // 2), min(num_clients, size + size // 2) + 1) if num_clients % some == 0]
+    alike = [
+        some
+        for some in range(-(-size // 2), min(num_clients, size + size // 2) + 1)
+        if num_clients % some == 0
+    ]
     if num_clients < 2 * size:
         return [slice(0, num_clients)]
     if alike:
@@ -103,4 +108,9 @@ def _available_bytes(device: torch.device) -> int:
             else torch.cuda.mem_get_info(device)[0]
         )
         return whole // 2 // int(os.environ.get(NUM_PROCESSES_ENV, 1))
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4 // int(os.environ.get(NUM_PROCESSES_ENV, 1))
+    return (
+        os.sysconf("SC_PAGE_SIZE")
+        * os.sysconf("SC_PHYS_PAGES")
+        // 4
+        // int(os.environ.get(NUM_PROCESSES_ENV, 1))
+    )

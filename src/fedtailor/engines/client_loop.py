@@ -14,7 +14,15 @@ from fedtailor.data.batching import count_steps, iter_batch_indices
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.models.text import LSTM
 
-_UNSTACKED_LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, LSTM)
+_UNSTACKED_LAYERS = (
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    LSTM,
+)
 
 
 def is_faster_unstacked(model: nn.Module) -> bool:
@@ -38,12 +46,19 @@ def run_routine(
     """Run a work for one client."""
     carry = routine.init(shared_input, client_input)
     for phase_idx, phase in enumerate(routine.phases):
-        carry = run_phase(phase, shared_input, carry, device_data, client, prng.fold(key, phase_idx))
+        carry = run_phase(
+            phase, shared_input, carry, device_data, client, prng.fold(key, phase_idx)
+        )
     return routine.finalize(shared_input, carry)
 
 
 def run_phase(
-    phase: Phase, shared_input: Tree, carry: Tree, device_data: DeviceDataset | None, client: int, key: Tensor
+    phase: Phase,
+    shared_input: Tree,
+    carry: Tree,
+    device_data: DeviceDataset | None,
+    client: int,
+    key: Tensor,
 ) -> Tree:
     """Take all steps of a phase for one client."""
     with autodiff.use_autograd():
@@ -53,7 +68,9 @@ def run_phase(
             return carry
         client_ids = np.array([client])
         count = int(count_steps(phase.plan, device_data.examples, client_ids)[0])
-        for step_indices in iter_batch_indices(phase.plan, device_data.examples, client_ids, key[None], count):
+        for step_indices in iter_batch_indices(
+            phase.plan, device_data.examples, client_ids, key[None], count
+        ):
             batches = tuple(device_data.load_batch(indices.select(0)) for indices in step_indices)
             carry = phase.step(shared_input, carry, batches)
     return carry

@@ -35,7 +35,11 @@ class ClientStateStore:
         if self._stored is None:
             return trees.apply(lambda leaf: leaf.expand(len(client_ids), *leaf.shape), initial)
         initialized = self.initialized[rows]
-        return trees.apply(lambda stored, leaf: _select_rows(stored, rows, initialized, leaf), self._stored, initial)
+        return trees.apply(
+            lambda stored, leaf: _select_rows(stored, rows, initialized, leaf),
+            self._stored,
+            initial,
+        )
 
     def scatter(self, client_ids: np.ndarray, stacked: Tree) -> None:
         """Writes back the memories of some clients."""
@@ -50,7 +54,9 @@ class ClientStateStore:
     def read_rows(self, client_ids: np.ndarray) -> list[Tensor]:
         """What some clients remember, leaf by leaf."""
         return (
-            [] if self._stored is None else [leaf[torch.from_numpy(client_ids)] for leaf in trees.leaves(self._stored)]
+            []
+            if self._stored is None
+            else [leaf[torch.from_numpy(client_ids)] for leaf in trees.leaves(self._stored)]
         )
 
     def restore(self, client_ids: np.ndarray, leaves: Sequence[Tensor], like: Tree) -> None:
@@ -60,8 +66,14 @@ class ClientStateStore:
     def _allocate(self, stacked: Tree) -> Tree:
         self._refuse_used_folder()
         tensors = [
-            self._allocate_leaf(f"{index}-{_sanitize_name(name)}", (len(self.initialized), *leaf.shape[1:]), leaf.dtype)
-            for index, (name, leaf) in enumerate(zip(trees.leaf_names(stacked), trees.leaves(stacked), strict=True))
+            self._allocate_leaf(
+                f"{index}-{_sanitize_name(name)}",
+                (len(self.initialized), *leaf.shape[1:]),
+                leaf.dtype,
+            )
+            for index, (name, leaf) in enumerate(
+                zip(trees.leaf_names(stacked), trees.leaves(stacked), strict=True)
+            )
         ]
         return trees.unflatten(stacked, tensors)
 
@@ -77,7 +89,10 @@ class ClientStateStore:
 
     def _refuse_used_folder(self) -> None:
         used = self._folder is not None and any(self._folder.glob(f"*{_SUFFIX}"))
-        require(not used, f"Memory: folder '{self._folder}' holds another run's memory; choose an empty one.")
+        require(
+            not used,
+            f"Memory: folder '{self._folder}' holds another run's memory; choose an empty one.",
+        )
 
 
 def _sanitize_name(name: str) -> str:

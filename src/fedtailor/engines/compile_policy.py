@@ -44,10 +44,14 @@ def decide_compile(context: EngineContext, cohort_size: int, rounds: int) -> Com
     quantile = 1 - 0.5 / max(1, cohort_size)
     steps = rounds * int(np.quantile(context.count_steps(clients), quantile)) if len(clients) else 0
     operations = cohort_size * _count_flops(context)
-    seconds = steps * (STEP_SECONDS + operations / FLOPS_PER_SECOND.get(device, FLOPS_PER_SECOND["cpu"]))
+    seconds = steps * (
+        STEP_SECONDS + operations / FLOPS_PER_SECOND.get(device, FLOPS_PER_SECOND["cpu"])
+    )
     pays = seconds > MIN_STEP_SECONDS.get(device, MIN_STEP_SECONDS["cpu"])
     size = f"{steps:,} steps of {operations / 1e6:,.0f} MFLOP"
-    return CompileDecision("training" if pays else False, f"{size} are {'enough' if pays else 'too few'} for it to pay")
+    return CompileDecision(
+        "training" if pays else False, f"{size} are {'enough' if pays else 'too few'} for it to pay"
+    )
 
 
 def get_no_compile_reason(context: EngineContext) -> str:

@@ -45,12 +45,17 @@ class EngineContext:
         params = trees.to(self.task.params if params is None else params, self.device)
         round_idx = torch.zeros((), dtype=torch.int64, device=self.device)
         return ServerState(
-            params, round_idx, prng.key(self.seed, Stream.SERVER).to(self.device), self.method.init(params)
+            params,
+            round_idx,
+            prng.key(self.seed, Stream.SERVER).to(self.device),
+            self.method.init(params),
         )
 
     def make_client_dataset(self) -> DeviceDataset:
         """The clients' examples on the device."""
-        return DeviceDataset(self.data.clients, self.data.example_spec, self.task.dtype, self.device)
+        return DeviceDataset(
+            self.data.clients, self.data.example_spec, self.task.dtype, self.device
+        )
 
     def make_server_dataset(self) -> DeviceDataset | None:
         """The server's examples on the device, if it has any."""
@@ -60,7 +65,9 @@ class EngineContext:
             else None
         )
 
-    def derive_keys(self, purpose: Stream, round_idx: int, client_ids: Sequence[int] | np.ndarray) -> Tensor:
+    def derive_keys(
+        self, purpose: Stream, round_idx: int, client_ids: Sequence[int] | np.ndarray
+    ) -> Tensor:
         """A key for each holder, for this purpose in this round."""
         base = prng.key(self.seed, purpose, round_idx).numpy()
         return torch.from_numpy(prng.fold(base[None], np.asarray(client_ids, dtype=np.int64)))
@@ -69,18 +76,25 @@ class EngineContext:
         """How much each client counts in the mean."""
         split = self.method.weight_by
         sizes = (
-            np.ones(len(client_ids)) if split is None else get_client_sizes(self.data.clients.splits[split], client_ids)
+            np.ones(len(client_ids))
+            if split is None
+            else get_client_sizes(self.data.clients.splits[split], client_ids)
         )
         return to_device(torch.as_tensor(sizes, dtype=self.task.dtype), self.device)
 
     def count_steps(self, client_ids: np.ndarray) -> np.ndarray:
         """How many steps each client takes in a round."""
-        counts = [count_steps(phase.plan, self.data.clients, client_ids) for phase in self.method.client.phases]
+        counts = [
+            count_steps(phase.plan, self.data.clients, client_ids)
+            for phase in self.method.client.phases
+        ]
         return sum(counts, np.zeros(len(client_ids), dtype=np.int64))
 
     def select_offered_clients(self) -> np.ndarray:
         """The clients whose memories a newcomer may try."""
-        return select_offered(self.client_states, self.data.groups["train"], self.method.num_offered_states, self.seed)
+        return select_offered(
+            self.client_states, self.data.groups["train"], self.method.num_offered_states, self.seed
+        )
 
     def make_scalar(self, value: int) -> Tensor:
         """A number as a tensor of the task's kind."""
@@ -89,10 +103,17 @@ class EngineContext:
 
 def resolve_device(name: str) -> torch.device:
     """The device of that name, or a sentence saying why it cannot be had."""
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = {
+        "cpu": True,
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+    }
     kind = name.split(":")[0]
     require(kind in available, f"Engine: device must be cpu, cuda or mps, got {name!r}.")
-    require(available[kind], f"Engine: device {name!r} was asked for, but PyTorch sees none here; use device=cpu.")
+    require(
+        available[kind],
+        f"Engine: device {name!r} was asked for, but PyTorch sees none here; use device=cpu.",
+    )
     return torch.device(name)
 
 
@@ -102,7 +123,10 @@ def allow_tf32(allowed: bool) -> None:
 
 
 def _check_splits(method: Method, data: FederatedDataset) -> None:
-    routines = {"server": (method.server, method.correct_update), "client": (method.client, method.personalize)}
+    routines = {
+        "server": (method.server, method.correct_update),
+        "client": (method.client, method.personalize),
+    }
     for routine in filter(None, routines["server"]):
         if data.server is None and any(phase.plan.specs for phase in routine.phases):
             raise InputError(
@@ -121,10 +145,13 @@ def _check_splits(method: Method, data: FederatedDataset) -> None:
 def limit_to_one_step(method: Method) -> Method:
     """The same method whose clients take one step of everything, to see whether it works."""
     return method._replace(
-        client=_limit_routine_to_one_step(method.client), personalize=_limit_routine_to_one_step(method.personalize)
+        client=_limit_routine_to_one_step(method.client),
+        personalize=_limit_routine_to_one_step(method.personalize),
     )
 
 
 def _limit_routine_to_one_step(routine: Routine) -> Routine:
-    phases = (phase._replace(plan=phase.plan._replace(epochs=None, steps=1)) for phase in routine.phases)
+    phases = (
+        phase._replace(plan=phase.plan._replace(epochs=None, steps=1)) for phase in routine.phases
+    )
     return routine._replace(phases=tuple(phases))

@@ -26,7 +26,9 @@ def _to_device_tensor(column: np.ndarray, device: torch.device) -> Tensor:
     since torch would first copy a column with gaps whole.
     """
     step, whole_rows = column.strides[0], column[:1].flags.c_contiguous
-    if not whole_rows or step < 0 or step % column.itemsize:  # torch knows no steps backwards or of parts of numbers
+    if (
+        not whole_rows or step < 0 or step % column.itemsize
+    ):  # torch knows no steps backwards or of parts of numbers
         column = np.ascontiguousarray(column)
     with silence_read_only_warning():
         here = torch.from_numpy(column)
@@ -46,7 +48,11 @@ class DeviceDataset:
     """Somebody's examples as tensors on the device; batches are gathered and decoded there."""
 
     def __init__(
-        self, examples: ClientExamples, example_spec: ExampleSpec, dtype: torch.dtype, device: torch.device
+        self,
+        examples: ClientExamples,
+        example_spec: ExampleSpec,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.examples = examples
         self.columns = _to_device_tensor(examples.x, device), _to_device_tensor(examples.y, device)
@@ -61,9 +67,14 @@ class DeviceDataset:
 
 
 def decode_batch(
-    example_spec: ExampleSpec, dtype: torch.dtype, columns: tuple[Tensor, ...], indices: BatchIndices
+    example_spec: ExampleSpec,
+    dtype: torch.dtype,
+    columns: tuple[Tensor, ...],
+    indices: BatchIndices,
 ) -> Batch:
     """The examples at a place in columns, as a model takes them."""
     x, y = columns
     inputs = decode_rows(x, indices.rows, example_spec, dtype)
-    return Batch(inputs, decode_targets(y[indices.rows], dtype), indices.mask.to(dtype), indices.key)
+    return Batch(
+        inputs, decode_targets(y[indices.rows], dtype), indices.mask.to(dtype), indices.key
+    )

@@ -9,7 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor.compat.torch_internals import describe_tested_torch, is_torch_tested, record_vmap_fallbacks
+from fedtailor.compat.torch_internals import (
+    describe_tested_torch,
+    is_torch_tested,
+    record_vmap_fallbacks,
+)
 from fedtailor.compiler.inductor import CompileMode, bind_compiled
 from fedtailor.data.batching import get_client_sizes
 from fedtailor.engines.base import Engine, ScoreResult, TrainResult
@@ -45,7 +49,10 @@ NAMES = ("vectorized", "sequential")
 
 
 def make_engine(
-    context: EngineContext, name: str = "vectorized", chunk: int | None = None, compile: CompileMode = False
+    context: EngineContext,
+    name: str = "vectorized",
+    chunk: int | None = None,
+    compile: CompileMode = False,
 ) -> Engine:
     """An engine by name. What cannot be vectorized or compiled runs the slower way, and `notes` says why."""
     validate_engine_options(name, chunk)
@@ -58,7 +65,10 @@ def make_engine(
     method_name, probe = context.method.name, probe_vmap(context)
     if probe.failure:
         return SequentialEngine(
-            context, (f"{method_name} runs one client at a time, since vmap cannot run it: {probe.failure}",)
+            context,
+            (
+                f"{method_name} runs one client at a time, since vmap cannot run it: {probe.failure}",
+            ),
         )
     notes = probe.notes
     if context.device.type == "cpu":
@@ -73,9 +83,16 @@ def make_engine(
     if compile:
         set_cache_dir()
     if compile and (reason := get_compile_error(context.device)):
-        notes = (*notes, f"{method_name} runs uncompiled, since torch.compile does not work here: {reason}")
+        notes = (
+            *notes,
+            f"{method_name} runs uncompiled, since torch.compile does not work here: {reason}",
+        )
         compile = False
-    if context.device.type == "cpu" and context.task.compute_dtype == torch.bfloat16 and not cpu.has_native_bf16():
+    if (
+        context.device.type == "cpu"
+        and context.task.compute_dtype == torch.bfloat16
+        and not cpu.has_native_bf16()
+    ):
         notes = (
             *notes,
             f"{method_name} calculates in bf16, which this processor has to imitate: float32 is many times as fast",
@@ -90,7 +107,8 @@ def make_distributed_engine(
     """The engine of all ranks that have joined, this one's part of it."""
     together = get_ranks().world_size == get_launched_world_size()
     require(
-        together, "Engine: several processes of engine=distributed are started by: torchrun ... -m fedtailor run ..."
+        together,
+        "Engine: several processes of engine=distributed are started by: torchrun ... -m fedtailor run ...",
     )
     return DistributedEngine(
         context, make_engine(make_rank_context(context), "vectorized", chunk, compile), get_ranks()
@@ -109,7 +127,11 @@ def validate_engine_options(name: str, chunk: int | None) -> None:
 def get_engine_options(engine: Engine) -> dict[str, Any]:
     """What an engine runs with, to make the same one again."""
     if isinstance(engine, DistributedEngine):
-        return {**get_engine_options(engine.inner), "engine": "distributed", "ranks": engine.ranks.world_size}
+        return {
+            **get_engine_options(engine.inner),
+            "engine": "distributed",
+            "ranks": engine.ranks.world_size,
+        }
     if isinstance(engine, VectorizedEngine):
         return {"engine": "vectorized", "chunk": engine.chunk, "compile": engine.compile_mode}
     return {"engine": "sequential", "chunk": None, "compile": False}
@@ -117,7 +139,11 @@ def get_engine_options(engine: Engine) -> dict[str, Any]:
 
 def collect_client_states(engine: Engine) -> ClientStateStore:
     """Every client's memory in one place, to be written down."""
-    return engine.collect_client_states() if isinstance(engine, DistributedEngine) else engine.client_states
+    return (
+        engine.collect_client_states()
+        if isinstance(engine, DistributedEngine)
+        else engine.client_states
+    )
 
 
 class VmapProbe(NamedTuple):
@@ -132,21 +158,31 @@ def probe_vmap(context: EngineContext) -> VmapProbe:
     """Tries one step of everything on the two largest clients, whatever the caller does with warnings."""
     train_ids = context.data.groups["train"]
     largest_ids = train_ids[
-        np.argsort(-get_client_sizes(context.data.clients.splits["train"], train_ids), kind="stable")[
-            [0, min(1, len(train_ids) - 1)]
-        ]
+        np.argsort(
+            -get_client_sizes(context.data.clients.splits["train"], train_ids), kind="stable"
+        )[[0, min(1, len(train_ids) - 1)]]
     ]
     shortened = replace(
-        context, method=limit_to_one_step(context.method), client_states=ClientStateStore(context.data.clients.count)
+        context,
+        method=limit_to_one_step(context.method),
+        client_states=ClientStateStore(context.data.clients.count),
     )
-    engine, state, peak = VectorizedEngine(shortened, use_programs=False), context.init_server_state(), PeakMemory()
+    engine, state, peak = (
+        VectorizedEngine(shortened, use_programs=False),
+        context.init_server_state(),
+        PeakMemory(),
+    )
     with record_vmap_fallbacks() as slow_ops:
         try:
             with peak:
                 engine.train(state, largest_ids, 0)
                 engine.score(state, largest_ids)
         except RoutineError as problem:
-            return VmapProbe(next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__), (), 0)
+            return VmapProbe(
+                next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__),
+                (),
+                0,
+            )
     note = f"{context.method.name} is slower than it could be: vmap has no rule for {', '.join(sorted(slow_ops))}."
     return VmapProbe("", (note,) if slow_ops else (), -(-peak.peak_bytes // 2))
 

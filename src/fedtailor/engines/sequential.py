@@ -34,7 +34,10 @@ class SequentialEngine:
 
     def __init__(self, context: EngineContext, notes: tuple[str, ...] = ()) -> None:
         self.context, self.notes, self.client_states = context, notes, context.client_states
-        self._client_data, self._server_data = context.make_client_dataset(), context.make_server_dataset()
+        self._client_data, self._server_data = (
+            context.make_client_dataset(),
+            context.make_server_dataset(),
+        )
         self._scoring_routine = scoring_routine(context.task)
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
@@ -46,23 +49,36 @@ class SequentialEngine:
             result: ClientResult = self._run_client(
                 method.client, broadcast, client_state, client, Stream.CLIENT, round_idx
             )
-            self.client_states.scatter(np.array([client]), trees.apply(lambda leaf: leaf[None], result.state))
-            bytes_up += trees.nbytes(result.update) + (trees.nbytes(result.state) if method.num_offered_states else 0)
+            self.client_states.scatter(
+                np.array([client]), trees.apply(lambda leaf: leaf[None], result.state)
+            )
+            bytes_up += trees.nbytes(result.update) + (
+                trees.nbytes(result.state) if method.num_offered_states else 0
+            )
             update = self._correct_update(state, result.update, round_idx)
             aggregator.add(trees.apply(lambda leaf: leaf[None], update), weight[None])
         counts = (
             self.context.make_scalar(len(cohort)),
             self.context.make_scalar(len(self.context.data.groups["train"])),
         )
-        bytes_down, steps = trees.nbytes(broadcast) * len(cohort), int(self.context.count_steps(cohort).sum())
+        bytes_down, steps = (
+            trees.nbytes(broadcast) * len(cohort),
+            int(self.context.count_steps(cohort).sum()),
+        )
         return TrainResult(CohortUpdate(aggregator.result(), *counts), bytes_down, bytes_up, steps)
 
-    def update_server(self, state: ServerState, cohort_update: CohortUpdate, round_idx: int) -> ServerState:
+    def update_server(
+        self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
+    ) -> ServerState:
         """Does the server's work on what was gathered."""
-        result: ServerState = self._run_server(self.context.method.server, state, cohort_update, round_idx)
+        result: ServerState = self._run_server(
+            self.context.method.server, state, cohort_update, round_idx
+        )
         return result
 
-    def score(self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None) -> ScoreResult:
+    def score(
+        self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
+    ) -> ScoreResult:
         """Personalizes and scores clients one by one."""
         method = self.context.method
         personalize_routine = personalize or method.personalize
@@ -71,16 +87,33 @@ class SequentialEngine:
         after: list[dict[str, Tensor]] = []
         for client in client_ids:
             with error_context(
-                f"{method.name}: personalize work", 0, f"client '{self.context.data.client_names[client]}'"
+                f"{method.name}: personalize work",
+                0,
+                f"client '{self.context.data.client_names[client]}'",
             ):
-                client_state = resolve_client_state(self.context, self._client_data, broadcast, initial, int(client))
-            for routine, figures in ((personalize_routine._replace(phases=()), before), (personalize_routine, after)):
-                params: Params = self._run_client(routine, broadcast, client_state, client, Stream.PERSONALIZE, 0)
-                figures.append(self._run_client(self._scoring_routine, (), params, client, Stream.SCORE, 0))
+                client_state = resolve_client_state(
+                    self.context, self._client_data, broadcast, initial, int(client)
+                )
+            for routine, figures in (
+                (personalize_routine._replace(phases=()), before),
+                (personalize_routine, after),
+            ):
+                params: Params = self._run_client(
+                    routine, broadcast, client_state, client, Stream.PERSONALIZE, 0
+                )
+                figures.append(
+                    self._run_client(self._scoring_routine, (), params, client, Stream.SCORE, 0)
+                )
         return ScoreResult(_stack_figures(before), _stack_figures(after))
 
     def _run_client(
-        self, routine: Routine, shared_input: Tree, client_input: Tree, client: int, purpose: Stream, round_idx: int
+        self,
+        routine: Routine,
+        shared_input: Tree,
+        client_input: Tree,
+        client: int,
+        purpose: Stream,
+        round_idx: int,
     ) -> Tree:
         with error_context(
             f"{self.context.method.name}: {purpose.label} work",
@@ -96,10 +129,17 @@ class SequentialEngine:
                 self.context.derive_keys(purpose, round_idx, [client])[0],
             )
 
-    def _run_server(self, routine: Routine, state: ServerState, update: Tree, round_idx: int) -> Tree:
+    def _run_server(
+        self, routine: Routine, state: ServerState, update: Tree, round_idx: int
+    ) -> Tree:
         with error_context(f"{self.context.method.name}: server work", round_idx, "the server"):
             return run_single_client(
-                routine, state, update, self._server_data, 0, self.context.derive_keys(Stream.SERVER, round_idx, [0])[0]
+                routine,
+                state,
+                update,
+                self._server_data,
+                0,
+                self.context.derive_keys(Stream.SERVER, round_idx, [0])[0],
             )
 
     def _correct_update(self, state: ServerState, update: Tree, round_idx: int) -> Tree:
@@ -108,7 +148,11 @@ class SequentialEngine:
 
 
 def _stack_figures(figures: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {name: torch.stack([each[name] for each in figures]).cpu() for name in figures[0]} if figures else {}
+    return (
+        {name: torch.stack([each[name] for each in figures]).cpu() for name in figures[0]}
+        if figures
+        else {}
+    )
 
 
 def run_single_client(
@@ -135,7 +179,11 @@ def iter_batches(
         yield from (() for _ in range(plan.steps or 0))
         return
     for step_indices in iter_batch_indices(
-        plan, device_data.examples, client_ids, key[None], int(count_steps(plan, device_data.examples, client_ids)[0])
+        plan,
+        device_data.examples,
+        client_ids,
+        key[None],
+        int(count_steps(plan, device_data.examples, client_ids)[0]),
     ):
         yield tuple(device_data.load_batch(indices.select(0)) for indices in step_indices)
 
@@ -153,16 +201,29 @@ def choose_best_state(
     losses = []
     for index in range(len(trees.leaves(candidate_states)[0])):
         params = run_single_client(
-            method.personalize, shared_input, trees.take_row(candidate_states, index), device_data, client, key
+            method.personalize,
+            shared_input,
+            trees.take_row(candidate_states, index),
+            device_data,
+            client,
+            key,
         )
         losses.append(
-            compute_mean_loss(run_single_client(scoring_routine(task, "adapt"), (), params, device_data, client, key))
+            compute_mean_loss(
+                run_single_client(
+                    scoring_routine(task, "adapt"), (), params, device_data, client, key
+                )
+            )
         )
     return trees.take_row(candidate_states, int(torch.stack(losses).argmin()))
 
 
 def resolve_client_state(
-    context: EngineContext, device_data: DeviceDataset, shared_input: Tree, initial: Tree, client: int
+    context: EngineContext,
+    device_data: DeviceDataset,
+    shared_input: Tree,
+    initial: Tree,
+    client: int,
 ) -> Tree:
     """What a client remembers; a newcomer takes the best of what it is offered, or what everybody begins with."""
     offered_ids = (
@@ -174,4 +235,6 @@ def resolve_client_state(
         return trees.take_row(context.client_states.gather(np.array([client]), initial), 0)
     key = context.derive_keys(Stream.PERSONALIZE, 0, [client])[0]
     candidate_states = context.client_states.gather(np.asarray(offered_ids), initial)
-    return choose_best_state(context.method, context.task, shared_input, candidate_states, device_data, client, key)
+    return choose_best_state(
+        context.method, context.task, shared_input, candidate_states, device_data, client, key
+    )

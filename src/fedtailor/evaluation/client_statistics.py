@@ -28,7 +28,9 @@ class Spread(NamedTuple):
 def compute_ratios(sums: Tensor) -> np.ndarray:
     """Ratios of (sum, weight) pairs; NaN where the weight is 0. A model that has diverged has an infinite loss."""
     total, weight = sums.double().numpy().T
-    ratios: np.ndarray = np.divide(total, weight, out=np.full(len(total), math.nan), where=weight > 0)
+    ratios: np.ndarray = np.divide(
+        total, weight, out=np.full(len(total), math.nan), where=weight > 0
+    )
     return ratios
 
 
@@ -38,7 +40,11 @@ def compute_spread(values: np.ndarray, higher_is_better: bool = True) -> Spread:
     if not len(tested):
         return Spread(math.nan, math.nan, math.nan)
     worst = tested if higher_is_better else tested[::-1]
-    return Spread(float(tested.mean()), float(tested.std()), float(worst[: math.ceil(len(tested) / 10)].mean()))
+    return Spread(
+        float(tested.mean()),
+        float(tested.std()),
+        float(worst[: math.ceil(len(tested) / 10)].mean()),
+    )
 
 
 def compute_micro_mean(values: np.ndarray, weights: np.ndarray) -> float:
@@ -56,7 +62,9 @@ def compute_macro_f1(pairs: np.ndarray) -> float:
     return float((present[:, 0] / present[:, 1]).mean()) if len(present) else math.nan
 
 
-def compute_share_better(values: np.ndarray, others: np.ndarray, higher_is_better: bool = True) -> float:
+def compute_share_better(
+    values: np.ndarray, others: np.ndarray, higher_is_better: bool = True
+) -> float:
     """The share of clients who fare better with `values` than with `others`, of those tested with both."""
     both = ~np.isnan(values) & ~np.isnan(others)
     if not both.any():
@@ -69,12 +77,18 @@ def compute_rolling_mean(rounds: Sequence[int], values: Sequence[float], width: 
     """At every look the mean over the looks of the last `width` rounds, itself among them."""
     eval_rounds, figures = np.asarray(rounds), np.asarray(values, dtype=float)
     return np.array(
-        [figures[(eval_rounds > round_idx - width) & (eval_rounds <= round_idx)].mean() for round_idx in eval_rounds]
+        [
+            figures[(eval_rounds > round_idx - width) & (eval_rounds <= round_idx)].mean()
+            for round_idx in eval_rounds
+        ]
     )
 
 
 def find_first_reaching(
-    rounds: Sequence[int], values: Sequence[float] | np.ndarray, target: float, higher_is_better: bool = True
+    rounds: Sequence[int],
+    values: Sequence[float] | np.ndarray,
+    target: float,
+    higher_is_better: bool = True,
 ) -> int | None:
     """The first of the rounds at which the target is reached; None if it never is. T_0.5 has the target 0.5."""
     seen = np.asarray(values, dtype=float)
@@ -82,6 +96,8 @@ def find_first_reaching(
     return int(rounds[indices[0]]) if len(indices) else None
 
 
-def compute_rise_time(rounds: Sequence[int], values: Sequence[float] | np.ndarray, share: float = 0.9) -> int | None:
+def compute_rise_time(
+    rounds: Sequence[int], values: Sequence[float] | np.ndarray, share: float = 0.9
+) -> int | None:
     """The first of the rounds at which a figure reaches that share of what it ends at (FSL, section V)."""
     return find_first_reaching(rounds, values, share * float(values[-1])) if len(rounds) else None

@@ -17,7 +17,16 @@ from torch.func import grad
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtailor.core import trees
-from fedtailor.core.types import Batch, BatchPlan, BatchSpec, ClientResult, CohortUpdate, Routine, ServerState, Tree
+from fedtailor.core.types import (
+    Batch,
+    BatchPlan,
+    BatchSpec,
+    ClientResult,
+    CohortUpdate,
+    Routine,
+    ServerState,
+    Tree,
+)
 from fedtailor.data.batching import count_steps
 from fedtailor.data.examples import ClientExamples
 from fedtailor.engines.context import EngineContext
@@ -47,7 +56,9 @@ class StepCost(NamedTuple):
 
     def compute_flops(self, sizes: np.ndarray) -> np.ndarray:
         """Of steps on batches of these sizes [steps, batches]."""
-        flops: np.ndarray = self.fixed + sizes @ np.array(self.per_example, dtype=float).reshape(len(self.per_example))
+        flops: np.ndarray = self.fixed + sizes @ np.array(self.per_example, dtype=float).reshape(
+            len(self.per_example)
+        )
         return flops
 
 
@@ -65,21 +76,33 @@ class CostMeter:
         self._context, state = context, context.init_server_state()
         method, data = context.method, context.data
         shared_input, client_input = method.broadcast(state), method.init_client_state(state)
-        self._gradient_cost = _fit_step_cost(partial(_compute_gradient, context), context, data.clients, 1, state, None)
+        self._gradient_cost = _fit_step_cost(
+            partial(_compute_gradient, context), context, data.clients, 1, state, None
+        )
         result: ClientResult
-        self._client_cost, result = _measure_routine(context, method.client, data.clients, shared_input, client_input)
+        self._client_cost, result = _measure_routine(
+            context, method.client, data.clients, shared_input, client_input
+        )
         self._personalize_cost, _ = _measure_routine(
             context, method.personalize, data.clients, shared_input, client_input
         )
         self._correct_cost, update = None, result.update
         if method.correct_update is not None:
-            self._correct_cost, update = _measure_routine(context, method.correct_update, data.server, state, update)
+            self._correct_cost, update = _measure_routine(
+                context, method.correct_update, data.server, state, update
+            )
         one = context.make_scalar(1)
         self._server_cost, _ = _measure_routine(
-            context, method.server, data.server, state, CohortUpdate(_aggregate_single(context, update), one, one)
+            context,
+            method.server,
+            data.server,
+            state,
+            CohortUpdate(_aggregate_single(context, update), one, one),
         )
         offered_bytes = trees.nbytes(result.state) if method.num_offered_states else 0
-        self.bytes_per_client = trees.nbytes(shared_input) + trees.nbytes(result.update) + offered_bytes
+        self.bytes_per_client = (
+            trees.nbytes(shared_input) + trees.nbytes(result.update) + offered_bytes
+        )
         """Bytes down to a client and up again in a round."""
 
     def compute_round_cost(self, cohort: np.ndarray) -> dict[str, float]:
@@ -87,8 +110,15 @@ class CostMeter:
         if not self._context.method.client.phases:  # nobody trains in rounds, so nobody has worked
             return dict.fromkeys(WORK_KEYS, 0)
         clients, server = self.compute_client_cost(cohort), self.compute_server_cost(len(cohort))
-        figures = (clients.gradients.sum(), clients.flops.sum(), server.gradients.sum(), server.flops.sum())
-        return {name: _round_figure(name, value) for name, value in zip(WORK_KEYS, figures, strict=True)}
+        figures = (
+            clients.gradients.sum(),
+            clients.flops.sum(),
+            server.gradients.sum(),
+            server.flops.sum(),
+        )
+        return {
+            name: _round_figure(name, value) for name, value in zip(WORK_KEYS, figures, strict=True)
+        }
 
     def compute_client_cost(self, client_ids: np.ndarray) -> WorkCost:
         """What training costs each of these clients in a round."""
@@ -108,13 +138,23 @@ class CostMeter:
             return cost
         correction = self._compute_cost(self._correct_cost, server, np.array([0]))
         return WorkCost(
-            cost.gradients + num_uploads * correction.gradients, cost.flops + num_uploads * correction.flops
+            cost.gradients + num_uploads * correction.gradients,
+            cost.flops + num_uploads * correction.flops,
         )
 
-    def _compute_cost(self, routine: RoutineCost, examples: ClientExamples | None, client_ids: np.ndarray) -> WorkCost:
-        gradients, flops = np.zeros(len(client_ids)), np.full(len(client_ids), float(routine.fixed_flops))
+    def _compute_cost(
+        self, routine: RoutineCost, examples: ClientExamples | None, client_ids: np.ndarray
+    ) -> WorkCost:
+        gradients, flops = (
+            np.zeros(len(client_ids)),
+            np.full(len(client_ids), float(routine.fixed_flops)),
+        )
         for plan, step_cost in routine.phases:
-            steps = count_steps(plan, examples, client_ids) if examples else np.full(len(client_ids), plan.steps or 0)
+            steps = (
+                count_steps(plan, examples, client_ids)
+                if examples
+                else np.full(len(client_ids), plan.steps or 0)
+            )
             sizes = _compute_batch_sizes(plan.specs, examples, client_ids)
             flops += steps * step_cost.compute_flops(sizes)
             if plan.specs:
@@ -137,7 +177,9 @@ def _compute_batch_sizes(
     columns = []
     for batch_spec in batch_specs:
         num_examples = examples.splits[batch_spec.split].sizes()[client_ids]
-        columns.append(np.minimum(num_examples, batch_spec.size) if batch_spec.size else num_examples)
+        columns.append(
+            np.minimum(num_examples, batch_spec.size) if batch_spec.size else num_examples
+        )
     return np.stack(columns, axis=1)
 
 
@@ -147,7 +189,11 @@ def _round_figure(name: str, value: float) -> float:
 
 
 def _measure_routine(
-    context: EngineContext, routine: Routine, examples: ClientExamples | None, shared_input: Tree, client_input: Tree
+    context: EngineContext,
+    routine: Routine,
+    examples: ClientExamples | None,
+    shared_input: Tree,
+    client_input: Tree,
 ) -> tuple[RoutineCost, Tree]:
     """A work's costs, and what it ends with after one step of each of its phases."""
     with FlopCounterMode(display=False) as counter:
@@ -155,8 +201,17 @@ def _measure_routine(
     fixed_flops, phases = counter.get_total_flops(), []
     for phase in routine.phases:
         num_batches = len(phase.plan.specs) if examples else 0
-        phases.append((phase.plan, _fit_step_cost(phase.step, context, examples, num_batches, shared_input, carry)))
-        carry = phase.step(shared_input, carry, _make_batches(context, examples, (PROBE_BATCH_SIZES[0],) * num_batches))
+        phases.append(
+            (
+                phase.plan,
+                _fit_step_cost(phase.step, context, examples, num_batches, shared_input, carry),
+            )
+        )
+        carry = phase.step(
+            shared_input,
+            carry,
+            _make_batches(context, examples, (PROBE_BATCH_SIZES[0],) * num_batches),
+        )
     with FlopCounterMode(display=False) as counter:
         result = routine.finalize(shared_input, carry)
     return RoutineCost(fixed_flops + counter.get_total_flops(), tuple(phases)), result
@@ -172,11 +227,17 @@ def _fit_step_cost(
 ) -> StepCost:
     """What a step costs, from one count with small batches and one more with each of them larger."""
     small, large = PROBE_BATCH_SIZES
-    small_flops = _count_flops(step, shared_input, carry, _make_batches(context, examples, (small,) * num_batches))
+    small_flops = _count_flops(
+        step, shared_input, carry, _make_batches(context, examples, (small,) * num_batches)
+    )
     per_example = []
     for enlarged_idx in range(num_batches):
-        sizes = tuple(large if batch_idx == enlarged_idx else small for batch_idx in range(num_batches))
-        large_flops = _count_flops(step, shared_input, carry, _make_batches(context, examples, sizes))
+        sizes = tuple(
+            large if batch_idx == enlarged_idx else small for batch_idx in range(num_batches)
+        )
+        large_flops = _count_flops(
+            step, shared_input, carry, _make_batches(context, examples, sizes)
+        )
         per_example.append((large_flops - small_flops) / (large - small))
     return StepCost(small_flops - small * sum(per_example), tuple(per_example))
 
@@ -187,12 +248,16 @@ def _count_flops(step: StepFn, shared_input: Tree, carry: Tree, batches: tuple[B
     return int(counter.get_total_flops())
 
 
-def _compute_gradient(context: EngineContext, state: ServerState, unused: None, batches: tuple[Batch, ...]) -> Tree:
+def _compute_gradient(
+    context: EngineContext, state: ServerState, unused: None, batches: tuple[Batch, ...]
+) -> Tree:
     """One gradient of the plain loss."""
     return grad(context.task.loss)(state.params, batches[0])
 
 
-def _make_batches(context: EngineContext, examples: ClientExamples | None, sizes: tuple[int, ...]) -> tuple[Batch, ...]:
+def _make_batches(
+    context: EngineContext, examples: ClientExamples | None, sizes: tuple[int, ...]
+) -> tuple[Batch, ...]:
     """Batches of so many examples, the first that there are."""
     if examples is None:
         return ()
@@ -202,12 +267,15 @@ def _make_batches(context: EngineContext, examples: ClientExamples | None, sizes
 def _make_batch(context: EngineContext, examples: ClientExamples, size: int) -> Batch:
     rows = np.arange(size) % len(examples.x)
     x, y = (
-        torch.from_numpy(np.ascontiguousarray(column[rows])).to(context.device) for column in (examples.x, examples.y)
+        torch.from_numpy(np.ascontiguousarray(column[rows])).to(context.device)
+        for column in (examples.x, examples.y)
     )
     dtype = context.task.dtype
     zero = torch.zeros((), dtype=torch.int64, device=context.device)
     mask = torch.ones(size, dtype=dtype, device=context.device)
-    return Batch(decode_inputs(x, context.data.example_spec, dtype), decode_targets(y, dtype), mask, zero)
+    return Batch(
+        decode_inputs(x, context.data.example_spec, dtype), decode_targets(y, dtype), mask, zero
+    )
 
 
 def _aggregate_single(context: EngineContext, update: Tree) -> Tree:

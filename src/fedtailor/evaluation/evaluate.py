@@ -13,7 +13,7 @@ from fedtailor.evaluation.client_statistics import Scores, compute_ratios
 from fedtailor.evaluation.per_class import add_class_metrics, compute_f1, is_class_metric
 from fedtailor.prng.streams import GROUP_STREAMS, Stream
 
-TEST_GROUPS = ("local", "new")
+TEST_GROUPS = ("participating", "unseen")
 PERSONALIZE_PASSES = (1, 5)
 """After how many passes of personalizing clients are scored in the end, besides after all of it."""
 
@@ -63,7 +63,11 @@ def sample_group(context: EngineContext, group: str, max_clients: int | None) ->
     if max_clients is None or max_clients >= len(client_ids):
         return client_ids
     positions = (
-        prng.choice(prng.key(context.seed, Stream.EVAL_CLIENTS, GROUP_STREAMS[group]), len(client_ids), max_clients)
+        prng.choice(
+            prng.key(context.seed, Stream.EVAL_CLIENTS, GROUP_STREAMS[group]),
+            len(client_ids),
+            max_clients,
+        )
         .sort()
         .values.numpy()
     )
@@ -71,7 +75,9 @@ def sample_group(context: EngineContext, group: str, max_clients: int | None) ->
     return sampled
 
 
-def score_clients(context: EngineContext, engine: Engine, state: ServerState, client_ids: np.ndarray) -> Scores:
+def score_clients(
+    context: EngineContext, engine: Engine, state: ServerState, client_ids: np.ndarray
+) -> Scores:
     """Personalizes and scores some clients."""
     return _to_scores(context, engine.score(state, client_ids), client_ids)
 
@@ -80,19 +86,25 @@ def truncate_routine(routine: Routine, num_passes: int) -> Routine:
     """Personalizing that ends after so many passes, or so many steps where it is counted in these."""
     phases = (
         phase._replace(
-            plan=phase.plan._replace(steps=num_passes) if phase.plan.steps else phase.plan._replace(epochs=num_passes)
+            plan=phase.plan._replace(steps=num_passes)
+            if phase.plan.steps
+            else phase.plan._replace(epochs=num_passes)
         )
         for phase in routine.phases
     )
     return routine._replace(phases=tuple(phases))
 
 
-def _score_final(context: EngineContext, engine: Engine, state: ServerState, client_ids: np.ndarray) -> FinalScores:
+def _score_final(
+    context: EngineContext, engine: Engine, state: ServerState, client_ids: np.ndarray
+) -> FinalScores:
     result, personalize = engine.score(state, client_ids), context.method.personalize
     sums_by_stage = {"before": result.before, "after": result.after}
     for num_passes in PERSONALIZE_PASSES if personalize.phases else ():
         truncated = truncate_routine(personalize, num_passes)
-        is_same_plan = [phase.plan for phase in truncated.phases] == [phase.plan for phase in personalize.phases]
+        is_same_plan = [phase.plan for phase in truncated.phases] == [
+            phase.plan for phase in personalize.phases
+        ]
         sums_by_stage[str(num_passes)] = (
             result.after if is_same_plan else engine.score(state, client_ids, truncated).after
         )
@@ -101,7 +113,11 @@ def _score_final(context: EngineContext, engine: Engine, state: ServerState, cli
         for stage, figures in sums_by_stage.items()
         if stage not in ("before", "after")
     }
-    f1 = {stage: value for stage, figures in sums_by_stage.items() if (value := compute_f1(figures)) is not None}
+    f1 = {
+        stage: value
+        for stage, figures in sums_by_stage.items()
+        if (value := compute_f1(figures)) is not None
+    }
     return FinalScores(_to_scores(context, result, client_ids), after_passes, f1)
 
 
@@ -110,9 +126,17 @@ def _to_scores(context: EngineContext, result: ScoreResult, client_ids: np.ndarr
         ids=context.data.client_names[client_ids],
         before=_compute_metric_ratios(result.before),
         after=_compute_metric_ratios(result.after),
-        weights={name: sums[:, 1].numpy() for name, sums in result.after.items() if not is_class_metric(name)},
+        weights={
+            name: sums[:, 1].numpy()
+            for name, sums in result.after.items()
+            if not is_class_metric(name)
+        },
     )
 
 
 def _compute_metric_ratios(sums_by_metric: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    return {name: compute_ratios(sums) for name, sums in sums_by_metric.items() if not is_class_metric(name)}
+    return {
+        name: compute_ratios(sums)
+        for name, sums in sums_by_metric.items()
+        if not is_class_metric(name)
+    }

@@ -28,21 +28,25 @@ def add_class_metrics(context: EngineContext, engine: Engine) -> Engine:
     if not metrics or choices["engine"] == "distributed":
         return engine
     task = replace(context.task, metrics=(*context.task.metrics, *metrics))
-    return factory.make_engine(replace(context, task=task), choices["engine"], choices["chunk"], choices["compile"])
+    return factory.make_engine(
+        replace(context, task=task), choices["engine"], choices["chunk"], choices["compile"]
+    )
 
 
 def build_class_metrics(context: EngineContext) -> tuple[Metric, ...]:
     """A metric for each class, or for each of several labels; none where there are too many, or no classes."""
     task, example_spec = context.task, context.data.example_spec
-    num_classes = {"classification": example_spec.classes or 0, "multilabel": prod(example_spec.label_shape)}.get(
-        task.kind, 0
-    )
+    num_classes = {
+        "classification": example_spec.classes or 0,
+        "multilabel": prod(example_spec.label_shape),
+    }.get(task.kind, 0)
     has_one_label = task.kind != "classification" or not example_spec.label_shape
     if not 0 < num_classes <= MAX_CLASSES or not has_one_label:
         return ()
     count_terms = _count_label if task.kind == "multilabel" else _count_class
     return tuple(
-        Metric(f"{_PREFIX}{class_idx}", partial(count_terms, class_idx), True) for class_idx in range(num_classes)
+        Metric(f"{_PREFIX}{class_idx}", partial(count_terms, class_idx), True)
+        for class_idx in range(num_classes)
     )
 
 
@@ -64,7 +68,9 @@ def _count_class(class_idx: int, outputs: Tensor, y: Tensor) -> tuple[Tensor, Te
 
 def _count_label(label_idx: int, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The same for one of several labels that an example may have."""
-    return _count_f1_terms(outputs.flatten(1)[:, label_idx] > 0, y.flatten(1)[:, label_idx] > 0, outputs.dtype)
+    return _count_f1_terms(
+        outputs.flatten(1)[:, label_idx] > 0, y.flatten(1)[:, label_idx] > 0, outputs.dtype
+    )
 
 
 def _count_f1_terms(predicted: Tensor, actual: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -33,7 +33,9 @@ Record = Mapping[str, Any]
 def get_last_eval_points(rounds: Sequence[Record], total: int) -> list[Record]:
     """The rounds of the last fifth at which was looked."""
     return [
-        entry for entry in rounds if entry["scores"] and entry["round"] > total - max(1, total // FINAL_WINDOW_DIVISOR)
+        entry
+        for entry in rounds
+        if entry["scores"] and entry["round"] > total - max(1, total // FINAL_WINDOW_DIVISOR)
     ]
 
 
@@ -44,7 +46,9 @@ def compute_final_window(rounds: Sequence[Record], total: int) -> dict[str, Any]
     means = {
         group: {
             stage: {
-                name: _average_known([eval_point["scores"][group][stage].get(name) for eval_point in eval_points])
+                name: _average_known(
+                    [eval_point["scores"][group][stage].get(name) for eval_point in eval_points]
+                )
                 for name in figures
             }
             for stage, figures in figures_by_stage.items()
@@ -57,15 +61,23 @@ def compute_final_window(rounds: Sequence[Record], total: int) -> dict[str, Any]
 def summarize_group(final: FinalScores, metric: Mapping[str, Any]) -> dict[str, Any]:
     """A group's figures before personalizing, after it, and after a few passes of it."""
     found = {"before": final.scores.before, "after": final.scores.after, **final.after_passes}
-    weights, headline, higher_is_better = final.scores.weights, metric["name"], metric["higher_is_better"]
+    weights, headline, higher_is_better = (
+        final.scores.weights,
+        metric["name"],
+        metric["higher_is_better"],
+    )
     return {
-        stage: _summarize_scores(figures, weights, headline, higher_is_better) | _get_f1(final.f1, stage)
+        stage: _summarize_scores(figures, weights, headline, higher_is_better)
+        | _get_f1(final.f1, stage)
         for stage, figures in found.items()
     }
 
 
 def _summarize_scores(
-    figures: Mapping[str, np.ndarray], weights: Mapping[str, np.ndarray], metric: str, higher_is_better: bool
+    figures: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray],
+    metric: str,
+    higher_is_better: bool,
 ) -> dict[str, float | None]:
     over_clients = compute_spread(figures[metric], higher_is_better)
     found = {
@@ -92,7 +104,8 @@ def compute_convergence(rounds: Sequence[Record], record: Record) -> dict[str, A
     sent = list(accumulate(entry["bytes_down"] + entry["bytes_up"] for entry in rounds))
     return {
         group: {
-            stage: _compute_group_convergence(eval_points, group, stage, sent, record) for stage in ("before", "after")
+            stage: _compute_group_convergence(eval_points, group, stage, sent, record)
+            for stage in ("before", "after")
         }
         for group in groups
     }
@@ -106,12 +119,22 @@ def _compute_group_convergence(
         record["metric"]["higher_is_better"],
         record["config"]["target"],
     )
-    seen = [(eval_point["round"], eval_point["scores"][group][stage][metric]) for eval_point in eval_points]
+    seen = [
+        (eval_point["round"], eval_point["scores"][group][stage][metric])
+        for eval_point in eval_points
+    ]
     eval_rounds, values = zip(
-        *((round_idx, math.nan if value is None else value) for round_idx, value in seen), strict=True
+        *((round_idx, math.nan if value is None else value) for round_idx, value in seen),
+        strict=True,
     )
-    smooth = compute_rolling_mean(eval_rounds, values, max(1, record["config"]["rounds"] // ROLLING_WINDOW_DIVISOR))
-    target_round = None if target is None else find_first_reaching(eval_rounds, smooth, target, higher_is_better)
+    smooth = compute_rolling_mean(
+        eval_rounds, values, max(1, record["config"]["rounds"] // ROLLING_WINDOW_DIVISOR)
+    )
+    target_round = (
+        None
+        if target is None
+        else find_first_reaching(eval_rounds, smooth, target, higher_is_better)
+    )
     is_share = metric in ("accuracy", "f1")
     return {
         "rise_time": compute_rise_time(eval_rounds, smooth) if higher_is_better else None,

@@ -30,9 +30,17 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
     if comparison.budget == "rounds":
         return BudgetedRuns(list(configs), "")
     data = build.load_dataset(configs[0])
-    fedavg_variants = [variant for variant in comparison.methods if variant.partition("@")[0] == REFERENCE_METHOD]
-    variant = REFERENCE_METHOD if REFERENCE_METHOD in fedavg_variants or not fedavg_variants else fedavg_variants[0]
-    reference = compute_cost_per_round(comparison.make_run_config(variant, comparison.seeds[0]), data)
+    fedavg_variants = [
+        variant for variant in comparison.methods if variant.partition("@")[0] == REFERENCE_METHOD
+    ]
+    variant = (
+        REFERENCE_METHOD
+        if REFERENCE_METHOD in fedavg_variants or not fedavg_variants
+        else fedavg_variants[0]
+    )
+    reference = compute_cost_per_round(
+        comparison.make_run_config(variant, comparison.seeds[0]), data
+    )
     rounds_by_config: dict[str, int] = {}
     budgeted_configs = []
     for config in configs:
@@ -40,15 +48,20 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
         if config_key not in rounds_by_config:
             cost_per_round = compute_cost_per_round(config, data)
             rounds_by_config[config_key] = (
-                max(1, round(config.rounds * reference / cost_per_round)) if cost_per_round else config.rounds
+                max(1, round(config.rounds * reference / cost_per_round))
+                if cost_per_round
+                else config.rounds
             )
-        rounds = {"rounds": rounds_by_config[config_key], "evaluate_every": comparison.evaluate_every}
+        rounds = {
+            "rounds": rounds_by_config[config_key],
+            "evaluate_every": comparison.evaluate_every,
+        }
         budgeted_configs.append(config.model_copy(update=rounds).resolve())
-    each = dict.fromkeys(f"{config.label or config.method} {config.rounds}" for config in budgeted_configs)
-    unit = {"gradients": "client gradients", "bytes": "bytes"}[comparison.budget]
-    message = (
-        f"As many {unit} for all methods as {comparison.rounds} rounds of {variant} take, in rounds: {', '.join(each)}."
+    each = dict.fromkeys(
+        f"{config.label or config.method} {config.rounds}" for config in budgeted_configs
     )
+    unit = {"gradients": "client gradients", "bytes": "bytes"}[comparison.budget]
+    message = f"As many {unit} for all methods as {comparison.rounds} rounds of {variant} take, in rounds: {', '.join(each)}."
     return BudgetedRuns(budgeted_configs, message)
 
 
@@ -60,5 +73,7 @@ def compute_cost_per_round(config: RunConfig, data: FederatedDataset) -> float:
         return 0.0
     meter = CostMeter(context)
     return cohort * float(
-        meter.bytes_per_client if config.budget == "bytes" else meter.compute_client_cost(client_ids).gradients.mean()
+        meter.bytes_per_client
+        if config.budget == "bytes"
+        else meter.compute_client_cost(client_ids).gradients.mean()
     )

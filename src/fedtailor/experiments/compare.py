@@ -6,7 +6,14 @@ from pathlib import Path
 from fedtailor.engines import factory
 from fedtailor.errors import DivergedError, require
 from fedtailor.experiments.budget import apply_budget
-from fedtailor.experiments.executor import OnEvent, Run, ShouldStop, check_same_run, execute, read_status
+from fedtailor.experiments.executor import (
+    OnEvent,
+    Run,
+    ShouldStop,
+    check_same_run,
+    execute,
+    read_status,
+)
 from fedtailor.training import build
 from fedtailor.training.config import ComparisonConfig, RunConfig
 from fedtailor.training.run_dir import RunDir
@@ -53,7 +60,9 @@ def check_runs(runs: Sequence[Run], description: str = "a run with another speci
     data = build.load_dataset(new[0])
     for config in different.values():
         factory.resolve_device(config.device)
-        build.build_context(config.model_copy(update={"device": "cpu"}), data)  # what fits is the same on every device
+        build.build_context(
+            config.model_copy(update={"device": "cpu"}), data
+        )  # what fits is the same on every device
 
 
 def get_run_path(out: Path, config: RunConfig) -> Path:
@@ -66,7 +75,8 @@ def find_runs(out: Path) -> list[Path]:
     if (out / "config.json").exists():
         return [out]
     found = sorted(
-        (path.parent for path in out.glob("*/config.json")), key=lambda run: (run / "config.json").stat().st_mtime_ns
+        (path.parent for path in out.glob("*/config.json")),
+        key=lambda run: (run / "config.json").stat().st_mtime_ns,
     )
     require(bool(found), f"'{out}' holds no run.")
     return found
@@ -81,10 +91,20 @@ def _read_outcome(run: Run) -> RunOutcome:
 
 def _check_out_dir(out: Path) -> None:
     """Refuses a folder that is no comparison's."""
-    require(not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR.")
-    require(not (out / "config.json").exists(), f"'{out}' holds a single run; choose another folder with out=DIR.")
+    require(
+        not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR."
+    )
+    require(
+        not (out / "config.json").exists(),
+        f"'{out}' holds a single run; choose another folder with out=DIR.",
+    )
     inside = out.iterdir() if out.exists() else ()
     foreign = [
-        path.name for path in inside if not (path.is_dir() and "-seed" in path.name) and "report" not in path.name
+        path.name
+        for path in inside
+        if not (path.is_dir() and "-seed" in path.name) and "report" not in path.name
     ]
-    require(not foreign, f"'{out}' holds '{min(foreign, default='')}'; choose another folder with out=DIR.")
+    require(
+        not foreign,
+        f"'{out}' holds '{min(foreign, default='')}'; choose another folder with out=DIR.",
+    )

@@ -33,7 +33,16 @@ POLL_SECONDS = 0.2
 """Seconds between two looks at whether to stop."""
 ENDED_STATUSES = ("finished", "diverged")
 """Statuses of runs that there is nothing more to do for."""
-COMPUTE_KEYS = {"engine", "device", "chunk", "compile", "threads", "client_state", "checkpoint_every", "log"}
+COMPUTE_KEYS = {
+    "engine",
+    "device",
+    "chunk",
+    "compile",
+    "threads",
+    "client_state",
+    "checkpoint_every",
+    "log",
+}
 """Keys that say how a run's figures are computed, and not which they are."""
 KILLED_MESSAGE = (
     "A process that worked was killed, perhaps for want of memory; what was saved is whole, so the same command goes "
@@ -64,14 +73,18 @@ ShouldStop = Callable[[], bool]
 ScenarioInitialParams = defaultdict[str, InitialParams]
 
 
-def execute(runs: Sequence[Run], jobs: int = 1, on_event: OnEvent = bool, should_stop: ShouldStop = bool) -> None:
+def execute(
+    runs: Sequence[Run], jobs: int = 1, on_event: OnEvent = bool, should_stop: ShouldStop = bool
+) -> None:
     """Do what is left of the runs, in this process or in several, until all have ended or `stop` asks to stop.
 
     A run that fails leaves the others alone; the first failure is raised when everything else has been done.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}.")
     is_single = jobs == 1 or get_launched_world_size() == 1
-    require(is_single, f"jobs={jobs} starts processes of its own; leave out either that or torchrun.")
+    require(
+        is_single, f"jobs={jobs} starts processes of its own; leave out either that or torchrun."
+    )
     remaining = [run for run in runs if read_status(run.path) not in ENDED_STATUSES]
     if not remaining:
         return
@@ -99,10 +112,15 @@ def check_same_run(run: Run, description: str) -> None:
     found_config = RunDir(run.path).read_config()
     if found_config != run.config and read_status(run.path) in ENDED_STATUSES:
         found_config = found_config.model_copy(update=run.config.model_dump(include=COMPUTE_KEYS))
-    require(found_config == run.config, f"'{run.path}' holds {description}; choose another folder with out=DIR.")
+    require(
+        found_config == run.config,
+        f"'{run.path}' holds {description}; choose another folder with out=DIR.",
+    )
 
 
-def _run_in_process(runs: Sequence[Run], on_event: OnEvent, should_stop: ShouldStop) -> list[Exception]:
+def _run_in_process(
+    runs: Sequence[Run], on_event: OnEvent, should_stop: ShouldStop
+) -> list[Exception]:
     """Work on the runs one after another in this process, and return what went wrong."""
     initial_params: ScenarioInitialParams = defaultdict(dict)
     problems: list[Exception] = []
@@ -118,7 +136,9 @@ def _run_in_process(runs: Sequence[Run], on_event: OnEvent, should_stop: ShouldS
     return problems
 
 
-def _run_in_pool(runs: Sequence[Run], jobs: int, on_event: OnEvent, should_stop: ShouldStop) -> list[BaseException]:
+def _run_in_pool(
+    runs: Sequence[Run], jobs: int, on_event: OnEvent, should_stop: ShouldStop
+) -> list[BaseException]:
     """Work on the runs in several processes, each on one thread, and return what went wrong."""
     mp_context = get_context("spawn")
     stop_event = mp_context.Event()
@@ -196,10 +216,17 @@ def _exit_with_parent(parent_pipe: Connection) -> None:
 
 def _run_in_worker(run: Run) -> None:
     if not _WorkerState.stop_event.is_set():
-        _execute_run(run, _WorkerState.events.put, _WorkerState.stop_event.is_set, _WorkerState.initial_params)
+        _execute_run(
+            run,
+            _WorkerState.events.put,
+            _WorkerState.stop_event.is_set,
+            _WorkerState.initial_params,
+        )
 
 
-def _execute_run(run: Run, on_event: OnEvent, should_stop: ShouldStop, initial_params: ScenarioInitialParams) -> None:
+def _execute_run(
+    run: Run, on_event: OnEvent, should_stop: ShouldStop, initial_params: ScenarioInitialParams
+) -> None:
     """Start a run or go on with it, until it has ended or is asked to stop; write down that it diverged."""
     started_at = time.perf_counter()
     run_dir = RunDir(run.path)
@@ -209,13 +236,18 @@ def _execute_run(run: Run, on_event: OnEvent, should_stop: ShouldStop, initial_p
         else partial(start_run, run.config, run.path)
     )
     try:
-        outcome = launch((_EventListener(run, on_event),), should_stop, initial_params[run.scenario])
-        kind: Literal["finished", "diverged", "stopped"] = "finished" if outcome.is_finished else "stopped"
+        outcome = launch(
+            (_EventListener(run, on_event),), should_stop, initial_params[run.scenario]
+        )
+        kind: Literal["finished", "diverged", "stopped"] = (
+            "finished" if outcome.is_finished else "stopped"
+        )
     except DivergedError as problem:
         if not run_dir.has_record():
             raise
         run_dir.write_record(
-            run_dir.read_record() | {"status": "diverged", "problem": str(problem), "cost": sum_costs(run_dir)}
+            run_dir.read_record()
+            | {"status": "diverged", "problem": str(problem), "cost": sum_costs(run_dir)}
         )
         kind = "diverged"
     on_event(Event(kind, run, len(run_dir.read_rounds()), seconds=time.perf_counter() - started_at))

@@ -57,7 +57,10 @@ def tune(
 
 
 def prepare_trials(
-    comparison: ComparisonConfig, out: Path, on_message: Callable[[str], object] = bool, scenario: str = ""
+    comparison: ComparisonConfig,
+    out: Path,
+    on_message: Callable[[str], object] = bool,
+    scenario: str = "",
 ) -> list[Trial]:
     """The trials, none of them run, after everything has been checked, with the rounds that each can afford."""
     trials = make_trials(comparison, out, scenario)
@@ -71,13 +74,16 @@ def prepare_trials(
     if message:
         on_message(message)
     prepared = [
-        trial._replace(run=trial.run._replace(config=config)) for trial, config in zip(trials, configs, strict=True)
+        trial._replace(run=trial.run._replace(config=config))
+        for trial, config in zip(trials, configs, strict=True)
     ]
     check_runs([trial.run for trial in prepared], "another trial")
     return prepared
 
 
-def evaluate_trials(comparison: ComparisonConfig, trials: Iterable[Trial], out: Path) -> list[Trial]:
+def evaluate_trials(
+    comparison: ComparisonConfig, trials: Iterable[Trial], out: Path
+) -> list[Trial]:
     """The trials with what they reached, which is written down, as is what they have chosen once all have ended."""
     evaluated = [trial._replace(score=_read_score(trial.run.path)) for trial in trials]
     ended = [trial for trial in evaluated if trial.score is not None]
@@ -104,19 +110,29 @@ def make_trials(comparison: ComparisonConfig, out: Path, scenario: str = "") -> 
 def make_points(comparison: ComparisonConfig, variant: str) -> list[HParamPoint]:
     """The points that a method is tried at: all of a grid, or as many as there are trials, drawn from it."""
     space, trials = _build_space(comparison, variant), comparison.trials
-    rng = np.random.default_rng(int.from_bytes(hashlib.blake2b(variant.encode(), digest_size=8).digest(), "little"))
+    rng = np.random.default_rng(
+        int.from_bytes(hashlib.blake2b(variant.encode(), digest_size=8).digest(), "little")
+    )
     if any(isinstance(values, _Range) for values in space.values()):
-        return [{key: _sample_value(values, rng) for key, values in space.items()} for _ in range(trials)]
+        return [
+            {key: _sample_value(values, rng) for key, values in space.items()}
+            for _ in range(trials)
+        ]
     grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     few = f"{variant}: there are {len(grid)} points to try, but {trials} trials"
-    require(len(grid) >= trials, f"{few}; name more values, or take fewer trials (trials={len(grid)}).")
+    require(
+        len(grid) >= trials, f"{few}; name more values, or take fewer trials (trials={len(grid)})."
+    )
     return [grid[index] for index in np.sort(rng.permutation(len(grid))[:trials])]
 
 
 def select_best(trials: Iterable[Trial], higher_is_better: bool = True) -> Trial:
     """The trial with the best figure; the first of equals."""
     sign = 1 if higher_is_better else -1
-    found = max(trials, key=lambda trial: -math.inf if _has_failed(trial) else sign * float(trial.score or 0))
+    found = max(
+        trials,
+        key=lambda trial: -math.inf if _has_failed(trial) else sign * float(trial.score or 0),
+    )
     require(not _has_failed(found), f"{found.variant}: every trial diverged; try smaller steps.")
     return found
 
@@ -128,9 +144,14 @@ def select_winner(trials: list[Trial]) -> Trial:
 
 def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -> str:
     """Return the comparison with what was chosen, as a TOML file that begins with what every trial reached."""
-    own = {variant: [trial for trial in trials if trial.variant == variant] for variant in comparison.methods}
+    own = {
+        variant: [trial for trial in trials if trial.variant == variant]
+        for variant in comparison.methods
+    }
     points = {variant: select_winner(tried).point for variant, tried in own.items()}
-    hparams = {variant: comparison.hparams.get(variant, {}) | point for variant, point in points.items()}
+    hparams = {
+        variant: comparison.hparams.get(variant, {}) | point for variant, point in points.items()
+    }
     tuned = comparison.model_copy(update={"hparams": comparison.hparams | hparams, "tuned": points})
     reached = [
         f"# {variant}: validation clients reached {', '.join(map(_format_trial, tried))}\n"
@@ -141,14 +162,31 @@ def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -
 
 def build_trial_table(trials: list[Trial]) -> Table:
     """Every trial in a line, with the chosen one of each method marked once all of these are there."""
-    table = Table("method", "tried", Column("validation clients", justify="right"), "", box=None, pad_edge=False)
+    table = Table(
+        "method",
+        "tried",
+        Column("validation clients", justify="right"),
+        "",
+        box=None,
+        pad_edge=False,
+    )
     for variant in dict.fromkeys(trial.variant for trial in trials):
         own = [trial for trial in trials if trial.variant == variant]
-        is_complete = all(trial.score is not None for trial in own) and not all(_has_failed(trial) for trial in own)
+        is_complete = all(trial.score is not None for trial in own) and not all(
+            _has_failed(trial) for trial in own
+        )
         winner = select_winner(own) if is_complete else None
         for trial in own:
-            reached = "" if trial.score is None else "diverged" if _has_failed(trial) else f"{trial.score:.4f}"
-            table.add_row(variant, _format_point(trial), reached, "tuned" if trial is winner else "")
+            reached = (
+                ""
+                if trial.score is None
+                else "diverged"
+                if _has_failed(trial)
+                else f"{trial.score:.4f}"
+            )
+            table.add_row(
+                variant, _format_point(trial), reached, "tuned" if trial is winner else ""
+            )
     return table
 
 
@@ -160,12 +198,22 @@ class _Range(NamedTuple):
 def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
     """What is tried of a method: what is meant for all that have it, for the method, and for this one of its kind."""
     valid = list_hparam_names(variant)
-    for_all = {key: values for key, values in comparison.tune.items() if not isinstance(values, dict) and key in valid}
+    for_all = {
+        key: values
+        for key, values in comparison.tune.items()
+        if not isinstance(values, dict) and key in valid
+    }
     own = {**comparison.tune.get(parse_method(variant), {}), **comparison.tune.get(variant, {})}
     for key in own:
-        require(key in valid, f"tune: {variant} has no hyper-parameter '{key}'; {suggest_name(key, valid)}")
+        require(
+            key in valid,
+            f"tune: {variant} has no hyper-parameter '{key}'; {suggest_name(key, valid)}",
+        )
     space = {key: _parse_values(key, values) for key, values in {**for_all, **own}.items()}
-    require(bool(space), f"tune: nothing to try is named for {variant}; say, for example, tune.lr=0.01,0.03,0.1,0.3.")
+    require(
+        bool(space),
+        f"tune: nothing to try is named for {variant}; say, for example, tune.lr=0.01,0.03,0.1,0.3.",
+    )
     return space
 
 
@@ -173,7 +221,10 @@ def _parse_values(key: str, raw: Any) -> list[Any] | _Range:
     if isinstance(raw, str) and ".." in raw:
         low, high = (parse_value(part) for part in raw.split("..", 1))
         is_valid = all(isinstance(end, int | float) for end in (low, high)) and 0 < low < high
-        require(is_valid, f"tune: {key} must be like 0.01..0.3, from a positive number to a larger one, got {raw!r}.")
+        require(
+            is_valid,
+            f"tune: {key} must be like 0.01..0.3, from a positive number to a larger one, got {raw!r}.",
+        )
         return _Range(float(low), float(high))
     values = raw if isinstance(raw, list) else [raw]
     require(bool(values), f"tune: {key} must have values to try, got none.")
@@ -192,7 +243,9 @@ def _read_score(run_path: Path) -> float | None:
     status = read_status(run_path)
     if status == "diverged":
         return math.nan
-    return compute_validation_score(RunDir(run_path).read_record()) if status == "finished" else None
+    return (
+        compute_validation_score(RunDir(run_path).read_record()) if status == "finished" else None
+    )
 
 
 def compute_validation_score(record: Mapping[str, Any]) -> float:
@@ -226,4 +279,9 @@ def _format_point(trial: Trial) -> str:
 
 def _trial_to_json(trial: Trial) -> dict[str, Any]:
     score = None if _has_failed(trial) else trial.score
-    return {"method": trial.variant, "point": trial.point, "validation": score, "run": str(trial.run.path.name)}
+    return {
+        "method": trial.variant,
+        "point": trial.point,
+        "validation": score,
+        "run": str(trial.run.path.name),
+    }

@@ -6,8 +6,16 @@ from typing import NamedTuple
 from fedtailor.core.types import Params
 from fedtailor.data.label_table import subsample_evenly
 from fedtailor.inspection.statistics.fsl_conditions import Conditions, check_fsl_conditions
-from fedtailor.inspection.statistics.gradients import GradientGaps, compute_gradient_gaps, make_batch
-from fedtailor.inspection.statistics.heterogeneity import Distances, compute_example_distances, compute_label_distances
+from fedtailor.inspection.statistics.gradients import (
+    GradientGaps,
+    compute_gradient_gaps,
+    make_batch,
+)
+from fedtailor.inspection.statistics.heterogeneity import (
+    Distances,
+    compute_example_distances,
+    compute_label_distances,
+)
 from fedtailor.inspection.statistics.image_similarity import mean_image_ssim
 from fedtailor.inspection.statistics.smoothness import estimate_smoothness
 from fedtailor.inspection.trials import TRIAL_ROUNDS, WARMUP_ROUNDS, Bench, sample_train_examples
@@ -39,7 +47,11 @@ class Closeness(NamedTuple):
 
 def compute_closeness(bench: Bench, warm_params: Params) -> Closeness:
     """Distances between the server's data and training clients' train examples, and at the warm model gradients."""
-    data, task, client_ids = bench.data, bench.task, subsample_evenly(bench.data.groups["train"], MAX_CLIENTS)
+    data, task, client_ids = (
+        bench.data,
+        bench.task,
+        subsample_evenly(bench.data.groups["train"], MAX_CLIENTS),
+    )
     labels, images = compute_label_distances(data, client_ids), mean_image_ssim(data, client_ids)
     examples = compute_example_distances(data, client_ids, projections=NUM_PROJECTIONS)
     gaps = compute_gradient_gaps(task, warm_params, data, client_ids)
@@ -61,16 +73,22 @@ def compute_closeness(bench: Bench, warm_params: Params) -> Closeness:
 
 
 def _to_pair(distances: Distances | None) -> tuple[float | None, float | None]:
-    return (None, None) if distances is None else (distances.server, float(distances.clients.mean()))
+    return (
+        (None, None) if distances is None else (distances.server, float(distances.clients.mean()))
+    )
 
 
 def _compute_conditions(bench: Bench, gaps: GradientGaps, steepness: float) -> Conditions:
     """FSL's conditions for the rates that it would choose, but with 1 as the server's, as in the trials."""
     facts = compute_run_facts(
-        bench.data, WARMUP_ROUNDS + TRIAL_ROUNDS, min(bench.config.cohort, len(bench.data.groups["train"]))
+        bench.data,
+        WARMUP_ROUNDS + TRIAL_ROUNDS,
+        min(bench.config.cohort, len(bench.data.groups["train"])),
     )
     local_hparams = {
-        key: value for key, value in bench.config.hparams.items() if key in ("lr", "epochs", "steps", "batch")
+        key: value
+        for key, value in bench.config.hparams.items()
+        if key in ("lr", "epochs", "steps", "batch")
     }
     hparams = make_hparams("fsl", **local_hparams, server_lr=1.0).resolve(facts)
     steps_per_epoch = ceil(facts.num_server_examples / hparams.learn_batch)

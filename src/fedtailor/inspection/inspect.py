@@ -55,14 +55,18 @@ class Inspection(NamedTuple):
     baseline: InspectionTrial  # no server data
     gammas: list[InspectionTrial]
     betas: list[InspectionTrial]
-    fractions: list[InspectionTrial]  # of the server's data, at the best gamma; empty unless it helps
+    fractions: list[
+        InspectionTrial
+    ]  # of the server's data, at the best gamma; empty unless it helps
     closeness: Closeness
 
     def compute_gain(self, trial: InspectionTrial) -> float:
         """By how much a trial beats that without server data: in accuracy, or as a part of the error."""
         if trial.score is None or self.baseline.score is None:
             return float("-inf")
-        return (trial.score - self.baseline.score) / (1.0 if self.baseline.score >= 0 else -self.baseline.score)
+        return (trial.score - self.baseline.score) / (
+            1.0 if self.baseline.score >= 0 else -self.baseline.score
+        )
 
     @property
     def predicted_gain(self) -> float:
@@ -72,7 +76,10 @@ class Inspection(NamedTuple):
     @property
     def is_suspect(self) -> bool:
         """Whether the warm model finds the server's labels no better than chance."""
-        return self.majority_share is not None and self.server_score <= CHANCE_FACTOR * self.majority_share
+        return (
+            self.majority_share is not None
+            and self.server_score <= CHANCE_FACTOR * self.majority_share
+        )
 
     @property
     def best_gamma(self) -> InspectionTrial:
@@ -91,7 +98,9 @@ class Inspection(NamedTuple):
         if self.compute_gain(self.best_gamma) >= min_gain:
             return "helps"
         return (
-            "harms" if self.predicted_gain <= -(min_gain if self.is_suspect else max(min_gain, MIN_HARM)) else "little"
+            "harms"
+            if self.predicted_gain <= -(min_gain if self.is_suspect else max(min_gain, MIN_HARM))
+            else "little"
         )
 
 
@@ -121,8 +130,12 @@ def inspect(
     )
     report("distances")
     before = _inspect_before_trials(bench, warm_params)
-    learned = _run_trials(report, "gamma", (0.0, *GAMMAS), partial(bench.run_server_learning, warm_params=warm_params))
-    corrected = _run_trials(report, "beta", betas, partial(bench.run_correction, warm_params=warm_params))
+    learned = _run_trials(
+        report, "gamma", (0.0, *GAMMAS), partial(bench.run_server_learning, warm_params=warm_params)
+    )
+    corrected = _run_trials(
+        report, "beta", betas, partial(bench.run_correction, warm_params=warm_params)
+    )
     found = before._replace(baseline=learned[0], gammas=learned[1:], betas=corrected)
     if found.verdict != "helps":
         return found
@@ -137,7 +150,10 @@ def inspect(
 
 
 def _run_trials(
-    report: Callable[[str], None], name: str, values: tuple[float, ...], run: Callable[[float], InspectionTrial]
+    report: Callable[[str], None],
+    name: str,
+    values: tuple[float, ...],
+    run: Callable[[float], InspectionTrial],
 ) -> list[InspectionTrial]:
     """A trial for each value."""
     trials = []
@@ -160,9 +176,13 @@ def _inspect_before_trials(bench: Bench, warm_params: Params) -> Inspection:
         num_judged=len(bench.judge_batch.y),
         warm_score=compute_score(task, warm_params, bench.judge_batch),
         server_score=compute_score(
-            task, warm_params, make_batch(server, rows, data.example_spec, next(iter(warm_params.values())))
+            task,
+            warm_params,
+            make_batch(server, rows, data.example_spec, next(iter(warm_params.values()))),
         ),
-        majority_share=float(np.bincount(server.y[rows].astype(np.int64)).max() / len(rows)) if has_labels else None,
+        majority_share=float(np.bincount(server.y[rows].astype(np.int64)).max() / len(rows))
+        if has_labels
+        else None,
         baseline=InspectionTrial(0.0, None),
         gammas=[],
         betas=[],
@@ -188,7 +208,9 @@ def _check_data(data: FederatedDataset) -> None:
     """Refuses data that trials cannot be made with."""
     num_examples = 0 if data.server is None else len(data.server.splits["train"].get_rows(0))
     asked = "hold some out for it (server=0.05, say)"
-    require(num_examples > 0, f"inspect: the server of data set '{data.name}' has no examples; {asked}.")
+    require(
+        num_examples > 0, f"inspect: the server of data set '{data.name}' has no examples; {asked}."
+    )
     require(
         num_examples >= MIN_SERVER_EXAMPLES,
         f"inspect: the server needs at least {MIN_SERVER_EXAMPLES} examples to be looked at, "
@@ -196,7 +218,10 @@ def _check_data(data: FederatedDataset) -> None:
     )
     num_clients = len(data.groups["validation"])
     advice = "give it some (validation_clients=0.2, say)"
-    require(num_clients > 0, f"inspect: data set '{data.name}' has no validation clients to judge by; {advice}.")
+    require(
+        num_clients > 0,
+        f"inspect: data set '{data.name}' has no validation clients to judge by; {advice}.",
+    )
 
 
 def _ignore_message(_: str) -> None:

@@ -95,7 +95,11 @@ def _describe_conditions(inspection: Inspection) -> str:
     closeness = inspection.closeness
     assert closeness.conditions is not None
     angle, small = closeness.conditions.angle, closeness.conditions.small_steps
-    step = "expected to lower the clients' loss" if angle.is_met else "not expected to lower the clients' loss"
+    step = (
+        "expected to lower the clients' loss"
+        if angle.is_met
+        else "not expected to lower the clients' loss"
+    )
     size = f"FSL's step sizes, {small.left:.3g} a round, should be at most {small.right:.3g} for its theorem"
     return (
         f"By FSL's angle condition a first server step is {step} ({angle.left:.3g} against {angle.right:.3g}, with "
@@ -134,10 +138,17 @@ def inspection_to_json(inspection: Inspection) -> dict[str, Any]:
         "gradient_gaps": closeness.gradient_gaps._asdict(),
     }
     if closeness.conditions is not None:
-        closeness_json["conditions"] = {key: each._asdict() for key, each in closeness.conditions._asdict().items()}
-    lists = {key: [each._asdict() for each in getattr(inspection, key)] for key in ("gammas", "betas", "fractions")}
+        closeness_json["conditions"] = {
+            key: each._asdict() for key, each in closeness.conditions._asdict().items()
+        }
+    lists = {
+        key: [each._asdict() for each in getattr(inspection, key)]
+        for key in ("gammas", "betas", "fractions")
+    }
     predicted = (
-        None if inspection.gammas[-1].score is None or inspection.baseline.score is None else inspection.predicted_gain
+        None
+        if inspection.gammas[-1].score is None or inspection.baseline.score is None
+        else inspection.predicted_gain
     )
     own = {
         "verdict": inspection.verdict,
@@ -156,7 +167,11 @@ def inspection_to_json(inspection: Inspection) -> dict[str, Any]:
 def _format_gain(inspection: Inspection, trial: InspectionTrial) -> str:
     if trial.score is None:
         return "diverged"
-    unit = "points" if inspection.baseline.score is None or inspection.baseline.score >= 0 else "% of the error"
+    unit = (
+        "points"
+        if inspection.baseline.score is None or inspection.baseline.score >= 0
+        else "% of the error"
+    )
     return f"{100 * inspection.compute_gain(trial):+.1f} {unit}"
 
 

@@ -43,7 +43,9 @@ class InspectionTrial(NamedTuple):
     """What some rounds led to."""
 
     value: float  # of gamma or beta, or the part of the server's data
-    score: float | None  # accuracy, or for numbers to be predicted minus the error; None: the model diverged
+    score: (
+        float | None
+    )  # accuracy, or for numbers to be predicted minus the error; None: the model diverged
 
 
 class CenteredModel(nn.Module):
@@ -87,21 +89,34 @@ class Bench:
         context = prepare_context(
             method, self.task, self.data, cohort=cohort, **run_options, **hparams, **method_hparams
         )
-        engine = factory.make_engine(context, self.config.engine, self.config.chunk, self.config.compile is True)
+        engine = factory.make_engine(
+            context, self.config.engine, self.config.chunk, self.config.compile is True
+        )
         initial_state = context.init_server_state(params)
         state = initial_state._replace(round=torch.full_like(initial_state.round, start_round))
         for finished_round in islice(run_rounds(context, engine, state, cohort), num_rounds):
             yield finished_round.state.params
 
-    def run_trial(self, value: float, method: str, warm_params: Params, **method_hparams: Any) -> InspectionTrial:
+    def run_trial(
+        self, value: float, method: str, warm_params: Params, **method_hparams: Any
+    ) -> InspectionTrial:
         """What further rounds from the warm model lead to."""
         try:
-            models = list(self.iter_rounds(method, warm_params, WARMUP_ROUNDS, TRIAL_ROUNDS, **method_hparams))
+            models = list(
+                self.iter_rounds(method, warm_params, WARMUP_ROUNDS, TRIAL_ROUNDS, **method_hparams)
+            )
         except DivergedError:
             return InspectionTrial(value, None)
         return InspectionTrial(
             value,
-            float(np.mean([compute_score(self.task, model, self.judge_batch) for model in models[-SCORED_ROUNDS:]])),
+            float(
+                np.mean(
+                    [
+                        compute_score(self.task, model, self.judge_batch)
+                        for model in models[-SCORED_ROUNDS:]
+                    ]
+                )
+            ),
         )
 
     def run_server_learning(self, gamma: float, warm_params: Params) -> InspectionTrial:
@@ -134,11 +149,14 @@ def compute_score(task: Task, params: Params, batch: Batch) -> float:
     return float(total / max(weight, 1.0)) * (1 if metric.higher_is_better else -1)
 
 
-def sample_train_examples(data: FederatedDataset, group: str, max_examples: int) -> NDArray[np.int64]:
+def sample_train_examples(
+    data: FederatedDataset, group: str, max_examples: int
+) -> NDArray[np.int64]:
     """Train examples of a group's people, evenly spaced if there are more than so many."""
     train = data.clients.splits["train"]
     rows: NDArray[np.int64] = subsample_evenly(
-        np.concatenate([train.get_rows(int(client_id)) for client_id in data.groups[group]]), max_examples
+        np.concatenate([train.get_rows(int(client_id)) for client_id in data.groups[group]]),
+        max_examples,
     )
     return rows
 
@@ -148,9 +166,14 @@ def subsample_server(data: FederatedDataset, fraction: float) -> FederatedDatase
     server = data.server
     if server is None or fraction >= 1:
         return data
-    rows, count = server.splits["train"].get_rows(0), max(1, round(fraction * len(server.splits["train"].get_rows(0))))
+    rows, count = (
+        server.splits["train"].get_rows(0),
+        max(1, round(fraction * len(server.splits["train"].get_rows(0)))),
+    )
     kept = np.sort(np.random.Generator(np.random.Philox(0)).permutation(rows)[:count])
-    few = ClientExamples(server.x[kept], server.y[kept], {"train": Split(np.arange(count), np.array([0, count]))})
+    few = ClientExamples(
+        server.x[kept], server.y[kept], {"train": Split(np.arange(count), np.array([0, count]))}
+    )
     return replace(data, server=few, trust=True)  # fewer of the same examples
 
 
@@ -159,11 +182,16 @@ def _build_task(config: RunConfig, data: FederatedDataset) -> Task:
         return build.build_task(config, data.example_spec)
     rows = sample_train_examples(data, "train", MAX_CENTERING_EXAMPLES)
     inputs = make_batch(
-        data.clients, rows, data.example_spec, torch.zeros((), dtype=getattr(torch, config.precision))
+        data.clients,
+        rows,
+        data.example_spec,
+        torch.zeros((), dtype=getattr(torch, config.precision)),
     ).x
     mean = inputs.mean(dim=0)
     length = (inputs - mean).flatten(1).square().sum(dim=1).mean().sqrt()
     with seeded_init(config.seed):
         network = build.get_model_factory(config, data.example_spec)()
     centered = CenteredModel(mean, TARGET_NORM / length.clamp(min=1e-12), network)
-    return infer_task(centered, data.example_spec, config.seed).to(dtype=getattr(torch, config.precision))
+    return infer_task(centered, data.example_spec, config.seed).to(
+        dtype=getattr(torch, config.precision)
+    )

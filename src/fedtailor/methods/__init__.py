@@ -62,7 +62,9 @@ def make_hparams(name: str, **options: Any) -> Any:
     valid = [field.name for field in fields(kind)]
     for option in options:
         if option not in valid:
-            raise InputError(f"{name} has no hyper-parameter '{option}'; {suggest_name(option, valid)}")
+            raise InputError(
+                f"{name} has no hyper-parameter '{option}'; {suggest_name(option, valid)}"
+            )
     return kind(**options)
 
 

@@ -48,7 +48,13 @@ from fedtailor.core.types import (
 )
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, non_negative, option, positive
+from fedtailor.methods.hparams import (
+    LocalHParams,
+    make_local_optimizer,
+    non_negative,
+    option,
+    positive,
+)
 from fedtailor.prng.streams import Stream
 
 
@@ -62,13 +68,19 @@ class HParams(LocalHParams):
     alpha: float = non_negative(0.01, "weight of L_ENC and L_CONS")
     beta: float = non_negative(1e-5, "weight of L_CMPX, which the server descends once a round")
     sigma: float = positive(0.01, "first standard deviation of the encoder's weights")
-    latent_sigma: float = positive(0.1, "first standard deviation of the latent, the same for every example")
+    latent_sigma: float = positive(
+        0.1, "first standard deviation of the latent, the same for every example"
+    )
     sets: Literal["batches", "whole"] = option(
         "batches", "what a step sees: batches, or all support and query examples"
     )
     epochs: int = positive(1, "passes over the client's query examples in a round")
-    batch: int = positive(20, 'examples of each kind a step, if sets="batches"; and when personalizing')
-    finetune_lr: float | None = positive(None, "step size of personalizing, which adapts the head; None: eta")
+    batch: int = positive(
+        20, 'examples of each kind a step, if sets="batches"; and when personalizing'
+    )
+    finetune_lr: float | None = positive(
+        None, "step size of personalizing, which adapts the head; None: eta"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
@@ -80,7 +92,11 @@ class HParams(LocalHParams):
         """What a client's training consumes in a round."""
         size = None if self.sets == "whole" else self.batch
         draws = (BatchSpec("support", size), BatchSpec("query", size))
-        return BatchPlan(draws, epochs=self.epochs) if self.steps is None else BatchPlan(draws, steps=self.steps)
+        return (
+            BatchPlan(draws, epochs=self.epochs)
+            if self.steps is None
+            else BatchPlan(draws, steps=self.steps)
+        )
 
 
 LATENT = ("log-variance.weight", "log-variance.bias")  # the layer on top of the encoder
@@ -120,7 +136,9 @@ def gaussian_kl(mean: Tensor, log_variance: Tensor) -> Tensor:
 
 def draw_noise(key: Tensor, like: Tensor) -> Tensor:
     """Standard normal noise of a tensor's shape and type."""
-    return prng.normal(key, like.shape, torch.promote_types(like.dtype, torch.float32)).to(like.dtype)
+    return prng.normal(key, like.shape, torch.promote_types(like.dtype, torch.float32)).to(
+        like.dtype
+    )
 
 
 def head_loss(task: Task, head: Params, features: Tensor, batch: Batch) -> Tensor:
@@ -133,9 +151,13 @@ def adapt_head(task: Task, rate: float, head: Params, features: Tensor, batch: B
     return trees.add(head, autodiff.grad(partial(head_loss, task))(head, features, batch), -rate)
 
 
-def encoder_loss(task: Task, head: Params, features: Tensor, log_variance: Tensor, batch: Batch) -> Tensor:
+def encoder_loss(
+    task: Task, head: Params, features: Tensor, log_variance: Tensor, batch: Batch
+) -> Tensor:
     """L_ENC: the loss of a head on the noisy latent."""
-    latent = features + (log_variance / 2).exp() * draw_noise(prng.fold(batch.key, Stream.LATENT), features)
+    latent = features + (log_variance / 2).exp() * draw_noise(
+        prng.fold(batch.key, Stream.LATENT), features
+    )
     return head_loss(task, head, latent, batch)
 
 
@@ -151,12 +173,15 @@ def compute_objective(
     """L_q + alpha (L_ENC + L_CONS); L_ENC is of the head `still`, which it does not move."""
     model = {name: params[name] for name in task.params}
     seen, asked = task.compute_features(model, support), task.compute_features(model, query)
-    loss = head_loss(task, adapt_head(task, hparams.eta, select_head(task, params), seen, support), asked, query)
+    loss = head_loss(
+        task, adapt_head(task, hparams.eta, select_head(task, params), seen, support), asked, query
+    )
     if trees.is_zero(hparams.alpha):
         return loss
     log_variance = nnf.linear(asked, *(params[name] for name in LATENT))
     return loss + hparams.alpha * (
-        encoder_loss(task, fixed_head, asked, log_variance, query) + constraint_loss(asked, log_variance, query)
+        encoder_loss(task, fixed_head, asked, log_variance, query)
+        + constraint_loss(asked, log_variance, query)
     )
 
 
@@ -166,14 +191,22 @@ def init_client(optimizer: Optimizer, broadcast: Broadcast, client_state: Tree) 
 
 
 def client_step(
-    task: Task, hparams: HParams, optimizer: Optimizer, broadcast: Broadcast, carry: Carry, batches: tuple[Batch, ...]
+    task: Task,
+    hparams: HParams,
+    optimizer: Optimizer,
+    broadcast: Broadcast,
+    carry: Carry,
+    batches: tuple[Batch, ...],
 ) -> Carry:
     """One step: the encoder at rate eta_2, the head at rate eta_1."""
     params, head = carry[0], select_head(task, carry[0])
     gradient = autodiff.grad(partial(compute_objective, task, hparams))(params, head, *batches)
     moved, opt_state = optimizer.update(gradient, carry[1], params)
     ratio = (hparams.eta_1 or hparams.lr) / hparams.lr
-    return {**moved, **{name: value + ratio * (moved[name] - value) for name, value in head.items()}}, opt_state
+    return {
+        **moved,
+        **{name: value + ratio * (moved[name] - value) for name, value in head.items()},
+    }, opt_state
 
 
 def finalize_client(broadcast: Broadcast, carry: Carry) -> ClientResult:
@@ -186,46 +219,75 @@ def init_server_aux(task: Task, hparams: HParams, width: int, params: Params) ->
     like = next(iter(params.values()))
     bias = like.new_full((width,), 2 * math.log(hparams.latent_sigma))
     latent = dict(zip(LATENT, (like.new_zeros(width, width), bias), strict=True))
-    return ServerAux(latent, trees.full_like(select_encoder(task, {**params, **latent}), math.log(hparams.sigma)))
+    return ServerAux(
+        latent, trees.full_like(select_encoder(task, {**params, **latent}), math.log(hparams.sigma))
+    )
 
 
 def draw_weight_noise(state: ServerState) -> Params:
     """This round's eps, the same whenever it is asked for."""
-    key, names = prng.fold(prng.fold(state.key, state.round), Stream.WEIGHTS), sorted(state.aux.log_sigma)
+    key, names = (
+        prng.fold(prng.fold(state.key, state.round), Stream.WEIGHTS),
+        sorted(state.aux.log_sigma),
+    )
     like = [state.aux.log_sigma[name] for name in names]
     flat = draw_noise(key, torch.cat([value.flatten() for value in like]))
     parts = torch.split(flat, [value.numel() for value in like])
-    return {name: part.reshape(value.shape) for name, part, value in zip(names, parts, like, strict=True)}
+    return {
+        name: part.reshape(value.shape)
+        for name, part, value in zip(names, parts, like, strict=True)
+    }
 
 
 def broadcast_sample(task: Task, state: ServerState) -> Broadcast:
     """theta = mean + sigma eps, with the head; and the mean."""
     means, eps = {**state.params, **state.aux.latent}, draw_weight_noise(state)
-    theta = {name: means[name] + value.exp() * eps[name] for name, value in state.aux.log_sigma.items()}
+    theta = {
+        name: means[name] + value.exp() * eps[name] for name, value in state.aux.log_sigma.items()
+    }
     return Broadcast({**means, **theta}, select_encoder(task, state.params))
 
 
 def complexity_loss(mean: Params, log_sigma: Params) -> Tensor:
     """L_CMPX = KL(N(mean, sigma) | N(0, I))."""
-    return torch.stack([gaussian_kl(mean[name], 2 * value).sum() for name, value in log_sigma.items()]).sum()
+    return torch.stack(
+        [gaussian_kl(mean[name], 2 * value).sum() for name, value in log_sigma.items()]
+    ).sum()
 
 
 def server_step(rate: float, state: ServerState, mean_update: Params) -> ServerState:
     """The chain rule from theta to mean and log sigma, and a step of rate eta_2 beta down L_CMPX."""
-    means, log_sigma, eps = {**state.params, **state.aux.latent}, state.aux.log_sigma, draw_weight_noise(state)
-    by_mean, by_log_sigma = torch.func.grad(complexity_loss, (0, 1))(means, log_sigma)  # by the head: 0
+    means, log_sigma, eps = (
+        {**state.params, **state.aux.latent},
+        state.aux.log_sigma,
+        draw_weight_noise(state),
+    )
+    by_mean, by_log_sigma = torch.func.grad(complexity_loss, (0, 1))(
+        means, log_sigma
+    )  # by the head: 0
     moved = trees.add(trees.add(means, mean_update), by_mean, -rate)
-    wider = {name: value + mean_update[name] * eps[name] * value.exp() for name, value in log_sigma.items()}
+    wider = {
+        name: value + mean_update[name] * eps[name] * value.exp()
+        for name, value in log_sigma.items()
+    }
     latent = {name: moved.pop(name) for name in LATENT}
-    return state._replace(params=moved, aux=ServerAux(latent, trees.add(wider, by_log_sigma, -rate)))
+    return state._replace(
+        params=moved, aux=ServerAux(latent, trees.add(wider, by_log_sigma, -rate))
+    )
 
 
 def get_mean_params(broadcast: Broadcast, client_state: Tree) -> Params:
     """The model with the mean weights."""
-    return {name: value for name, value in {**broadcast.sample, **broadcast.mean}.items() if name not in LATENT}
+    return {
+        name: value
+        for name, value in {**broadcast.sample, **broadcast.mean}.items()
+        if name not in LATENT
+    }
 
 
-def finetune_step(task: Task, rate: float, broadcast: Broadcast, params: Params, batches: tuple[Batch, ...]) -> Params:
+def finetune_step(
+    task: Task, rate: float, broadcast: Broadcast, params: Params, batches: tuple[Batch, ...]
+) -> Params:
     """A step of the inner loop: the head adapts."""
     features = task.compute_features(params, batches[0])
     return {**params, **adapt_head(task, rate, select_head(task, params), features, batches[0])}
@@ -234,16 +296,25 @@ def finetune_step(task: Task, rate: float, broadcast: Broadcast, params: Params,
 def build(task: Task, hparams: HParams) -> Method:
     """AFML on a task."""
     taken = [name for name in LATENT if name in task.params]
-    require(not taken, f"afml: the model's parameters must have other names than {', '.join(taken)}; rename the layer.")
+    require(
+        not taken,
+        f"afml: the model's parameters must have other names than {', '.join(taken)}; rename the layer.",
+    )
     optimizer = make_local_optimizer(hparams)
     training = (Phase(partial(client_step, task, hparams, optimizer), hparams.batch_plan()),)
-    finetune_phases = hparams.finetune_phases(partial(finetune_step, task, hparams.finetune_lr or hparams.eta))
+    finetune_phases = hparams.finetune_phases(
+        partial(finetune_step, task, hparams.finetune_lr or hparams.eta)
+    )
     return Method(
         name="afml",
         init=partial(init_server_aux, task, hparams, task.cut.feature_dim),
         broadcast=partial(broadcast_sample, task),
         init_client_state=local_training.no_state,
         client=Routine(partial(init_client, optimizer), training, finalize_client),
-        server=Routine(local_training.start_from_mean_update, (), partial(server_step, hparams.lr * hparams.beta)),
+        server=Routine(
+            local_training.start_from_mean_update,
+            (),
+            partial(server_step, hparams.lr * hparams.beta),
+        ),
         personalize=Routine(get_mean_params, finetune_phases, local_training.pass_through),
     )

@@ -27,7 +27,17 @@ from torch import Tensor
 from fedtailor.core import autodiff, optimizers, trees
 from fedtailor.core.optimizers import Optimizer
 from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, ClientResult, Loss, Method, Params, Phase, Routine, ServerState, Tree
+from fedtailor.core.types import (
+    Batch,
+    ClientResult,
+    Loss,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    ServerState,
+    Tree,
+)
 from fedtailor.errors import require
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, option, positive
@@ -41,14 +51,17 @@ class HParams(LocalHParams):
     adapt: bool = option(True, "whether alpha is learned; if not, it stays as it began")
     alpha_lr: float | None = positive(None, "step size of alpha; None: lr, as in the paper")
     server_lr: float = positive(1.0, "1: the plain average")
-    finetune_lr: float | None = positive(None, "step size of the personal model when personalizing by SGD; None: lr")
+    finetune_lr: float | None = positive(
+        None, "step size of the personal model when personalizing by SGD; None: lr"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
         require(0 <= self.mixing <= 1, f"apfl: mixing must be in [0, 1], got {self.mixing}.")
         require(
-            self.adapt or self.alpha_lr is None, "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out."
+            self.adapt or self.alpha_lr is None,
+            "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out.",
         )
 
 
@@ -82,11 +95,21 @@ def mix_params(alpha: Tensor, v: Params, w: Params) -> Params:
 def init_client(optimizer: Optimizer, broadcast: Params, client_state: ClientState) -> Carry:
     """The global model begins at what was sent; the rest as it was kept."""
     v, alpha = client_state
-    return Carry((broadcast, optimizer.init(broadcast)), (v, optimizer.init(v)), alpha, torch.ones_like(alpha))
+    return Carry(
+        (broadcast, optimizer.init(broadcast)),
+        (v, optimizer.init(v)),
+        alpha,
+        torch.ones_like(alpha),
+    )
 
 
 def client_step(
-    loss: Loss, optimizer: Optimizer, alpha_lr: float, broadcast: Params, carry: Carry, batches: tuple[Batch, ...]
+    loss: Loss,
+    optimizer: Optimizer,
+    alpha_lr: float,
+    broadcast: Params,
+    carry: Carry,
+    batches: tuple[Batch, ...],
 ) -> Carry:
     """Both models and, in the first step, alpha, each from where the others stood before."""
     (w, w_opt_state), (v, v_opt_state), alpha, is_first = carry
@@ -111,7 +134,9 @@ def finetune_step(
 
 def finalize_client(broadcast: Params, carry: Carry) -> ClientResult:
     """How far the global model has come travels; the personal model and alpha stay."""
-    return ClientResult(update=trees.sub(carry.w[0], broadcast), state=ClientState(carry.v[0], carry.alpha))
+    return ClientResult(
+        update=trees.sub(carry.w[0], broadcast), state=ClientState(carry.v[0], carry.alpha)
+    )
 
 
 def get_mixed_params(broadcast: Params, carry: Carry) -> Params:
@@ -121,7 +146,10 @@ def get_mixed_params(broadcast: Params, carry: Carry) -> Params:
 
 def build(task: Task, hparams: HParams) -> Method:
     """APFL on a task."""
-    optimizer, finetune_optimizer = make_local_optimizer(hparams), optimizers.sgd(hparams.finetune_lr or hparams.lr)
+    optimizer, finetune_optimizer = (
+        make_local_optimizer(hparams),
+        optimizers.sgd(hparams.finetune_lr or hparams.lr),
+    )
     alpha_lr = (hparams.alpha_lr or hparams.lr) if hparams.adapt else 0.0
     training = Phase(partial(client_step, task.loss, optimizer, alpha_lr), hparams.batch_plan())
     return Method(
@@ -131,7 +159,9 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=partial(init_client_state, hparams.mixing),
         client=Routine(partial(init_client, optimizer), (training,), finalize_client),
         server=Routine(
-            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.server_lr)
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.server_lr),
         ),
         personalize=Routine(
             partial(init_client, finetune_optimizer),

@@ -27,8 +27,14 @@ def build(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
-        server=Routine(local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, 1.0)),
+        client=local_training.training_routine(
+            hparams, partial(local_training.plain_gradient, task.loss)
+        ),
+        server=Routine(
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, 1.0),
+        ),
         personalize=local_training.finetune_routine(hparams, task.loss),
         data_view="pooled",
     )

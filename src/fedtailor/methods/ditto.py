@@ -19,9 +19,25 @@ from functools import partial
 from fedtailor.core import optimizers, trees
 from fedtailor.core.optimizers import Optimizer
 from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, BatchPlan, BatchSpec, ClientResult, Method, Params, Phase, Routine, Tree
+from fedtailor.core.types import (
+    Batch,
+    BatchPlan,
+    BatchSpec,
+    ClientResult,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    Tree,
+)
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, Step, make_local_optimizer, non_negative, positive
+from fedtailor.methods.hparams import (
+    LocalHParams,
+    Step,
+    make_local_optimizer,
+    non_negative,
+    positive,
+)
 
 Model = tuple[Params, Tree]
 """A model with its optimizer's state."""
@@ -36,17 +52,23 @@ class HParams(LocalHParams):
 
     lam: float = non_negative(1.0, "how strongly the personal model is held near the global one")
     personal_lr: float | None = positive(None, "step size of the personal model; None: lr")
-    personal_epochs: int = positive(1, "passes over the client's train examples for the personal model in a round")
+    personal_epochs: int = positive(
+        1, "passes over the client's train examples for the personal model in a round"
+    )
     personal_steps: int | None = positive(None, "a number of steps instead of these passes")
     server_lr: float = positive(1.0, "1: the plain average")
-    finetune_lr: float | None = positive(None, "step size of personalizing by SGD; None: personal_lr")
+    finetune_lr: float | None = positive(
+        None, "step size of personalizing by SGD; None: personal_lr"
+    )
 
     def personal_batch_plan(self) -> BatchPlan:
         """What the personal model consumes in a round."""
         draws = (BatchSpec("train", self.batch),)
         by_epoch = self.personal_steps is None
         return (
-            BatchPlan(draws, epochs=self.personal_epochs) if by_epoch else BatchPlan(draws, steps=self.personal_steps)
+            BatchPlan(draws, epochs=self.personal_epochs)
+            if by_epoch
+            else BatchPlan(draws, steps=self.personal_steps)
         )
 
 
@@ -89,9 +111,14 @@ def build(task: Task, hparams: HParams) -> Method:
         partial(local_training.proximal_gradient, task.loss, hparams.lam),
     )
     phases = (
-        Phase(partial(global_step, partial(local_training.optimizer_step, optimizer, plain)), hparams.batch_plan()),
         Phase(
-            partial(personal_step, partial(local_training.optimizer_step, personal_optimizer, proximal)),
+            partial(global_step, partial(local_training.optimizer_step, optimizer, plain)),
+            hparams.batch_plan(),
+        ),
+        Phase(
+            partial(
+                personal_step, partial(local_training.optimizer_step, personal_optimizer, proximal)
+            ),
             hparams.personal_batch_plan(),
         ),
     )
@@ -102,11 +129,15 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=local_training.broadcast_params,
         client=Routine(partial(init_client, optimizer), phases, finalize_client),
         server=Routine(
-            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.server_lr)
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.server_lr),
         ),
         personalize=Routine(
             partial(init_finetune, finetune_optimizer),
-            hparams.finetune_phases(partial(local_training.optimizer_step, finetune_optimizer, proximal)),
+            hparams.finetune_phases(
+                partial(local_training.optimizer_step, finetune_optimizer, proximal)
+            ),
             local_training.get_local_params,
         ),
     )

@@ -25,8 +25,14 @@ class HParams(fedavg.HParams):
 
 def share_server_data(method: Method) -> Method:
     """A method whose clients train on the server's examples too."""
-    require(method.data_view == "clients", f"data sharing: {method.name} does not train on clients' data alone.")
-    require(bool(method.client.phases), f"data sharing: the clients of {method.name} do not train in rounds.")
+    require(
+        method.data_view == "clients",
+        f"data sharing: {method.name} does not train on clients' data alone.",
+    )
+    require(
+        bool(method.client.phases),
+        f"data sharing: the clients of {method.name} do not train in rounds.",
+    )
     return method._replace(data_view="shared")
 
 

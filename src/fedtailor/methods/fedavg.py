@@ -26,7 +26,9 @@ from fedtailor.methods.hparams import LocalHParams, option, positive
 class HParams(LocalHParams):
     """Hyper-parameters of FedAvg."""
 
-    server_optimizer: Literal["sgd", "adam", "yogi"] = option("sgd", "what turns mean changes into steps")
+    server_optimizer: Literal["sgd", "adam", "yogi"] = option(
+        "sgd", "what turns mean changes into steps"
+    )
     server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
     server_momentum: float = option(0.0, "of SGD")
     weight_by: Literal["clients", "examples"] = option(
@@ -37,7 +39,10 @@ class HParams(LocalHParams):
         """Refuses values out of range."""
         super().__post_init__()
         plain = self.server_optimizer == "sgd"
-        require(plain or not self.server_momentum, f"fedavg: {self.server_optimizer} takes no server_momentum.")
+        require(
+            plain or not self.server_momentum,
+            f"fedavg: {self.server_optimizer} takes no server_momentum.",
+        )
         make_server_optimizer(self)
 
 
@@ -64,7 +69,9 @@ def build(task: Task, hparams: HParams) -> Method:
         init=optimizer.init,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
+        client=local_training.training_routine(
+            hparams, partial(local_training.plain_gradient, task.loss)
+        ),
         server=Routine(local_training.start_from_mean_update, (), partial(server_step, optimizer)),
         personalize=local_training.finetune_routine(hparams, task.loss),
         weight_by="train" if hparams.weight_by == "examples" else None,

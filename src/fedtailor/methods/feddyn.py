@@ -43,13 +43,18 @@ from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, positi
 class HParams(LocalHParams):
     """Hyper-parameters of FedDyn."""
 
-    alpha: float = positive(0.1, "strength of the regularizer; the smaller, the more local training a round must do")
+    alpha: float = positive(
+        0.1, "strength of the regularizer; the smaller, the more local training a round must do"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range, and decay that belongs to no loss."""
         super().__post_init__()
         known = self.optimizer != "adamw"
-        require(known, "feddyn: clients descend a loss, of which adamw's decay is no part; use sgd or adam.")
+        require(
+            known,
+            "feddyn: clients descend a loss, of which adamw's decay is no part; use sgd or adam.",
+        )
 
 
 class Carry(NamedTuple):
@@ -66,7 +71,12 @@ def init_client(optimizer: Optimizer, broadcast: Params, local_gradient: Params)
 
 
 def client_step(
-    optimizer: Optimizer, loss: Loss, alpha: float, broadcast: Params, carry: Carry, batches: tuple[Batch, ...]
+    optimizer: Optimizer,
+    loss: Loss,
+    alpha: float,
+    broadcast: Params,
+    carry: Carry,
+    batches: tuple[Batch, ...],
 ) -> Carry:
     """One step of the optimizer along g_i(phi) - m_i + alpha (phi - theta)."""
     gradient = trees.sub(autodiff.gradient(loss, carry.model, batches[0]), carry.local_gradient)
@@ -82,7 +92,11 @@ def finalize_client(alpha: float, broadcast: Params, carry: Carry) -> ClientResu
 
 def server_step(alpha: float, state: ServerState, cohort_update: CohortUpdate) -> ServerState:
     """Moves h by the mean over all clients, then the model by the cohort's mean and h."""
-    h = trees.add(state.aux, cohort_update.update, -alpha * cohort_update.cohort_size / cohort_update.num_clients)
+    h = trees.add(
+        state.aux,
+        cohort_update.update,
+        -alpha * cohort_update.cohort_size / cohort_update.num_clients,
+    )
     mean = trees.add(state.params, cohort_update.update)
     return state._replace(params=trees.add(mean, h, -1.0 / alpha), aux=h)
 

@@ -30,10 +30,26 @@ from fedtailor import prng
 from fedtailor.core import autodiff, trees
 from fedtailor.core.optimizers import Optimizer
 from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, BatchSpec, Loss, Method, Params, Phase, Routine, ServerState, Tree
+from fedtailor.core.types import (
+    Batch,
+    BatchSpec,
+    Loss,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    ServerState,
+    Tree,
+)
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, non_negative, option, positive
+from fedtailor.methods.hparams import (
+    LocalHParams,
+    make_local_optimizer,
+    non_negative,
+    option,
+    positive,
+)
 
 MetaParams = tuple[Params, Params]
 """The model, and its inner rates by the same names: those of Meta-SGD; none for MAML, whose rate is fixed."""
@@ -43,38 +59,66 @@ MetaParams = tuple[Params, Params]
 class HParams(LocalHParams):
     """Hyper-parameters of FedMeta."""
 
-    inner: Literal["maml", "meta-sgd"] = option("maml", "one inner rate for ever, or one for each weight, learned")
+    inner: Literal["maml", "meta-sgd"] = option(
+        "maml", "one inner rate for ever, or one for each weight, learned"
+    )
     alpha: float = non_negative(0.01, "inner rate; of meta-sgd: the first")
     order: int = option(2, "2: through the inner steps; 1: support gradients count as constants")
-    sets: Literal["batches", "whole"] = option("batches", "what a step sees of support and query: a batch each, or all")
-    inner_steps: int = positive(1, "inner steps on the support batch, or passes over the whole support set")
+    sets: Literal["batches", "whole"] = option(
+        "batches", "what a step sees of support and query: a batch each, or all"
+    )
+    inner_steps: int = positive(
+        1, "inner steps on the support batch, or passes over the whole support set"
+    )
     server_lr: float = positive(1.0, "rate at which the mean change is added; 1: the plain average")
-    epochs: int = positive(1, 'passes over the client\'s query examples in a round; with sets="whole": outer steps')
-    finetune_lr: float | None = positive(None, "inner rate when personalizing; None: alpha; not for meta-sgd")
-    finetune_epochs: int = non_negative(1, "passes over the client's examples when personalizing, with the inner rule")
+    epochs: int = positive(
+        1, 'passes over the client\'s query examples in a round; with sets="whole": outer steps'
+    )
+    finetune_lr: float | None = positive(
+        None, "inner rate when personalizing; None: alpha; not for meta-sgd"
+    )
+    finetune_epochs: int = non_negative(
+        1, "passes over the client's examples when personalizing, with the inner rule"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
         require(self.order in (1, 2), f"fedmeta: order must be 1 or 2, got {self.order}.")
         learned = self.inner == "meta-sgd" and self.finetune_lr is not None
-        require(not learned, "fedmeta: meta-sgd personalizes at the rates it has learned; leave finetune_lr out.")
+        require(
+            not learned,
+            "fedmeta: meta-sgd personalizes at the rates it has learned; leave finetune_lr out.",
+        )
 
 
-def inner_step(loss: Loss, alpha: float, meta_params: MetaParams, batch: Batch, order: int = 2) -> Params:
+def inner_step(
+    loss: Loss, alpha: float, meta_params: MetaParams, batch: Batch, order: int = 2
+) -> Params:
     """w - alpha o g(w; S), with the rates of Meta-SGD if there are any."""
     params, rates = meta_params
-    slope = autodiff.gradient(loss, params if order == 2 else trees.apply(Tensor.detach, params), batch)
-    return trees.apply(lambda w, a, g: w - a * g, params, rates, slope) if rates else trees.add(params, slope, -alpha)
+    slope = autodiff.gradient(
+        loss, params if order == 2 else trees.apply(Tensor.detach, params), batch
+    )
+    return (
+        trees.apply(lambda w, a, g: w - a * g, params, rates, slope)
+        if rates
+        else trees.add(params, slope, -alpha)
+    )
 
 
 def split_batch(whole: Batch, size: int, key: Tensor) -> list[Batch]:
     """A batch in parts of at most so many examples; on a part of padding alone every gradient is zero."""
     columns = (torch.split(column, size) for column in whole[:3])
-    return [Batch(x, y, mask, prng.fold(key, index)) for index, (x, y, mask) in enumerate(zip(*columns, strict=True))]
+    return [
+        Batch(x, y, mask, prng.fold(key, index))
+        for index, (x, y, mask) in enumerate(zip(*columns, strict=True))
+    ]
 
 
-def query_loss(hparams: HParams, loss: Loss, meta_params: MetaParams, support: Batch, query: Batch) -> Tensor:
+def query_loss(
+    hparams: HParams, loss: Loss, meta_params: MetaParams, support: Batch, query: Batch
+) -> Tensor:
     """f(what(w); Q), which the outer step descends."""
     params, rates = meta_params
     for pass_idx in range(hparams.inner_steps):
@@ -83,7 +127,9 @@ def query_loss(hparams: HParams, loss: Loss, meta_params: MetaParams, support: B
     return loss(params, query)
 
 
-def init_client(optimizer: Optimizer, broadcast: MetaParams, client_state: Tree) -> tuple[MetaParams, Tree]:
+def init_client(
+    optimizer: Optimizer, broadcast: MetaParams, client_state: Tree
+) -> tuple[MetaParams, Tree]:
     """Starts from what was sent."""
     return broadcast, tuple(map(optimizer.init, broadcast))
 
@@ -105,10 +151,17 @@ def outer_step(
 
 def training_routine(hparams: HParams, loss: Loss) -> Routine:
     """A client's training on support and query; the query sets the epoch."""
-    optimizer, size = make_local_optimizer(hparams), hparams.batch if hparams.sets == "batches" else None
-    plan = hparams.batch_plan()._replace(specs=(BatchSpec("support", size), BatchSpec("query", size)))
+    optimizer, size = (
+        make_local_optimizer(hparams),
+        hparams.batch if hparams.sets == "batches" else None,
+    )
+    plan = hparams.batch_plan()._replace(
+        specs=(BatchSpec("support", size), BatchSpec("query", size))
+    )
     step = partial(outer_step, optimizer, partial(query_loss, hparams, loss))
-    return Routine(partial(init_client, optimizer), (Phase(step, plan),), local_training.upload_update)
+    return Routine(
+        partial(init_client, optimizer), (Phase(step, plan),), local_training.upload_update
+    )
 
 
 def init_rates(hparams: HParams, params: Params) -> Params:
@@ -133,7 +186,11 @@ def init_finetune(broadcast: MetaParams, client_state: Tree) -> MetaParams:
 
 
 def finetune_step(
-    loss: Loss, alpha: float, broadcast: MetaParams, meta_params: MetaParams, batches: tuple[Batch, ...]
+    loss: Loss,
+    alpha: float,
+    broadcast: MetaParams,
+    meta_params: MetaParams,
+    batches: tuple[Batch, ...],
 ) -> MetaParams:
     """An inner step on a batch of the client's examples."""
     return inner_step(loss, alpha, meta_params, batches[0]), meta_params[1]
@@ -141,14 +198,18 @@ def finetune_step(
 
 def build(task: Task, hparams: HParams) -> Method:
     """FedMeta on a task."""
-    finetune_phases = hparams.finetune_phases(partial(finetune_step, task.loss, hparams.finetune_lr or hparams.alpha))
+    finetune_phases = hparams.finetune_phases(
+        partial(finetune_step, task.loss, hparams.finetune_lr or hparams.alpha)
+    )
     return Method(
         name="fedmeta",
         init=partial(init_rates, hparams),
         broadcast=broadcast_meta_params,
         init_client_state=local_training.no_state,
         client=training_routine(hparams, task.loss),
-        server=Routine(local_training.start_from_mean_update, (), partial(server_step, hparams.server_lr)),
+        server=Routine(
+            local_training.start_from_mean_update, (), partial(server_step, hparams.server_lr)
+        ),
         personalize=Routine(init_finetune, finetune_phases, local_training.get_local_params),
         weight_by="query",
     )

@@ -26,4 +26,6 @@ class HParams(fedmeta.HParams, personal_layers.HParams):
 
 def build(task: Task, hparams: HParams) -> Method:
     """FedMeta-Per on a task."""
-    return personal_layers.build(task, hparams, fedmeta.build(task, hparams))._replace(name="fedmeta-per")
+    return personal_layers.build(task, hparams, fedmeta.build(task, hparams))._replace(
+        name="fedmeta-per"
+    )

@@ -29,12 +29,17 @@ from fedtailor.methods.wrappers import personal_layers
 class HParams(personal_layers.HParams, fedavg.HParams):
     """Hyper-parameters of FedPer."""
 
-    average_heads: bool = option(False, "predict with the average of the heads, to reproduce a published table")
+    average_heads: bool = option(
+        False, "predict with the average of the heads, to reproduce a published table"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         super().__post_init__()
-        require(not (self.offer and self.average_heads), "fedper: averaged heads leave none to offer; set offer=0.")
+        require(
+            not (self.offer and self.average_heads),
+            "fedper: averaged heads leave none to offer; set offer=0.",
+        )
 
 
 def upload_head(finalize: Any, broadcast: Params, carry: Tree) -> ClientResult:
@@ -42,7 +47,8 @@ def upload_head(finalize: Any, broadcast: Params, carry: Tree) -> ClientResult:
     result: ClientResult = finalize(broadcast, carry)
     personal = result.state[0]
     return ClientResult(
-        {**result.update, **trees.sub(personal, {name: broadcast[name] for name in personal})}, result.state
+        {**result.update, **trees.sub(personal, {name: broadcast[name] for name in personal})},
+        result.state,
     )
 
 
@@ -59,4 +65,6 @@ def build(task: Task, hparams: HParams) -> Method:
     """FedPer on a task."""
     average = fedavg.build(task, hparams)
     personal = personal_layers.build(task, hparams, average)
-    return (with_averaged_heads(average, personal) if hparams.average_heads else personal)._replace(name="fedper")
+    return (with_averaged_heads(average, personal) if hparams.average_heads else personal)._replace(
+        name="fedper"
+    )

@@ -19,7 +19,9 @@ from fedtailor.methods.hparams import LocalHParams, non_negative, positive
 class HParams(LocalHParams):
     """Hyper-parameters of FedProx."""
 
-    lam: float = non_negative(0.1, "how strongly a client is held near the global model (mu in the paper)")
+    lam: float = non_negative(
+        0.1, "how strongly a client is held near the global model (mu in the paper)"
+    )
     server_lr: float = positive(1.0, "1: the plain average")
 
 
@@ -34,7 +36,9 @@ def build(task: Task, hparams: HParams) -> Method:
             hparams, partial(local_training.proximal_gradient, task.loss, hparams.lam)
         ),
         server=Routine(
-            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.server_lr)
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.server_lr),
         ),
         personalize=local_training.finetune_routine(hparams, task.loss),
     )

@@ -17,7 +17,18 @@ from torch import Tensor
 from fedtailor.core import autodiff, optimizers, trees
 from fedtailor.core.optimizers import Optimizer
 from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, BatchPlan, BatchSpec, ClientResult, Loss, Method, Params, Phase, Routine, Tree
+from fedtailor.core.types import (
+    Batch,
+    BatchPlan,
+    BatchSpec,
+    ClientResult,
+    Loss,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    Tree,
+)
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import make_local_optimizer, non_negative, positive
 from fedtailor.methods.wrappers import personal_layers
@@ -39,7 +50,11 @@ class HParams(personal_layers.HParams):
 
 
 def init_client(
-    head_optimizer: Optimizer, base_optimizer: Optimizer, names: Names, broadcast: Params, client_state: Tree
+    head_optimizer: Optimizer,
+    base_optimizer: Optimizer,
+    names: Names,
+    broadcast: Params,
+    client_state: Tree,
 ) -> Carry:
     """Starts from the base that was sent and the client's own head."""
     return (
@@ -97,19 +112,29 @@ def build(task: Task, hparams: HParams) -> Method:
     first = (Phase(on_head, fitting),) if names and hparams.head_epochs else ()
     second = (Phase(on_base, hparams.batch_plan()),) if names < set(task.params) else ()
     finetune_phases = (
-        hparams.finetune_phases(partial(client_step, finetune_optimizer, task.loss, names, True)) if names else ()
+        hparams.finetune_phases(partial(client_step, finetune_optimizer, task.loss, names, True))
+        if names
+        else ()
     )
     together = Method(
         name="fedrep",
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=Routine(partial(init_client, head_optimizer, base_optimizer, names), (*first, *second), finalize_client),
+        client=Routine(
+            partial(init_client, head_optimizer, base_optimizer, names),
+            (*first, *second),
+            finalize_client,
+        ),
         server=Routine(
-            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.server_lr)
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.server_lr),
         ),
         personalize=Routine(
-            partial(init_client, finetune_optimizer, finetune_optimizer, names), finetune_phases, get_personal_params
+            partial(init_client, finetune_optimizer, finetune_optimizer, names),
+            finetune_phases,
+            get_personal_params,
         ),
     )
     return personal_layers.wrap_method(together, names, tuple(task.params), hparams.offer)

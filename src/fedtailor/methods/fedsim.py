@@ -20,7 +20,17 @@ from typing import Literal, Self
 
 from fedtailor.core import autodiff, optimizers, schedules, trees
 from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, BatchPlan, BatchSpec, Loss, Method, Params, Phase, Routine, ServerState
+from fedtailor.core.types import (
+    Batch,
+    BatchPlan,
+    BatchSpec,
+    Loss,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    ServerState,
+)
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import LocalHParams, RunFacts, non_negative, option, positive
 
@@ -31,16 +41,26 @@ class HParams(LocalHParams):
 
     lam: float = non_negative(1.0, "how strongly a client is held near the global model")
     beta: float = non_negative(0.25, "step size along the meta-gradient")
-    decay: Literal["constant", "linear", "cosine"] = option("linear", "of beta, over `decay_rounds`")
-    decay_rounds: int | None = positive(None, "where the decay ends; None: where the run does (in Python: no decay)")
-    c: float = non_negative(0.25, "weight of the curvature term; 0: none, and no server data is needed")
+    decay: Literal["constant", "linear", "cosine"] = option(
+        "linear", "of beta, over `decay_rounds`"
+    )
+    decay_rounds: int | None = positive(
+        None, "where the decay ends; None: where the run does (in Python: no decay)"
+    )
+    c: float = non_negative(
+        0.25, "weight of the curvature term; 0: none, and no server data is needed"
+    )
     h: float = positive(0.25, "step of the finite difference")
-    product: Literal["difference", "exact"] = option("difference", "how the Hessian meets its vector")
+    product: Literal["difference", "exact"] = option(
+        "difference", "how the Hessian meets its vector"
+    )
     at: Literal["client", "server", "mean"] = option("client", "where the Hessian is taken")
     first: Literal["weights", "scaled", "server"] = option(
         "weights", "v: theta - phi, lam (theta - phi), or a server gradient"
     )
-    server_lr: float = positive(1.0, "rate at which the mean of the corrected changes is added; 1 in the paper")
+    server_lr: float = positive(
+        1.0, "rate at which the mean of the corrected changes is added; 1 in the paper"
+    )
     server_batch: int = positive(64, 'server examples a round (twice as many for first="server")')
 
     def resolve(self, facts: RunFacts) -> Self:
@@ -48,7 +68,9 @@ class HParams(LocalHParams):
         return replace(self, decay_rounds=self.decay_rounds or max(1, facts.rounds))
 
 
-def meta_step(hparams: HParams, loss: Loss, state: ServerState, update: Params, batches: tuple[Batch, ...]) -> Params:
+def meta_step(
+    hparams: HParams, loss: Loss, state: ServerState, update: Params, batches: tuple[Batch, ...]
+) -> Params:
     """The corrected change of one upload, or of the mean: Delta - beta_t (v - c d)."""
     theta, phi = state.params, trees.add(state.params, update)
     if trees.is_zero(hparams.beta):
@@ -61,7 +83,11 @@ def meta_step(hparams: HParams, loss: Loss, state: ServerState, update: Params, 
     if not trees.is_zero(hparams.c):
         point = theta if hparams.at == "server" else phi
         meta_gradient = trees.add(v, compute_hvp(hparams, loss, point, batches[0], v), -hparams.c)
-    decay = optimizers.schedule(hparams.decay, hparams.decay_rounds) if hparams.decay_rounds else schedules.constant()
+    decay = (
+        optimizers.schedule(hparams.decay, hparams.decay_rounds)
+        if hparams.decay_rounds
+        else schedules.constant()
+    )
     return trees.add(update, meta_gradient, -hparams.beta * decay(state.round))
 
 
@@ -76,7 +102,8 @@ def build(task: Task, hparams: HParams) -> Method:
     """FedSIM on a task."""
     draws = 0 if not hparams.beta else 2 if hparams.first == "server" else 1 if hparams.c else 0
     phase = Phase(
-        partial(meta_step, hparams, task.loss), BatchPlan((BatchSpec("train", hparams.server_batch),) * draws, steps=1)
+        partial(meta_step, hparams, task.loss),
+        BatchPlan((BatchSpec("train", hparams.server_batch),) * draws, steps=1),
     )
     return Method(
         name="fedsim",

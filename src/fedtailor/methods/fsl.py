@@ -44,7 +44,9 @@ def build_averaging(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
+        client=local_training.training_routine(
+            hparams, partial(local_training.plain_gradient, task.loss)
+        ),
         server=Routine(
             local_training.start_from_mean_update,
             (),

@@ -25,6 +25,6 @@ class HParams(fsl.HParams):
 
 def build(task: Task, hparams: HParams) -> Method:
     """FSL-p on a task."""
-    return server_learning.build(task, hparams, fsl.build_averaging(task, hparams), is_parallel=True)._replace(
-        name="fsl-p"
-    )
+    return server_learning.build(
+        task, hparams, fsl.build_averaging(task, hparams), is_parallel=True
+    )._replace(name="fsl-p")

@@ -63,25 +63,36 @@ class LocalHParams:
     finetune_lr: float | None = positive(None, "step size of personalizing by SGD; None: lr")
     finetune_epochs: int = non_negative(5, "passes over the client's examples when personalizing")
     finetune_steps: int | None = non_negative(None, "a number of steps instead of these passes")
-    finetune_batch: int | None = positive(None, "examples a step when personalizing; None: as in training")
+    finetune_batch: int | None = positive(
+        None, "examples a step when personalizing; None: as in training"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range."""
         validate_hparams(self)
-        require(not self.momentum or self.optimizer == "sgd", f"{self.optimizer} takes no momentum; it is for sgd.")
+        require(
+            not self.momentum or self.optimizer == "sgd",
+            f"{self.optimizer} takes no momentum; it is for sgd.",
+        )
         make_local_optimizer(self)
 
     def batch_plan(self) -> BatchPlan:
         """What a client's training consumes in a round."""
         draws = (BatchSpec("train", self.batch),)
-        return BatchPlan(draws, epochs=self.epochs) if self.steps is None else BatchPlan(draws, steps=self.steps)
+        return (
+            BatchPlan(draws, epochs=self.epochs)
+            if self.steps is None
+            else BatchPlan(draws, steps=self.steps)
+        )
 
     def finetune_phases(self, step: Step) -> tuple[Phase, ...]:
         """The phases of personalizing: such steps on the client's own examples, or none."""
         draws = (BatchSpec("adapt", self.finetune_batch or self.batch),)
         by_epoch = self.finetune_steps is None
         plan = (
-            BatchPlan(draws, epochs=self.finetune_epochs) if by_epoch else BatchPlan(draws, steps=self.finetune_steps)
+            BatchPlan(draws, epochs=self.finetune_epochs)
+            if by_epoch
+            else BatchPlan(draws, steps=self.finetune_steps)
         )
         return (Phase(step, plan),) if (plan.epochs or plan.steps) else ()
 
@@ -96,7 +107,11 @@ def validate_hparams(hparams: LocalHParams) -> None:
     hints = get_type_hints(type(hparams))
     for each in fields(hparams):
         hint = hints[each.name]
-        value, kinds, prefix = getattr(hparams, each.name), get_args(hint) or (hint,), f"{name}: {each.name} must"
+        value, kinds, prefix = (
+            getattr(hparams, each.name),
+            get_args(hint) or (hint,),
+            f"{name}: {each.name} must",
+        )
         if get_origin(hint) is Literal:
             require(value in kinds, f"{prefix} be {' or '.join(kinds)}, got {value!r}.")
         elif str in kinds:
@@ -110,7 +125,9 @@ def validate_hparams(hparams: LocalHParams) -> None:
                 f"{prefix} be a {'whole number' if is_integer else 'number'}, got {value!r}.",
             )
             require(bound != "positive" or value > 0, f"{prefix} be positive, got {value}.")
-            require(bound != "not negative" or value >= 0, f"{prefix} not be negative, got {value}.")
+            require(
+                bound != "not negative" or value >= 0, f"{prefix} not be negative, got {value}."
+            )
 
 
 def make_local_optimizer(hparams: LocalHParams) -> Optimizer:
@@ -120,4 +137,6 @@ def make_local_optimizer(hparams: LocalHParams) -> Optimizer:
         return optimizers.sgd(hparams.lr, hparams.momentum, weight_decay=decay)
     if hparams.optimizer == "adam":
         return optimizers.adam(hparams.lr, weight_decay=decay)
-    return optimizers.adamw(hparams.lr, weight_decay=0.01 if hparams.weight_decay is None else decay)
+    return optimizers.adamw(
+        hparams.lr, weight_decay=0.01 if hparams.weight_decay is None else decay
+    )

@@ -30,4 +30,6 @@ class HParams(personal_layers.HParams, fedavg.HParams):
 
 def build(task: Task, hparams: HParams) -> Method:
     """LG-FedAvg on a task."""
-    return personal_layers.build(task, hparams, fedavg.build(task, hparams))._replace(name="lg-fedavg")
+    return personal_layers.build(task, hparams, fedavg.build(task, hparams))._replace(
+        name="lg-fedavg"
+    )

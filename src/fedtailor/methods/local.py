@@ -62,12 +62,18 @@ def keep_state(state: ServerState, nothing: tuple[()]) -> ServerState:
 def build(task: Task, hparams: HParams) -> Method:
     """Training alone on a task."""
     optimizer = make_local_optimizer(hparams)
-    training = partial(local_training.optimizer_step, optimizer, partial(local_training.plain_gradient, task.loss))
+    training = partial(
+        local_training.optimizer_step, optimizer, partial(local_training.plain_gradient, task.loss)
+    )
     if hparams.when == "end":
         in_rounds: tuple[Phase, ...] = ()
         personalize = Routine(
             partial(init_client, optimizer),
-            (Phase(training, BatchPlan((BatchSpec("train", hparams.batch),), epochs=hparams.budget)),),
+            (
+                Phase(
+                    training, BatchPlan((BatchSpec("train", hparams.batch),), epochs=hparams.budget)
+                ),
+            ),
             local_training.get_local_params,
         )
     else:

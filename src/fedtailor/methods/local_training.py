@@ -27,7 +27,9 @@ def plain_gradient(loss: Loss, broadcast: Params, params: Params, batch: Batch) 
     return autodiff.gradient(loss, params, batch)
 
 
-def proximal_gradient(loss: Loss, lam: float, broadcast: Params, params: Params, batch: Batch) -> Params:
+def proximal_gradient(
+    loss: Loss, lam: float, broadcast: Params, params: Params, batch: Batch
+) -> Params:
     """Return the gradient of f(phi) + lam/2 |phi - theta|^2, which holds phi near the model that was sent."""
     return autodiff.proximal_gradient(loss, lam, broadcast, params, batch)
 
@@ -52,13 +54,19 @@ def finetune_routine(hparams: LocalHParams, loss: Loss) -> Routine:
     )
 
 
-def init_from_broadcast(optimizer: Optimizer, broadcast: Params, client_state: Tree) -> tuple[Params, Tree]:
+def init_from_broadcast(
+    optimizer: Optimizer, broadcast: Params, client_state: Tree
+) -> tuple[Params, Tree]:
     """Starts from the model that was sent."""
     return broadcast, optimizer.init(broadcast)
 
 
 def optimizer_step(
-    optimizer: Optimizer, gradient: Gradient, broadcast: Params, carry: tuple[Params, Tree], batches: tuple[Batch, ...]
+    optimizer: Optimizer,
+    gradient: Gradient,
+    broadcast: Params,
+    carry: tuple[Params, Tree],
+    batches: tuple[Batch, ...],
 ) -> tuple[Params, Tree]:
     """One step of the optimizer down a gradient."""
     params, opt_state = carry

@@ -25,7 +25,13 @@ from fedtailor.core.optimizers import Optimizer
 from fedtailor.core.task import Task
 from fedtailor.core.types import Batch, BatchSpec, Loss, Method, Params, Phase, Routine, Tree
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, non_negative, option, positive
+from fedtailor.methods.hparams import (
+    LocalHParams,
+    make_local_optimizer,
+    non_negative,
+    option,
+    positive,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +43,9 @@ class HParams(LocalHParams):
         "exact", "Hessian by differentiation, left out, or by a finite difference"
     )
     h: float = positive(0.01, "step of the finite difference, in units of the direction")
-    hessian_batch: int | None = positive(None, "examples of D'', for the Hessian; None: batch, as D and D' have")
+    hessian_batch: int | None = positive(
+        None, "examples of D'', for the Hessian; None: batch, as D and D' have"
+    )
     server_lr: float = positive(1.0, "rate at which the mean change is added; 1: the plain average")
     finetune_lr: float | None = positive(None, "step size of personalizing by SGD; None: alpha")
     finetune_steps: int | None = non_negative(
@@ -58,11 +66,15 @@ def meta_step(
     ahead = trees.add(params, autodiff.gradient(loss, params, inner), -hparams.alpha)
     direction = autodiff.gradient(loss, ahead, outer)
     if hparams.variant != "fo" and not trees.is_zero(hparams.alpha):
-        direction = trees.add(direction, compute_hvp(hparams, loss, params, curved, direction), -hparams.alpha)
+        direction = trees.add(
+            direction, compute_hvp(hparams, loss, params, curved, direction), -hparams.alpha
+        )
     return optimizer.update(direction, opt_state, params)
 
 
-def compute_hvp(hparams: HParams, loss: Loss, params: Params, batch: Batch, direction: Params) -> Params:
+def compute_hvp(
+    hparams: HParams, loss: Loss, params: Params, batch: Batch, direction: Params
+) -> Params:
     """H(w) u, exactly or by a central difference."""
     if hparams.variant == "exact":
         return autodiff.hvp(loss, params, batch, direction)
@@ -72,9 +84,17 @@ def compute_hvp(hparams: HParams, loss: Loss, params: Params, batch: Batch, dire
 def training_routine(hparams: HParams, loss: Loss) -> Routine:
     """A client's training, on batches (D, D'', D'); the last one is the stream that FedAvg sees."""
     optimizer, plan = make_local_optimizer(hparams), hparams.batch_plan()
-    draws = (BatchSpec("train", hparams.batch), BatchSpec("train", hparams.hessian_batch or hparams.batch), *plan.specs)
+    draws = (
+        BatchSpec("train", hparams.batch),
+        BatchSpec("train", hparams.hessian_batch or hparams.batch),
+        *plan.specs,
+    )
     phase = Phase(partial(meta_step, hparams, optimizer, loss), plan._replace(specs=draws))
-    return Routine(partial(local_training.init_from_broadcast, optimizer), (phase,), local_training.upload_update)
+    return Routine(
+        partial(local_training.init_from_broadcast, optimizer),
+        (phase,),
+        local_training.upload_update,
+    )
 
 
 def finetune_routine(hparams: HParams, loss: Loss) -> Routine:
@@ -94,7 +114,9 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=local_training.no_state,
         client=training_routine(hparams, task.loss),
         server=Routine(
-            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.server_lr)
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.server_lr),
         ),
         personalize=finetune_routine(hparams, task.loss),
     )

@@ -39,9 +39,13 @@ Carry = tuple[tuple[Params, Tree], Params]
 class HParams(LocalHParams):
     """Hyper-parameters of pFedMe."""
 
-    lr: float = positive(0.1, "step size of w_i down its envelope (eta in the paper); safe below 2 / lam")
+    lr: float = positive(
+        0.1, "step size of w_i down its envelope (eta in the paper); safe below 2 / lam"
+    )
     lam: float = positive(15.0, "how strongly the personal model is held near w_i")
-    inner_lr: float = positive(0.05, "step size of the personal model; best near 1 / (lam + curvature)")
+    inner_lr: float = positive(
+        0.05, "step size of the personal model; best near 1 / (lam + curvature)"
+    )
     inner_steps: int = positive(5, "steps of the personal model on each batch (K in the paper)")
     beta: float = positive(1.0, "how far the server goes from w to the mean w_i; 1: all the way")
     finetune_lr: float | None = positive(None, "step size of w_i when personalizing; None: lr")
@@ -50,7 +54,10 @@ class HParams(LocalHParams):
         """Refuses values out of range."""
         super().__post_init__()
         step = self.inner_lr * self.lam
-        require(step < 2, f"pfedme: inner_lr * lam must be below 2, or inner steps run away, got {step:g}.")
+        require(
+            step < 2,
+            f"pfedme: inner_lr * lam must be below 2, or inner steps run away, got {step:g}.",
+        )
 
 
 def init_client(optimizer: Optimizer, broadcast: Params, personal: Params) -> Carry:
@@ -64,7 +71,12 @@ def init_finetune(optimizer: Optimizer, broadcast: Params, personal: Params) -> 
 
 
 def local_round(
-    hparams: HParams, loss: Loss, optimizer: Optimizer, broadcast: Params, carry: Carry, batches: tuple[Batch, ...]
+    hparams: HParams,
+    loss: Loss,
+    optimizer: Optimizer,
+    broadcast: Params,
+    carry: Carry,
+    batches: tuple[Batch, ...],
 ) -> Carry:
     """theta nearly solves its problem on a batch, then w_i goes down the gradient of the envelope."""
     (w, opt_state), theta = carry
@@ -87,9 +99,14 @@ def get_personal_params(broadcast: Params, carry: Carry) -> Params:
 
 def build(task: Task, hparams: HParams) -> Method:
     """pFedMe on a task."""
-    optimizer, finetune_optimizer = make_local_optimizer(hparams), optimizers.sgd(hparams.finetune_lr or hparams.lr)
+    optimizer, finetune_optimizer = (
+        make_local_optimizer(hparams),
+        optimizers.sgd(hparams.finetune_lr or hparams.lr),
+    )
     training = Phase(partial(local_round, hparams, task.loss, optimizer), hparams.batch_plan())
-    finetune_phases = hparams.finetune_phases(partial(local_round, hparams, task.loss, finetune_optimizer))
+    finetune_phases = hparams.finetune_phases(
+        partial(local_round, hparams, task.loss, finetune_optimizer)
+    )
     return Method(
         name="pfedme",
         init=local_training.no_state,
@@ -97,7 +114,11 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=local_training.broadcast_params,
         client=Routine(partial(init_client, optimizer), (training,), finalize_client),
         server=Routine(
-            local_training.start_from_mean_update, (), partial(local_training.apply_mean_update, hparams.beta)
+            local_training.start_from_mean_update,
+            (),
+            partial(local_training.apply_mean_update, hparams.beta),
         ),
-        personalize=Routine(partial(init_finetune, finetune_optimizer), finetune_phases, get_personal_params),
+        personalize=Routine(
+            partial(init_finetune, finetune_optimizer), finetune_phases, get_personal_params
+        ),
     )

@@ -27,29 +27,45 @@ from fedtailor.methods.hparams import LocalHParams, RunFacts, option, positive
 class HParams(LocalHParams):
     """Hyper-parameters of Fed-Reptile."""
 
-    epsilon: float = positive(0.5, "how far the server moves towards the clients' mean; 1: all the way, as FedAvg does")
-    decay: Literal["constant", "linear", "cosine"] = option("constant", "of epsilon, over `decay_rounds`")
-    decay_rounds: int | None = positive(None, "where the decay ends; None: where the run does (in Python: no decay)")
+    epsilon: float = positive(
+        0.5, "how far the server moves towards the clients' mean; 1: all the way, as FedAvg does"
+    )
+    decay: Literal["constant", "linear", "cosine"] = option(
+        "constant", "of epsilon, over `decay_rounds`"
+    )
+    decay_rounds: int | None = positive(
+        None, "where the decay ends; None: where the run does (in Python: no decay)"
+    )
 
     def resolve(self, facts: RunFacts) -> Self:
         """The decay ends where the run does, unless said otherwise."""
         return replace(self, decay_rounds=self.decay_rounds or max(1, facts.rounds))
 
 
-def server_step(epsilon: float, decay: Schedule, state: ServerState, mean_update: Params) -> ServerState:
+def server_step(
+    epsilon: float, decay: Schedule, state: ServerState, mean_update: Params
+) -> ServerState:
     """theta + epsilon_t * mean change."""
     return state._replace(params=trees.add(state.params, mean_update, epsilon * decay(state.round)))
 
 
 def build(task: Task, hparams: HParams) -> Method:
     """Fed-Reptile on a task."""
-    decay = optimizers.schedule(hparams.decay, hparams.decay_rounds) if hparams.decay_rounds else schedules.constant()
+    decay = (
+        optimizers.schedule(hparams.decay, hparams.decay_rounds)
+        if hparams.decay_rounds
+        else schedules.constant()
+    )
     return Method(
         name="reptile",
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, partial(local_training.plain_gradient, task.loss)),
-        server=Routine(local_training.start_from_mean_update, (), partial(server_step, hparams.epsilon, decay)),
+        client=local_training.training_routine(
+            hparams, partial(local_training.plain_gradient, task.loss)
+        ),
+        server=Routine(
+            local_training.start_from_mean_update, (), partial(server_step, hparams.epsilon, decay)
+        ),
         personalize=local_training.finetune_routine(hparams, task.loss),
     )

@@ -49,7 +49,9 @@ from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, positi
 class HParams(LocalHParams):
     """Hyper-parameters of SCAFFOLD."""
 
-    server_lr: float = positive(1.0, "step size of the server (eta_g in the paper); 1: the plain average")
+    server_lr: float = positive(
+        1.0, "step size of the server (eta_g in the paper); 1: the plain average"
+    )
 
     def __post_init__(self) -> None:
         """Refuses values out of range, and optimizers that break the control variates."""
@@ -80,7 +82,9 @@ def init_client(broadcast: Pair, control: Params) -> Carry:
     return Carry(broadcast.model, control, counter)
 
 
-def client_step(optimizer: Optimizer, loss: Loss, broadcast: Pair, carry: Carry, batches: tuple[Batch, ...]) -> Carry:
+def client_step(
+    optimizer: Optimizer, loss: Loss, broadcast: Pair, carry: Carry, batches: tuple[Batch, ...]
+) -> Carry:
     """One step along g_i(y_i) - c_i + c."""
     gradient = autodiff.gradient(loss, carry.model, batches[0])
     corrected = trees.add(trees.sub(gradient, carry.control), broadcast.control)
@@ -91,7 +95,9 @@ def client_step(optimizer: Optimizer, loss: Loss, broadcast: Pair, carry: Carry,
 def finalize_client(lr: float, broadcast: Pair, carry: Carry) -> ClientResult:
     """Uploads both changes and keeps the new control variate."""
     moved = trees.sub(carry.model, broadcast.model)
-    control = trees.apply(partial(compute_control_update, lr, carry.steps), moved, broadcast.control)
+    control = trees.apply(
+        partial(compute_control_update, lr, carry.steps), moved, broadcast.control
+    )
     return ClientResult(Pair(moved, control), state=trees.add(carry.control, control))
 
 
@@ -103,7 +109,9 @@ def compute_control_update(lr: float, steps: Tensor, moved: Tensor, control: Ten
 def server_step(rate: float, state: ServerState, cohort_update: CohortUpdate) -> ServerState:
     """Moves the model by the cohort's mean, and c by what it means for the mean over all clients."""
     update: Pair = cohort_update.update
-    control = trees.add(state.aux, update.control, cohort_update.cohort_size / cohort_update.num_clients)
+    control = trees.add(
+        state.aux, update.control, cohort_update.cohort_size / cohort_update.num_clients
+    )
     return state._replace(params=trees.add(state.params, update.model, rate), aux=control)
 
 
@@ -131,7 +139,11 @@ def build(task: Task, hparams: HParams) -> Method:
         init=trees.zeros_like,
         broadcast=broadcast_pair,
         init_client_state=init_client_state,
-        client=Routine(init_client, (Phase(training, hparams.batch_plan()),), partial(finalize_client, hparams.lr)),
+        client=Routine(
+            init_client,
+            (Phase(training, hparams.batch_plan()),),
+            partial(finalize_client, hparams.lr),
+        ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.server_lr)),
         personalize=finetune._replace(init=partial(init_finetune, finetune.init)),
     )

@@ -32,5 +32,8 @@ def _make_group_norm(layer: BatchNorm, groups: int) -> nn.GroupNorm:
     fitting = max(count for count in range(1, most + 1) if channels % count == 0)
     norm = nn.GroupNorm(fitting, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
-        norm.weight, norm.bias = layer.weight, layer.bias  # the layer is a copy, so its parameters may move
+        norm.weight, norm.bias = (
+            layer.weight,
+            layer.bias,
+        )  # the layer is a copy, so its parameters may move
     return norm.train(layer.training)

@@ -7,10 +7,17 @@ from torch import Tensor, nn
 
 from fedtailor.models.vision import make_channel_layers, parse_image_shape
 
-STAGES = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))  # channels in, channels out, stride
+STAGES = (
+    (64, 64, 1),
+    (64, 128, 2),
+    (128, 256, 2),
+    (256, 512, 2),
+)  # channels in, channels out, stride
 
 
-def resnet18(shape: Sequence[int], classes: int, groups: int = 2, stem: Literal["7x7", "3x3"] = "7x7") -> nn.Sequential:
+def resnet18(
+    shape: Sequence[int], classes: int, groups: int = 2, stem: Literal["7x7", "3x3"] = "7x7"
+) -> nn.Sequential:
     """ResNet-18 for images of any size, with GroupNorm of `groups` groups; the last layer is the linear head.
 
     The stem "7x7" with stride 2 and pooling is ResNet's own and the one of federated work on CIFAR-100, where images of
@@ -20,7 +27,10 @@ def resnet18(shape: Sequence[int], classes: int, groups: int = 2, stem: Literal[
     blocks = [
         block
         for inputs, outputs, stride in STAGES
-        for block in (ResidualBlock(inputs, outputs, stride, groups), ResidualBlock(outputs, outputs, 1, groups))
+        for block in (
+            ResidualBlock(inputs, outputs, stride, groups),
+            ResidualBlock(outputs, outputs, 1, groups),
+        )
     ]
     model = nn.Sequential(
         *make_channel_layers(shape),
@@ -49,7 +59,9 @@ class ResidualBlock(nn.Module):
             nn.GroupNorm(groups, outputs),
         )
         same = inputs == outputs and stride == 1
-        self.downsample = nn.Sequential() if same else _make_projection(inputs, outputs, stride, groups)
+        self.downsample = (
+            nn.Sequential() if same else _make_projection(inputs, outputs, stride, groups)
+        )
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +71,9 @@ class ResidualBlock(nn.Module):
 
 
 def _make_projection(inputs: int, outputs: int, stride: int, groups: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(groups, outputs))
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(groups, outputs)
+    )
 
 
 def _make_stem(channels: int, groups: int, stem: str) -> list[nn.Module]:

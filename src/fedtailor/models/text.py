@@ -22,7 +22,12 @@ def stackoverflow(vocabulary: int = 10_000, last_only: bool = False) -> nn.Seque
 
 
 def language_model(
-    vocabulary: int, embedding: int, hidden: int, layers: int = 1, dense: int | None = None, last_only: bool = False
+    vocabulary: int,
+    embedding: int,
+    hidden: int,
+    layers: int = 1,
+    dense: int | None = None,
+    last_only: bool = False,
 ) -> nn.Sequential:
     """Embedding, LSTM, a dense layer without activation if `dense` is its width, and the head, the last layer.
 
@@ -57,7 +62,9 @@ class LSTM(nn.Module):
         super().__init__()
         self.layers = layers
         for layer in range(layers):
-            self._add_parameter(f"weight_ih_l{layer}", hidden, 4 * hidden, inputs if layer == 0 else hidden)
+            self._add_parameter(
+                f"weight_ih_l{layer}", hidden, 4 * hidden, inputs if layer == 0 else hidden
+            )
             self._add_parameter(f"weight_hh_l{layer}", hidden, 4 * hidden, hidden)
             self._add_parameter(f"bias_ih_l{layer}", hidden, 4 * hidden)
 
@@ -72,6 +79,8 @@ class LSTM(nn.Module):
             raise ValueError("LSTM: sequences must have at least one token, got none.")
         steps = x.transpose(0, 1)  # time first, so that what the recurrence reads lies together
         for layer in range(self.layers):
-            own = (getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "bias_ih", "weight_hh"))
+            own = (
+                getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "bias_ih", "weight_hh")
+            )
             steps = lstm_layer(steps, *own)
         return steps.transpose(0, 1)

@@ -12,10 +12,14 @@ from functools import reduce
 from torch import nn
 
 
-def mlp(inputs: int, hidden: tuple[int, ...], classes: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+def mlp(
+    inputs: int, hidden: tuple[int, ...], classes: int, activation: type[nn.Module] = nn.ReLU
+) -> nn.Sequential:
     """A multilayer perceptron on flattened inputs."""
     sizes = (inputs, *hidden)
-    layers = [layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), activation())]
+    layers = [
+        layer for a, b in itertools.pairwise(sizes) for layer in (nn.Linear(a, b), activation())
+    ]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(sizes[-1], classes))
 
 
@@ -51,7 +55,12 @@ def conv4(shape: Sequence[int], classes: int, channels: int = 32, groups: int = 
     blocks = [
         layer
         for a, b in itertools.pairwise(widths)
-        for layer in (nn.Conv2d(a, b, 3, padding=1), nn.GroupNorm(groups, b), nn.ReLU(), nn.MaxPool2d(2))
+        for layer in (
+            nn.Conv2d(a, b, 3, padding=1),
+            nn.GroupNorm(groups, b),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
     ]
     return _image_classifier("conv4", shape, blocks, (), classes)
 
@@ -59,7 +68,9 @@ def conv4(shape: Sequence[int], classes: int, channels: int = 32, groups: int = 
 def parse_image_shape(model: str, shape: Sequence[int]) -> tuple[int, int, int]:
     """Channels, height and width of images of a shape, which may leave the channels out if there is one."""
     if len(shape) not in (2, 3):
-        raise ValueError(f"{model}: images must be of shape [channels, height, width], got {list(shape)}.")
+        raise ValueError(
+            f"{model}: images must be of shape [channels, height, width], got {list(shape)}."
+        )
     channels, height, width = (1, *shape)[-3:]
     return channels, height, width
 
@@ -101,7 +112,9 @@ def _image_classifier(
         for a, b in itertools.pairwise(sizes)
         for layer in (nn.Linear(a, b), nn.ReLU(), *(nn.Dropout(dropout) for _ in range(dropped)))
     ]
-    return nn.Sequential(*make_channel_layers(shape), *features, nn.Flatten(), *dense, nn.Linear(sizes[-1], classes))
+    return nn.Sequential(
+        *make_channel_layers(shape), *features, nn.Flatten(), *dense, nn.Linear(sizes[-1], classes)
+    )
 
 
 def _compute_flat_size(name: str, shape: Sequence[int], features: Sequence[nn.Module]) -> int:
@@ -109,9 +122,15 @@ def _compute_flat_size(name: str, shape: Sequence[int], features: Sequence[nn.Mo
     channels, height, width = parse_image_shape(name, shape)
     least = reduce(_compute_input_side, reversed(features), 1)
     if min(height, width) < least:
-        raise ValueError(f"{name}: images must be at least {least} x {least}, got {height} x {width}.")
+        raise ValueError(
+            f"{name}: images must be at least {least} x {least}, got {height} x {width}."
+        )
     channels = [layer.out_channels for layer in features if isinstance(layer, nn.Conv2d)][-1]
-    return channels * reduce(_compute_output_side, features, height) * reduce(_compute_output_side, features, width)
+    return (
+        channels
+        * reduce(_compute_output_side, features, height)
+        * reduce(_compute_output_side, features, width)
+    )
 
 
 def _compute_output_side(side: int, layer: nn.Module) -> int:

@@ -47,7 +47,11 @@ def with_plain_convolutions(model: nn.Module) -> nn.Module:
 
 def has_wide_convolutions(model: nn.Module) -> bool:
     """Whether a model has convolutions whose channels fill a processor's vectors of 16 numbers."""
-    layers = (module for module in model.modules() if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d))
+    layers = (
+        module
+        for module in model.modules()
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+    )
     return any(min(layer.in_channels // layer.groups, layer.out_channels) >= 16 for layer in layers)
 
 
@@ -62,9 +66,17 @@ class StackedConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """What `nn.Conv2d` gives, laid out with the channels last."""
-        geometry, images = ConvGeometry(self.stride[0], _get_padding(self)), input.permute(0, 2, 3, 1)[None]
-        size = (_compute_output_side(input.shape[2], self), _compute_output_side(input.shape[3], self))
-        found = conv2d(images, self.weight.permute(0, 2, 3, 1)[None], size, geometry)[0].permute(0, 3, 1, 2)
+        geometry, images = (
+            ConvGeometry(self.stride[0], _get_padding(self)),
+            input.permute(0, 2, 3, 1)[None],
+        )
+        size = (
+            _compute_output_side(input.shape[2], self),
+            _compute_output_side(input.shape[3], self),
+        )
+        found = conv2d(images, self.weight.permute(0, 2, 3, 1)[None], size, geometry)[0].permute(
+            0, 3, 1, 2
+        )
         return found if self.bias is None else found + self.bias[:, None, None]
 
 
@@ -98,7 +110,9 @@ class _BilinearConv(torch.autograd.Function):
     @classmethod
     def forward(cls, a: Tensor, b: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
         """All clients at once."""
-        found: Tensor = _OP_BY_ROLE[cls.output_role](a.contiguous(), b.contiguous(), list(size), list(geometry))
+        found: Tensor = _OP_BY_ROLE[cls.output_role](
+            a.contiguous(), b.contiguous(), list(size), list(geometry)
+        )
         return found
 
     @staticmethod
@@ -115,10 +129,21 @@ class _BilinearConv(torch.autograd.Function):
         if grad_output is None:
             return None, None, None, None
         known = dict(
-            zip((*_FACTOR_ROLES[cls.output_role], cls.output_role), (*ctx.saved_tensors, grad_output), strict=True)
+            zip(
+                (*_FACTOR_ROLES[cls.output_role], cls.output_role),
+                (*ctx.saved_tensors, grad_output),
+                strict=True,
+            )
         )
         wanted = zip(_FACTOR_ROLES[cls.output_role], ctx.needs_input_grad, strict=False)
-        return *(_compute_grad(name, known, ctx.window) if needed else None for name, needed in wanted), None, None
+        return (
+            *(
+                _compute_grad(name, known, ctx.window) if needed else None
+                for name, needed in wanted
+            ),
+            None,
+            None,
+        )
 
     @classmethod
     def vmap(
@@ -145,7 +170,11 @@ class _BilinearConv(torch.autograd.Function):
 
     @classmethod
     def apply_sum(
-        cls, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], size: Size, geometry: ConvGeometry
+        cls,
+        one: tuple[Tensor, Tensor],
+        other: tuple[Tensor, Tensor],
+        size: Size,
+        geometry: ConvGeometry,
     ) -> Tensor:
         """The sum of two such."""
         found: Tensor = cls.apply(*one, size, geometry) + cls.apply(*other, size, geometry)  # type: ignore[no-untyped-call]
@@ -167,7 +196,11 @@ class _Conv2dGradInput(_BilinearConv):
 
     @classmethod
     def apply_sum(
-        cls, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], size: Size, geometry: ConvGeometry
+        cls,
+        one: tuple[Tensor, Tensor],
+        other: tuple[Tensor, Tensor],
+        size: Size,
+        geometry: ConvGeometry,
     ) -> Tensor:
         """The sum of two such: one with the outputs of both, which spares a GPU half of what passes its memory."""
         g, w = torch.cat([one[0], other[0]], -1), torch.cat([one[1], other[1]], 1)
@@ -184,10 +217,13 @@ def _conv2d_op(x: Tensor, w: Tensor, size: list[int], geometry: list[int]) -> Te
     if x.is_cuda:
         from fedtailor.ops.conv2d_triton import triton_conv2d
 
-        return triton_conv2d(x.contiguous(), w.contiguous(), (size[0], size[1]), (geometry[0], geometry[1]))
+        return triton_conv2d(
+            x.contiguous(), w.contiguous(), (size[0], size[1]), (geometry[0], geometry[1])
+        )
     stride, pad = geometry
     return _from_grouped_images(
-        nnf.conv2d(_to_grouped_images(x), _to_grouped_weights(w), None, stride, pad, groups=len(x)), len(x)
+        nnf.conv2d(_to_grouped_images(x), _to_grouped_weights(w), None, stride, pad, groups=len(x)),
+        len(x),
     )
 
 
@@ -196,7 +232,9 @@ def _conv2d_grad_input_op(g: Tensor, w: Tensor, size: list[int], geometry: list[
     if g.is_cuda:
         from fedtailor.ops.conv2d_triton import triton_conv2d_grad_input
 
-        return triton_conv2d_grad_input(g.contiguous(), w.contiguous(), (size[0], size[1]), (geometry[0], geometry[1]))
+        return triton_conv2d_grad_input(
+            g.contiguous(), w.contiguous(), (size[0], size[1]), (geometry[0], geometry[1])
+        )
     stride, pad = geometry
     reached = [
         _compute_extent(grad_side, stride) + side - 1 - 2 * pad
@@ -204,7 +242,10 @@ def _conv2d_grad_input_op(g: Tensor, w: Tensor, size: list[int], geometry: list[
     ]
     unseen = [whole - each for whole, each in zip(size, reached, strict=True)]
     return _from_grouped_images(
-        nnf.conv_transpose2d(_to_grouped_images(g), _to_grouped_weights(w), None, stride, pad, unseen, len(g)), len(g)
+        nnf.conv_transpose2d(
+            _to_grouped_images(g), _to_grouped_weights(w), None, stride, pad, unseen, len(g)
+        ),
+        len(g),
     )
 
 
@@ -213,12 +254,16 @@ def _conv2d_grad_weight_op(x: Tensor, g: Tensor, size: list[int], geometry: list
     if x.is_cuda:
         from fedtailor.ops.conv2d_triton import triton_conv2d_grad_weight
 
-        return triton_conv2d_grad_weight(x.contiguous(), g.contiguous(), (size[0], size[1]), (geometry[0], geometry[1]))
+        return triton_conv2d_grad_weight(
+            x.contiguous(), g.contiguous(), (size[0], size[1]), (geometry[0], geometry[1])
+        )
     stride, pad = geometry
     around = nnf.pad(x, (0, 0, pad, pad, pad, pad))
     down, right = (_compute_extent(each, stride) for each in g.shape[2:4])
     found = [
-        torch.einsum("cbhwi,cbhwo->coi", around[:, :, i : i + down : stride, j : j + right : stride], g)
+        torch.einsum(
+            "cbhwi,cbhwo->coi", around[:, :, i : i + down : stride, j : j + right : stride], g
+        )
         for i in range(size[0])
         for j in range(size[1])
     ]

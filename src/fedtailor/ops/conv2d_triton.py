@@ -30,7 +30,9 @@ def triton_conv2d(x: Tensor, w: Tensor, size: tuple[int, int], geometry: tuple[i
     return _launch_conv2d(x, w, size, geometry[0], 1, geometry[1])
 
 
-def triton_conv2d_grad_input(g: Tensor, w: Tensor, size: tuple[int, int], geometry: tuple[int, int]) -> Tensor:
+def triton_conv2d_grad_input(
+    g: Tensor, w: Tensor, size: tuple[int, int], geometry: tuple[int, int]
+) -> Tensor:
     """x[h, w] = sum over taps of g[(h + pad - tap) / stride] w[tap]: the gradient of `convolve` by images.
 
     Where there are few inputs, each place of g is multiplied by all taps at once and the products are summed where they
@@ -38,7 +40,9 @@ def triton_conv2d_grad_input(g: Tensor, w: Tensor, size: tuple[int, int], geomet
     """
     (stride, pad), (outputs, side, _, inputs) = geometry, w.shape[1:]
     if 2 * inputs > outputs:
-        return _launch_conv2d(g, w.flip(2, 3).transpose(1, 4).contiguous(), size, 1, stride, side - 1 - pad)
+        return _launch_conv2d(
+            g, w.flip(2, 3).transpose(1, 4).contiguous(), size, 1, stride, side - 1 - pad
+        )
     clients, batch, height, width = g.shape[:4]
     x = g.new_empty(clients, batch, *size, inputs)
     rows, products = batch * size[0] * size[1], batch * height * width * w[0, 0].numel()
@@ -56,7 +60,9 @@ def triton_conv2d_grad_input(g: Tensor, w: Tensor, size: tuple[int, int], geomet
     return x
 
 
-def _launch_conv2d(x: Tensor, w: Tensor, size: tuple[int, int], stride: int, dilate: int, pad: int) -> Tensor:
+def _launch_conv2d(
+    x: Tensor, w: Tensor, size: tuple[int, int], stride: int, dilate: int, pad: int
+) -> Tensor:
     """y[h, w] = sum over taps of x[(h stride + tap - pad) / dilate] w[tap], where that is a place of x."""
     clients, batch, height, width, inputs = x.shape
     outputs = w.shape[1]
@@ -65,11 +71,25 @@ def _launch_conv2d(x: Tensor, w: Tensor, size: tuple[int, int], stride: int, dil
     if y.numel() == 0:
         return y
     is_large = clients * triton.cdiv(rows, 64) * triton.cdiv(outputs, 128) >= NUM_PROGRAMS
-    block_n = min(_round_up_to_block(outputs), 128 if is_large and _choose_input_precision(x) == "tf32" else 64)
-    num_blocks_n, is_narrow = triton.cdiv(outputs, block_n), block_n < 64 and x.dtype == torch.bfloat16
-    block_m = 128 if block_n == 64 and clients * num_blocks_n * triton.cdiv(rows, 128) >= NUM_PROGRAMS else 64
+    block_n = min(
+        _round_up_to_block(outputs),
+        128 if is_large and _choose_input_precision(x) == "tf32" else 64,
+    )
+    num_blocks_n, is_narrow = (
+        triton.cdiv(outputs, block_n),
+        block_n < 64 and x.dtype == torch.bfloat16,
+    )
+    block_m = (
+        128
+        if block_n == 64 and clients * num_blocks_n * triton.cdiv(rows, 128) >= NUM_PROGRAMS
+        else 64
+    )
     block_k = min(_round_up_to_block(w.shape[2] * w.shape[3] * inputs), 16 if is_narrow else 32)
-    block_k = min(block_k, _largest_pow2_divisor(inputs)) if _largest_pow2_divisor(inputs) >= 16 else block_k
+    block_k = (
+        min(block_k, _largest_pow2_divisor(inputs))
+        if _largest_pow2_divisor(inputs) >= 16
+        else block_k
+    )
     grid = (triton.cdiv(rows, block_m) * num_blocks_n, clients)
     _conv2d_kernel[grid](
         x, w, y, rows, height, width, *size, inputs, outputs, *w.shape[2:4], stride, dilate, pad,
@@ -79,7 +99,9 @@ def _launch_conv2d(x: Tensor, w: Tensor, size: tuple[int, int], stride: int, dil
     return y
 
 
-def triton_conv2d_grad_weight(x: Tensor, g: Tensor, size: tuple[int, int], geometry: tuple[int, int]) -> Tensor:
+def triton_conv2d_grad_weight(
+    x: Tensor, g: Tensor, size: tuple[int, int], geometry: tuple[int, int]
+) -> Tensor:
     """w[tap] = sum over places of x[h stride + tap - pad] g[h, w]: the gradient of `convolve` by weights.
 
     Here both factors lie the wrong way for tf32, so float32 is split into two bf16, whose products may lie as they do:
@@ -93,13 +115,17 @@ def triton_conv2d_grad_weight(x: Tensor, g: Tensor, size: tuple[int, int], geome
     clients, batch, height, width, inputs = x.shape
     outputs, taps = g.shape[4], size[0] * size[1]
     rows, use_split_bf16 = batch * g.shape[2] * g.shape[3], x_low is not x
-    block_m = min(_round_up_to_block(taps * inputs), 64 if use_split_bf16 or x.dtype == torch.float32 else 128)
+    block_m = min(
+        _round_up_to_block(taps * inputs), 64 if use_split_bf16 or x.dtype == torch.float32 else 128
+    )
     block_n, block_k = min(_round_up_to_block(outputs), 64), 32
     num_tiles = triton.cdiv(taps * inputs, block_m) * triton.cdiv(outputs, 64)
     num_splits = _choose_num_splits(clients * num_tiles, rows)
     k_per_split = triton.cdiv(triton.cdiv(rows, num_splits), block_k) * block_k
     allocate = torch.zeros if rows == 0 else torch.empty
-    partial_sums = allocate((clients, num_splits, outputs, *size, inputs), dtype=torch.float32, device=x.device)
+    partial_sums = allocate(
+        (clients, num_splits, outputs, *size, inputs), dtype=torch.float32, device=x.device
+    )
     if partial_sums.numel() and rows:
         _conv2d_grad_weight_kernel[(num_tiles, num_splits, clients)](
             x, x_low, g, g_low, partial_sums, rows, k_per_split, height, width, *g.shape[2:4],
@@ -117,7 +143,11 @@ def _should_split_bf16(x: Tensor, size: tuple[int, int]) -> bool:
 
 def _choose_num_splits(num_tiles: int, depth: int) -> int:
     """Return in how many sums products with this many tiles, which sum over `depth`, keep a GPU busy (split-K)."""
-    return max(1, min(triton.cdiv(NUM_PROGRAMS, num_tiles), triton.cdiv(depth, _MIN_K_PER_SPLIT))) if num_tiles else 1
+    return (
+        max(1, min(triton.cdiv(NUM_PROGRAMS, num_tiles), triton.cdiv(depth, _MIN_K_PER_SPLIT)))
+        if num_tiles
+        else 1
+    )
 
 
 def _split_bf16(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -186,14 +216,25 @@ def _conv2d_kernel(
         if ONE_TAP:
             tap = begin // inputs
             at, inside = _tap_offsets(
-                top + tap // tap_columns, left + tap % tap_columns, there, height, width, dilate, pad
+                top + tap // tap_columns,
+                left + tap % tap_columns,
+                there,
+                height,
+                width,
+                dilate,
+                pad,
             )
             channel = begin % inputs + tl.arange(0, BLOCK_K)
-            a = tl.load(x + (image * whole + at * inputs)[:, None] + channel[None, :], inside[:, None], 0.0)
+            a = tl.load(
+                x + (image * whole + at * inputs)[:, None] + channel[None, :], inside[:, None], 0.0
+            )
         else:
             tap, channel = column // inputs, column % inputs
             seen = there[:, None] & (column < columns)[None, :]
-            down, right = top[:, None] + (tap // tap_columns)[None, :], left[:, None] + (tap % tap_columns)[None, :]
+            down, right = (
+                top[:, None] + (tap // tap_columns)[None, :],
+                left[:, None] + (tap % tap_columns)[None, :],
+            )
             at, inside = _tap_offsets(down, right, seen, height, width, dilate, pad)
             a = tl.load(x + image[:, None] * whole + at * inputs + channel[None, :], inside, 0.0)
         known = (out < outputs)[:, None] & (column < columns)[None, :]
@@ -233,7 +274,10 @@ def _conv2d_grad_weight_kernel(
             seen = seen & (h >= 0) & (w >= 0) & (h < height) & (w < width)
         met = (image * whole + (top * width + left) * inputs)[:, None] + shift[None, :]
         a = tl.load(x + met, seen, 0.0)
-        known, at_g = (row < rows)[:, None] & (out < outputs)[None, :], row[:, None] * outputs + out[None, :]
+        known, at_g = (
+            (row < rows)[:, None] & (out < outputs)[None, :],
+            row[:, None] * outputs + out[None, :],
+        )
         b = tl.load(g + at_g, known, 0.0)
         if USE_SPLIT_BF16:
             a_low, b_low = tl.load(x_low + met, seen, 0.0), tl.load(g_low + at_g, known, 0.0)
@@ -265,7 +309,9 @@ def _col2im_kernel(
             inside = inside & (down % stride == 0) & (right % stride == 0)
             down, right = down // stride, right // stride
         inside = inside & (down < out_height) & (right < out_width)
-        at = ((image * out_height + down) * out_width + right) * (tap_rows * tap_columns * inputs) + tap * inputs
+        at = ((image * out_height + down) * out_width + right) * (
+            tap_rows * tap_columns * inputs
+        ) + tap * inputs
         known = inside[:, None] & (channel < inputs)[None, :]
         acc += tl.load(columns + at[:, None] + channel[None, :], known, 0.0).to(tl.float32)
     to = x + row[:, None] * inputs + channel[None, :]

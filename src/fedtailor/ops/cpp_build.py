@@ -24,7 +24,14 @@ INDUCTOR_CACHE_ENV = "TORCHINDUCTOR_CACHE_DIR"
 """The variable that says where torch keeps compiled code."""
 
 
-_COMPILE_FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+_COMPILE_FLAGS = (
+    "-std=c++17",
+    "-O3",
+    "-march=native",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+)
 
 
 _LINK_FLAGS = ("-shared", "-fPIC", "-fopenmp")
@@ -69,5 +76,7 @@ def _compile_library(source: Path, command: tuple[str, ...], path: Path) -> None
     with hold_lock(hidden_path(path, "lock"), wait=True), tempfile.TemporaryDirectory() as temp_dir:
         if not path.exists():
             output = Path(temp_dir) / path.name
-            subprocess.run([*command, str(source), "-o", str(output)], check=True, capture_output=True)
+            subprocess.run(
+                [*command, str(source), "-o", str(output)], check=True, capture_output=True
+            )
             write_bytes(path, output.read_bytes())

@@ -32,11 +32,15 @@ def decode_inputs(x: Tensor, example_spec: InputFormat, dtype: torch.dtype) -> T
     return x.long() if example_spec.tokens else x.to(dtype) * example_spec.scale
 
 
-def decode_rows(column: Tensor, rows: Tensor, example_spec: InputFormat, dtype: torch.dtype) -> Tensor:
+def decode_rows(
+    column: Tensor, rows: Tensor, example_spec: InputFormat, dtype: torch.dtype
+) -> Tensor:
     """Rows of a column of inputs as the model takes them."""
     kinds = column.dtype, rows.dtype, dtype
     fits = (
-        column.device.type == "cpu" and kinds == (torch.uint8, torch.int64, torch.float32) and not example_spec.tokens
+        column.device.type == "cpu"
+        and kinds == (torch.uint8, torch.int64, torch.float32)
+        and not example_spec.tokens
     )
     if fits and column[:1].is_contiguous() and _load_native() is not None:
         found: Tensor = torch.ops.fedtailor.taken(column, rows, example_spec.scale)
@@ -65,7 +69,9 @@ def _decode_rows_cpu(column: Tensor, rows: Tensor, scale: float) -> Tensor:
     sizes = len(column), column[:1].numel(), column.stride(0), wanted.numel()
     missing = _load_native().take(*pointers, *sizes, scale, torch.get_num_threads())
     if missing:
-        raise IndexError(f"{missing} of {wanted.numel()} rows are not in a column of {len(column)}.")
+        raise IndexError(
+            f"{missing} of {wanted.numel()} rows are not in a column of {len(column)}."
+        )
     return output
 
 

@@ -28,7 +28,9 @@ def lstm_layer(inputs: Tensor, weight_ih: Tensor, bias: Tensor, weight_hh: Tenso
     """
     if inputs.device.type == "cpu" and not is_functorch_active():
         return _torch_lstm(inputs, weight_ih, bias, weight_hh)
-    states: Tensor = _LSTMForward.apply(inputs[:, None], weight_ih[None], bias[None], weight_hh[None])[0]  # type: ignore[no-untyped-call]
+    states: Tensor = _LSTMForward.apply(
+        inputs[:, None], weight_ih[None], bias[None], weight_hh[None]
+    )[0]  # type: ignore[no-untyped-call]
     return states.squeeze(1)
 
 
@@ -48,22 +50,34 @@ class _StackedFunction(torch.autograd.Function):
     output_dims: tuple[int, ...] = ()  # and of each that it makes
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor) -> tuple[tuple[Tensor, ...], Any]:
+    def vmap(
+        cls, info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor
+    ) -> tuple[tuple[Tensor, ...], Any]:
         """More clients are only a longer stack."""
-        longer = (_fold_vmap_dim(*each, info.batch_size) for each in zip(tensors, in_dims, cls.input_dims, strict=True))
+        longer = (
+            _fold_vmap_dim(*each, info.batch_size)
+            for each in zip(tensors, in_dims, cls.input_dims, strict=True)
+        )
         found = cls.apply(*longer)  # type: ignore[no-untyped-call]
-        apart = [each.unflatten(dim, (info.batch_size, -1)) for each, dim in zip(found, cls.output_dims, strict=True)]
+        apart = [
+            each.unflatten(dim, (info.batch_size, -1))
+            for each, dim in zip(found, cls.output_dims, strict=True)
+        ]
         return tuple(apart), cls.output_dims
 
 
 def _fold_vmap_dim(tensor: Tensor, dim: int | None, client_dim: int, count: int) -> Tensor:
     """A tensor with the dimension that `vmap` is about, or as often as that counts, joined to the one of clients."""
     whole = (
-        tensor.unsqueeze(client_dim).expand(*tensor.shape[:client_dim], count, *tensor.shape[client_dim:])
+        tensor.unsqueeze(client_dim).expand(
+            *tensor.shape[:client_dim], count, *tensor.shape[client_dim:]
+        )
         if dim is None
         else tensor
     )
-    return (whole if dim is None else whole.movedim(dim, client_dim)).flatten(client_dim, client_dim + 1)
+    return (whole if dim is None else whole.movedim(dim, client_dim)).flatten(
+        client_dim, client_dim + 1
+    )
 
 
 class _LSTMForward(_StackedFunction):
@@ -72,7 +86,9 @@ class _LSTMForward(_StackedFunction):
     input_dims, output_dims = (1, 0, 0, 0), (1, 1, 1)
 
     @staticmethod
-    def forward(inputs: Tensor, weight_ih: Tensor, bias: Tensor, weight_hh: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        inputs: Tensor, weight_ih: Tensor, bias: Tensor, weight_hh: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Place after place."""
         projected = _project(inputs, weight_ih) + bias[:, None]
         back, found = weight_hh.transpose(1, 2), []
@@ -84,14 +100,18 @@ class _LSTMForward(_StackedFunction):
         return states, cells, gates
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    def setup_context(
+        ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]
+    ) -> None:
         """Keeps what both derivatives start from. Gates only spare work, and do not count as a function of anything."""
         ctx.mark_non_differentiable(output[2])
         ctx.save_for_backward(*inputs, *output)
         ctx.save_for_forward(*inputs, *output[:2])
 
     @staticmethod
-    def backward(ctx: Any, grad_states: Tensor, grad_cells: Tensor, grad_gates: Tensor | None) -> tuple[Tensor, ...]:
+    def backward(
+        ctx: Any, grad_states: Tensor, grad_cells: Tensor, grad_gates: Tensor | None
+    ) -> tuple[Tensor, ...]:
         """The gradient, from the last place to the first."""
         found: tuple[Tensor, ...] = _LSTMBackward.apply(*ctx.saved_tensors, grad_states, grad_cells)  # type: ignore[no-untyped-call]
         return found
@@ -102,7 +122,11 @@ class _LSTMForward(_StackedFunction):
     ) -> tuple[Tensor, Tensor, None]:
         """The derivative along a direction, from the first place to the last."""
         before, slopes, shown, kept = _gate_derivatives(*ctx.saved_tensors)
-        along = _project(inputs, ctx.saved_tensors[1]) + _project(ctx.saved_tensors[0], weight_ih) + bias[:, None]
+        along = (
+            _project(inputs, ctx.saved_tensors[1])
+            + _project(ctx.saved_tensors[0], weight_ih)
+            + bias[:, None]
+        )
         along, recurrent = along + _project(before, weight_hh), ctx.saved_tensors[3].transpose(1, 2)
         hidden = cell = torch.zeros_like(before[0])
         states, cells = [], []
@@ -135,7 +159,10 @@ class _LSTMBackward(_StackedFunction):
         """From the last place to the first."""
         hidden, cell, found = torch.zeros_like(states[0]), torch.zeros_like(states[0]), []
         steps = zip(
-            *(each.unbind(0)[::-1] for each in (_shift_steps(cells), cells, gates, grad_states, grad_cells)),
+            *(
+                each.unbind(0)[::-1]
+                for each in (_shift_steps(cells), cells, gates, grad_states, grad_cells)
+            ),
             strict=True,
         )
         for old, new, opened, grad_state, grad_cell in steps:
@@ -173,15 +200,24 @@ def _compute_input_and_weight_grads(
     sums: Tensor, inputs: Tensor, weight_ih: Tensor, states: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradient by inputs, weights and biases, from that by the sums that enter gates: products over all places."""
-    rows, input_rows, before = (each.transpose(0, 1).flatten(1, 2) for each in (sums, inputs, _shift_steps(states)))
+    rows, input_rows, before = (
+        each.transpose(0, 1).flatten(1, 2) for each in (sums, inputs, _shift_steps(states))
+    )
     grad_inputs = _project(sums, weight_ih.transpose(1, 2))
-    return grad_inputs, rows.transpose(1, 2) @ input_rows, rows.sum(1), rows.transpose(1, 2) @ before
+    return (
+        grad_inputs,
+        rows.transpose(1, 2) @ input_rows,
+        rows.sum(1),
+        rows.transpose(1, 2) @ before,
+    )
 
 
 def _project(inputs: Tensor, weight: Tensor) -> Tensor:
     """Inputs [T, C, B, ...] at all places times weights [C, ...] of their clients: one product."""
     rows = inputs.transpose(0, 1)
-    return (rows.flatten(1, 2) @ weight.transpose(1, 2)).reshape(*rows.shape[:3], -1).transpose(0, 1)
+    return (
+        (rows.flatten(1, 2) @ weight.transpose(1, 2)).reshape(*rows.shape[:3], -1).transpose(0, 1)
+    )
 
 
 def _shift_steps(states: Tensor) -> Tensor:
@@ -190,7 +226,12 @@ def _shift_steps(states: Tensor) -> Tensor:
 
 
 def _gate_derivatives(
-    inputs: Tensor, weight_ih: Tensor, bias: Tensor, weight_hh: Tensor, states: Tensor, cells: Tensor
+    inputs: Tensor,
+    weight_ih: Tensor,
+    bias: Tensor,
+    weight_hh: Tensor,
+    states: Tensor,
+    cells: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """At all places: the state before, and the derivatives of a cell.
 
@@ -200,8 +241,19 @@ def _gate_derivatives(
     before, old = _shift_steps(states), _shift_steps(cells)
     sums = _project(inputs, weight_ih) + bias[:, None] + _project(before, weight_hh)
     enter, keep, new, show = sums.chunk(4, -1)
-    enter, keep, new, show, shown = enter.sigmoid(), keep.sigmoid(), new.tanh(), show.sigmoid(), cells.tanh()
-    by_gates = new * enter * (1 - enter), old * keep * (1 - keep), enter * (1 - new**2), shown * show * (1 - show)
+    enter, keep, new, show, shown = (
+        enter.sigmoid(),
+        keep.sigmoid(),
+        new.tanh(),
+        show.sigmoid(),
+        cells.tanh(),
+    )
+    by_gates = (
+        new * enter * (1 - enter),
+        old * keep * (1 - keep),
+        enter * (1 - new**2),
+        shown * show * (1 - show),
+    )
     return before, torch.cat(by_gates, -1), show * (1 - shown**2), keep
 
 

@@ -14,4 +14,6 @@ def copy_module(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model, shared)
     except Exception as problem:
         reason = next(iter(str(problem).splitlines()), type(problem).__name__)
-        raise InputError(f"Task: the model must be copyable by copy.deepcopy, but is not: {reason}") from problem
+        raise InputError(
+            f"Task: the model must be copyable by copy.deepcopy, but is not: {reason}"
+        ) from problem

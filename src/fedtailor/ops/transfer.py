@@ -6,7 +6,9 @@ from torch import Tensor
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a tensor of the host on the device."""
-    return tensor if device.type == "cpu" else pin_memory(tensor, device).to(device, non_blocking=True)
+    return (
+        tensor if device.type == "cpu" else pin_memory(tensor, device).to(device, non_blocking=True)
+    )
 
 
 def pin_memory(tensor: Tensor, device: torch.device) -> Tensor:

@@ -39,7 +39,9 @@ class PersonalModel:
             next(iter(self.params.values())).device
         )
         with torch.no_grad(), _MODULE_LOCK:
-            return self.task.compute_outputs(self.params, decode_inputs(inputs, self.example_spec, self.task.dtype))
+            return self.task.compute_outputs(
+                self.params, decode_inputs(inputs, self.example_spec, self.task.dtype)
+            )
 
     def predict(self, x: Any) -> np.ndarray:
         """Classes, tokens, labels of 0 and 1, or numbers, as the task has it."""
@@ -72,10 +74,17 @@ def personalize_model(
     dataset = DeviceDataset(newcomer.clients, example_spec, task.dtype, device)
     key = prng.key(seed, Stream.PERSONALIZE, Stream.UNSEEN_CLIENT)
     shared_input, client_input = method.broadcast(state), method.init_client_state(state)
-    with error_context(f"{method.name}: personalize work", int(state.round), "the newcomer"), _MODULE_LOCK:
+    with (
+        error_context(f"{method.name}: personalize work", int(state.round), "the newcomer"),
+        _MODULE_LOCK,
+    ):
         if offered_states is not None:
-            client_input = choose_best_state(method, task, shared_input, offered_states, dataset, 0, key)
-        params: Params = run_single_client(method.personalize, shared_input, client_input, dataset, 0, key)
+            client_input = choose_best_state(
+                method, task, shared_input, offered_states, dataset, 0, key
+            )
+        params: Params = run_single_client(
+            method.personalize, shared_input, client_input, dataset, 0, key
+        )
     if not trees.is_finite(params):
         raise DivergedError(
             f"{method.name}: the newcomer's model is no longer finite; train with a smaller finetune_lr."
@@ -92,7 +101,10 @@ def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:
         f"got an array of shape {array.shape}.",
     )
     is_integer = array.dtype.kind in "iu"
-    require(is_integer or not example_spec.tokens, f"{caller}: x must be integers, as in training, got {array.dtype}.")
+    require(
+        is_integer or not example_spec.tokens,
+        f"{caller}: x must be integers, as in training, got {array.dtype}.",
+    )
     require(
         is_integer or example_spec.scale == 1.0,
         f"{caller}: the training data were integers, which are scaled for the model; "
@@ -113,9 +125,16 @@ def _make_newcomer_dataset(example_spec: ExampleSpec, x: Any, y: Any) -> Federat
     examples = single_client(x, y)
     return FederatedDataset(
         name="newcomer",
-        clients=examples._replace(splits={**examples.splits, "test": Split(no_clients, np.array([0, 0]))}),
+        clients=examples._replace(
+            splits={**examples.splits, "test": Split(no_clients, np.array([0, 0]))}
+        ),
         client_names=np.array(["newcomer"]),
-        groups={"train": np.array([0]), "local": np.array([0]), "validation": no_clients, "new": no_clients},
+        groups={
+            "train": np.array([0]),
+            "participating": np.array([0]),
+            "validation": no_clients,
+            "unseen": no_clients,
+        },
         server=None,
         classes=example_spec.classes,
         scale=example_spec.scale,

@@ -28,7 +28,11 @@ from fedtailor.storage.files import read_json, read_tensors, write_json, write_t
 from fedtailor.training import build
 from fedtailor.training.checkpoint import CheckpointManager
 from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import example_spec_from_json, example_spec_to_json, require_same_data
+from fedtailor.training.dataset_summary import (
+    example_spec_from_json,
+    example_spec_to_json,
+    require_same_data,
+)
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, FORMAT, RunDir, read_config_file
 
 PREDICT_BATCH_SIZE = 1024
@@ -55,11 +59,16 @@ def load_trained_run(out: Path) -> TrainedRun:
     task = build.build_task(config, example_spec, out)
     method = methods.build(config.method, task, **record["hparams"])
     zero = torch.zeros((), dtype=torch.int64)
-    initial_state = ServerState(task.params, zero, prng.key(config.seed, Stream.SERVER), method.init(task.params))
+    initial_state = ServerState(
+        task.params, zero, prng.key(config.seed, Stream.SERVER), method.init(task.params)
+    )
     client_states = ClientStateStore(len(data_summary["clients"]))
     state = _restore_server_state(out, initial_state, method, client_states)
     offered_ids = select_offered(
-        client_states, np.array(data_summary["groups"]["train"]), method.num_offered_states, config.seed
+        client_states,
+        np.array(data_summary["groups"]["train"]),
+        method.num_offered_states,
+        config.seed,
     )
     offered_states = (
         client_states.gather(offered_ids, method.init_client_state(state))
@@ -77,7 +86,10 @@ def _restore_server_state(
     )
     if restored is None:
         raise InputError(f"The run in '{out}' has no checkpoint yet.")
-    require(not restored.skipped, f"The run in '{out}' has no whole model: {'; '.join(restored.skipped)}")
+    require(
+        not restored.skipped,
+        f"The run in '{out}' has no whole model: {'; '.join(restored.skipped)}",
+    )
     return restored.state
 
 
@@ -87,7 +99,9 @@ def personalize(out: Path, data: Path, to: Path) -> PersonalModel:
     arrays = read_npz(data, ("x", "y"))
     trained = load_trained_run(out)
     config, example_spec, task, method, state, offered_states = trained
-    model = personalize_model(method, task, state, example_spec, config.seed, arrays["x"], arrays["y"], offered_states)
+    model = personalize_model(
+        method, task, state, example_spec, config.seed, arrays["x"], arrays["y"], offered_states
+    )
     _write_model(model, config, out, to)
     return model
 
@@ -99,8 +113,12 @@ def export_client(out: Path, client: str, to: Path) -> PersonalModel:
     config, record = run_dir.read_config(), run_dir.read_record()
     context = build.build_context(config, build.load_dataset(config), out)
     require_same_data(record, context.data)
-    state = _restore_server_state(out, context.init_server_state(), context.method, context.client_states)
-    model = PersonalModel(context.task, context.data.example_spec, _personalize_client(context, state, client))
+    state = _restore_server_state(
+        out, context.init_server_state(), context.method, context.client_states
+    )
+    model = PersonalModel(
+        context.task, context.data.example_spec, _personalize_client(context, state, client)
+    )
     _write_model(model, config, out, to)
     return model
 
@@ -118,8 +136,12 @@ def _personalize_client(context: EngineContext, state: ServerState, client: str)
         context.make_client_dataset(),
     )
     shared_input = method.broadcast(state)
-    client_input = resolve_client_state(context, dataset, shared_input, method.init_client_state(state), client_idx)
-    return run_single_client(method.personalize, shared_input, client_input, dataset, client_idx, key)
+    client_input = resolve_client_state(
+        context, dataset, shared_input, method.init_client_state(state), client_idx
+    )
+    return run_single_client(
+        method.personalize, shared_input, client_input, dataset, client_idx, key
+    )
 
 
 def predict(model_dir: Path, data: Path) -> np.ndarray:
@@ -128,7 +150,10 @@ def predict(model_dir: Path, data: Path) -> np.ndarray:
     model = load_personal_model(model_dir)
     require(x.ndim > 0 and len(x) > 0, f"predict: '{data}' holds no examples.")
     return np.concatenate(
-        [model.predict(x[start : start + PREDICT_BATCH_SIZE]) for start in range(0, len(x), PREDICT_BATCH_SIZE)]
+        [
+            model.predict(x[start : start + PREDICT_BATCH_SIZE])
+            for start in range(0, len(x), PREDICT_BATCH_SIZE)
+        ]
     )
 
 
@@ -139,9 +164,14 @@ def load_personal_model(model_dir: Path) -> PersonalModel:
         f"'{model_dir}' holds no tailored model: there is no personalized.json in it.",
     )
     config, example_spec = _read_metadata(model_dir)
-    task, tensors = build.build_task(config, example_spec, model_dir), read_tensors(model_dir / "model.safetensors")
+    task, tensors = (
+        build.build_task(config, example_spec, model_dir),
+        read_tensors(model_dir / "model.safetensors"),
+    )
     bad_names = [
-        name for name, value in task.params.items() if name not in tensors or tensors[name].shape != value.shape
+        name
+        for name, value in task.params.items()
+        if name not in tensors or tensors[name].shape != value.shape
     ]
     require(
         not bad_names,
@@ -149,7 +179,9 @@ def load_personal_model(model_dir: Path) -> PersonalModel:
     )
     constants = {name: tensors.get(name, value) for name, value in task.constants.items()}
     return PersonalModel(
-        replace(task, constants=constants), example_spec, {name: tensors[name] for name in task.params}
+        replace(task, constants=constants),
+        example_spec,
+        {name: tensors[name] for name in task.params},
     )
 
 
@@ -161,11 +193,16 @@ def _read_metadata(model_dir: Path) -> tuple[RunConfig, ExampleSpec]:
 
 def _require_empty(to: Path) -> None:
     require(not to.exists() or to.is_dir(), f"'{to}' is a file; choose another folder.")
-    require(not to.exists() or not any(to.iterdir()), f"'{to}' is not empty; choose another folder.")
+    require(
+        not to.exists() or not any(to.iterdir()), f"'{to}' is not empty; choose another folder."
+    )
 
 
 def _write_model(model: PersonalModel, config: RunConfig, out: Path, to: Path) -> None:
-    with explain_disk_errors(to, "nothing of the model is left there."), replace_folder(to.resolve()) as temp_dir:
+    with (
+        explain_disk_errors(to, "nothing of the model is left there."),
+        replace_folder(to.resolve()) as temp_dir,
+    ):
         if (out / CUSTOM_MODEL_FILE).exists():
             write_bytes(temp_dir / CUSTOM_MODEL_FILE, (out / CUSTOM_MODEL_FILE).read_bytes())
         write_tensors(temp_dir / "model.safetensors", dict(model.to_module().state_dict()))
@@ -184,7 +221,11 @@ def write_predictions(path: Path, predictions: np.ndarray) -> None:
     columns = predictions.reshape(len(predictions), -1).astype(
         predictions.dtype if predictions.dtype.kind != "b" else int
     )
-    names = ["prediction"] if columns.shape[1] == 1 else [f"prediction_{i}" for i in range(columns.shape[1])]
+    names = (
+        ["prediction"]
+        if columns.shape[1] == 1
+        else [f"prediction_{i}" for i in range(columns.shape[1])]
+    )
     lines = [
         ",".join(["example", *names]),
         *(",".join([str(i), *map(str, row)]) for i, row in enumerate(columns.tolist())),
@@ -195,7 +236,9 @@ def write_predictions(path: Path, predictions: np.ndarray) -> None:
 
 def _format_call(factory: Any) -> str:
     """The call that a bound maker of the list of models is."""
-    options = [f"{name}=torch.nn.{activation.__name__}" for name, activation in factory.keywords.items()]
+    options = [
+        f"{name}=torch.nn.{activation.__name__}" for name, activation in factory.keywords.items()
+    ]
     return f"{factory.func.__name__}({', '.join([*map(repr, factory.args), *options])})"
 
 
@@ -207,9 +250,7 @@ def format_load_snippet(to: Path) -> str:
     if ":" in config.model:
         name = config.model.rpartition(":")[2]
         model_call = f"{name}().eval_module" if isinstance(factory(), Task) else f"{name}()"
-        first = (
-            f"import sys; sys.path.insert(0, {str(model_dir)!r}); from own_model import {name}; model = {model_call}"
-        )
+        first = f"import sys; sys.path.insert(0, {str(model_dir)!r}); from own_model import {name}; model = {model_call}"
     else:
         first = f"import torch, fedtailor.models; model = fedtailor.models.{_format_call(factory)}"
     double = ".double()" if config.precision == "float64" else ""

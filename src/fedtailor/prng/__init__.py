@@ -77,13 +77,20 @@ def random_bits(key: Keys, counters: Keys) -> Keys:
 def random_int32(key: Tensor, n: int) -> Tensor:
     """n random int32; a longer draw begins with the shorter one."""
     at = _make_counters(key, (n + 1) // 2)
-    pair = split_words(threefry_op(key, at, 0)) if should_fuse(key) else threefry2x32(split_words(key), (at, 0))
+    pair = (
+        split_words(threefry_op(key, at, 0))
+        if should_fuse(key)
+        else threefry2x32(split_words(key), (at, 0))
+    )
     return torch.stack(pair, -1).flatten()[:n]
 
 
 def uniform(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform on [0, 1): multiples of 2^-24 in float32, of 2^-53 in float64."""
-    require(dtype in (torch.float32, torch.float64), f"keyed: dtype must be float32 or float64, got {dtype}.")
+    require(
+        dtype in (torch.float32, torch.float64),
+        f"keyed: dtype must be float32 or float64, got {dtype}.",
+    )
     n = math.prod(shape)
     drawn = (
         random_bits(key, _make_counters(key, n)) >> 10
@@ -95,7 +102,9 @@ def uniform(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float3
 
 def normal(key: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal and always finite: within 5.5 in float32, within 8.3 in float64."""
-    centered = 2 * uniform(key, shape, dtype) - (1 - torch.finfo(dtype).eps / 2)  # exact, symmetric, never -1, 0 or 1
+    centered = 2 * uniform(key, shape, dtype) - (
+        1 - torch.finfo(dtype).eps / 2
+    )  # exact, symmetric, never -1, 0 or 1
     return math.sqrt(2) * torch.erfinv(centered)
 
 
@@ -140,9 +149,14 @@ def _choice_array(key: Array, n: int, k: int) -> Array:
 
 def dropout_mask(key: Tensor, shape: Sequence[int], p: float) -> Tensor:
     """Return what dropout with probability p keeps: True with probability `keep_prob(p)` exactly."""
-    n, threshold = math.prod(shape), (_quantize_drop_prob(p) - _DROP_RESOLUTION // 2) * _DROP_RESOLUTION
+    n, threshold = (
+        math.prod(shape),
+        (_quantize_drop_prob(p) - _DROP_RESOLUTION // 2) * _DROP_RESOLUTION,
+    )
     drawn = random_int32(key, (n + 1) // 2)
-    kept = torch.stack((drawn >= threshold, drawn << 16 >= threshold), -1)  # 16 bits decide: the upper, then the lower
+    kept = torch.stack(
+        (drawn >= threshold, drawn << 16 >= threshold), -1
+    )  # 16 bits decide: the upper, then the lower
     return kept.flatten()[:n].reshape(tuple(shape))
 
 
@@ -152,7 +166,9 @@ def keep_prob(p: float) -> float:
 
 
 def _quantize_drop_prob(p: float) -> int:
-    require(0 <= p < 1 - 2**-17, f"keyed: a dropout probability must lie in [0, 1 - 2^-17), got {p}.")
+    require(
+        0 <= p < 1 - 2**-17, f"keyed: a dropout probability must lie in [0, 1 - 2^-17), got {p}."
+    )
     return round(p * _DROP_RESOLUTION)
 
 
@@ -161,7 +177,10 @@ def _make_counters(key: Tensor, n: int) -> Tensor:
 
     They are only ever added to: in compiled code, their product with a large constant overflows the index of a loop.
     """
-    require(key.ndim == 0, f"keyed: a draw takes one key, got keys of shape {tuple(key.shape)}; vmap over them.")
+    require(
+        key.ndim == 0,
+        f"keyed: a draw takes one key, got keys of shape {tuple(key.shape)}; vmap over them.",
+    )
     if n < 0:  # not `require`: a sentence with n in it would have code compiled anew for every n
         raise InputError(f"keyed: a draw cannot have a negative size, got {n}.")
     return torch.arange(n, dtype=torch.int32, device=key.device)
@@ -171,7 +190,9 @@ def _name_to_int(name: int | str) -> int:
     if isinstance(name, str):
         return int(_hash_string(name))
     if not isinstance(name, int) or not -(2**63) <= name < 2**64:
-        raise InputError(f"keyed: a name must be a string, an integer of 64 bits or a tensor of them, got {name!r}.")
+        raise InputError(
+            f"keyed: a name must be a string, an integer of 64 bits or a tensor of them, got {name!r}."
+        )
     return name
 
 

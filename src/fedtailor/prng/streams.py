@@ -27,7 +27,12 @@ class Stream(StrEnum):
         return self.name.lower().replace("_", " ")
 
 
-GROUP_STREAMS = {"train": "train", "local": "local", "validation": "validation", "new": "new"}
+GROUP_STREAMS = {
+    "train": "train",
+    "participating": "local",
+    "validation": "validation",
+    "unseen": "new",
+}
 """What the name of a group of clients is in a key."""
 
 

@@ -33,7 +33,9 @@ _FOLD_DOMAIN = 0x464F4C44  # sets the keys that fold apart from the keys that dr
 
 def make_int64(value: int, device: torch.device | None = None) -> Tensor:
     """64 bits, signed or not, as int64."""
-    return torch.full((), value if value < 2**63 else value - 2**64, dtype=torch.int64, device=device)
+    return torch.full(
+        (), value if value < 2**63 else value - 2**64, dtype=torch.int64, device=device
+    )
 
 
 def make_int64_like(value: int, like: Keys) -> Keys:
@@ -54,14 +56,20 @@ def dispatch_threefry(key: Int, counters: Int, domain: int) -> Int:
     if isinstance(key, Tensor) and isinstance(counters, Tensor) and should_fuse(key):
         drawn: Tensor = threefry_op(key, counters, domain)
         return drawn
-    if isinstance(key, np.ndarray) and isinstance(counters, np.ndarray) and _load_native() is not None:
+    if (
+        isinstance(key, np.ndarray)
+        and isinstance(counters, np.ndarray)
+        and _load_native() is not None
+    ):
         return _threefry_native(key, counters, domain)
     return threefry_reference(key, counters, domain)
 
 
 def _threefry_native(key: Array, counters: Array, domain: int) -> Array:
     """The same of arrays, by compiled code instead of a hundred small operations."""
-    shape = key.shape if key.shape == counters.shape else np.broadcast_shapes(key.shape, counters.shape)
+    shape = (
+        key.shape if key.shape == counters.shape else np.broadcast_shapes(key.shape, counters.shape)
+    )
     out = np.empty(shape, dtype=np.int64)
     operands = [_broadcast_contiguous(each, out) for each in (key, counters)]
     steps = (int(each.size > 1) for each in operands)
@@ -94,7 +102,10 @@ def derive_int_key(key: int, value: int) -> int:
 def split_words(pair: Int) -> tuple[Int, Int]:
     """The low and the high word of 64 bits."""
     if isinstance(pair, Tensor):
-        require(not pair.is_floating_point(), f"keyed: keys, names and counters are integers, got {pair.dtype}.")
+        require(
+            not pair.is_floating_point(),
+            f"keyed: keys, names and counters are integers, got {pair.dtype}.",
+        )
         return pair.to(torch.int32), (pair.to(torch.int64) >> 32).to(torch.int32)
     if isinstance(pair, np.ndarray):
         return pair.astype(np.uint32), (pair >> 32).astype(np.uint32)
@@ -155,8 +166,13 @@ def _threefry_fake(key: Tensor, counters: Tensor, domain: int) -> Tensor:
 def _threefry_vmap(
     info: Any, in_dims: tuple[int | None, ...], key: Tensor, counters: Tensor, domain: int
 ) -> tuple[Tensor, int]:
-    ranks = [each.ndim - (dim is not None) for each, dim in zip((key, counters), in_dims, strict=False)]
-    rows = [_move_batch_first(each, dim, max(ranks)) for each, dim in zip((key, counters), in_dims, strict=False)]
+    ranks = [
+        each.ndim - (dim is not None) for each, dim in zip((key, counters), in_dims, strict=False)
+    ]
+    rows = [
+        _move_batch_first(each, dim, max(ranks))
+        for each, dim in zip((key, counters), in_dims, strict=False)
+    ]
     return threefry_op(*rows, domain), 0
 
 

@@ -11,7 +11,9 @@ def triton_threefry(key: Tensor, counters: Tensor, domain: int) -> Tensor:
     """Threefry's 64 bits for each counter under a key; they broadcast."""
     shape = torch.broadcast_tensors(key, counters)[0].shape  # type: ignore[no-untyped-call]
     out = torch.empty(shape, dtype=torch.int64, device=key.device)
-    operands = [each if each.numel() == 1 else each.expand(shape).contiguous() for each in (key, counters)]
+    operands = [
+        each if each.numel() == 1 else each.expand(shape).contiguous() for each in (key, counters)
+    ]
     if out.numel():
         steps = (int(each.numel() > 1) for each in operands)
         _threefry_kernel[(triton.cdiv(out.numel(), 256),)](

@@ -18,7 +18,19 @@ MIN_SEEDS = 3
 TABLE_WIDTH = 100
 """Columns that the whole table may take."""
 _WIDE_COLUMNS = ("1", "5", "F1")
-_COLUMNS = ("before", "after", "1", "5", "F1", "std", "worst\ntenth", "beats\nlocal", "MB", "grad", "s")
+_COLUMNS = (
+    "before",
+    "after",
+    "1",
+    "5",
+    "F1",
+    "std",
+    "worst\ntenth",
+    "beats\nlocal",
+    "MB",
+    "grad",
+    "s",
+)
 _CAPTION = (
     "Test figures{percent}: before and after personalizing, mean over clients and over the looks in the last fifth of "
     "the rounds{spread}. At the last round: after 1 and 5 passes of personalizing; after all of it F1 over classes, "
@@ -30,22 +42,40 @@ _CAPTION = (
 
 def build_table(records: Sequence[Record], title: str, width: int = TABLE_WIDTH) -> Table:
     """Figures over clients and seeds, before and after personalizing, and costs; where it is narrow, most of them."""
-    headings = tuple(heading for heading in _COLUMNS if width >= TABLE_WIDTH or heading not in _WIDE_COLUMNS)
-    table = Table(title=title, caption=_build_caption(records), box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    headings = tuple(
+        heading for heading in _COLUMNS if width >= TABLE_WIDTH or heading not in _WIDE_COLUMNS
+    )
+    table = Table(
+        title=title, caption=_build_caption(records), box=box.SIMPLE_HEAD, padding=0, pad_edge=False
+    )
     table.title_justify = table.caption_justify = "left"
     for heading in ("method", ""):
         table.add_column(heading, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     local_records = {
-        record["config"]["seed"]: record for record in reversed(records) if record["config"]["method"] == "local"
+        record["config"]["seed"]: record
+        for record in reversed(records)
+        if record["config"]["method"] == "local"
     }
     for name in dict.fromkeys(record["name"] for record in records):
         method_records = [record for record in records if record["name"] == name]
         if method_records[0]["config"]["method"] == "fedavg":
-            _add_rows(table, name, method_records, headings, _format_cells(method_records, local_records, ("before",)))
+            _add_rows(
+                table,
+                name,
+                method_records,
+                headings,
+                _format_cells(method_records, local_records, ("before",)),
+            )
             name += " + fine-tuning"
-        _add_rows(table, name, method_records, headings, _format_cells(method_records, local_records, _COLUMNS))
+        _add_rows(
+            table,
+            name,
+            method_records,
+            headings,
+            _format_cells(method_records, local_records, _COLUMNS),
+        )
     return table
 
 
@@ -64,13 +94,21 @@ def _build_caption(records: Sequence[Record]) -> str:
 
 
 def _add_rows(
-    table: Table, name: str, records: Sequence[Record], headings: Sequence[str], cells: Sequence[Mapping[str, str]]
+    table: Table,
+    name: str,
+    records: Sequence[Record],
+    headings: Sequence[str],
+    cells: Sequence[Mapping[str, str]],
 ) -> None:
     """A line for each group; costs are the same for all of them."""
     groups = list(records[0]["scores"])
     for index, (group, figures) in enumerate(zip(groups, cells, strict=True)):
         cells_by_heading = {**figures, **(_format_costs(records) if index == 0 else {})}
-        line = [name if index == 0 else "", group, *(cells_by_heading.get(heading, "") for heading in headings)]
+        line = [
+            name if index == 0 else "",
+            group,
+            *(cells_by_heading.get(heading, "") for heading in headings),
+        ]
         table.add_row(*line, end_section=index == len(groups) - 1)
 
 
@@ -79,19 +117,29 @@ def _format_cells(
 ) -> list[dict[str, str]]:
     """The figures of each group under their headings."""
     return [
-        {heading: text for heading, text in _format_group(records, group, local_records).items() if heading in headings}
+        {
+            heading: text
+            for heading, text in _format_group(records, group, local_records).items()
+            if heading in headings
+        }
         for group in records[0]["scores"]
     ]
 
 
-def _format_group(records: Sequence[Record], group: str, local_records: Mapping[int, Record]) -> dict[str, str]:
+def _format_group(
+    records: Sequence[Record], group: str, local_records: Mapping[int, Record]
+) -> dict[str, str]:
     higher_is_better = bool(records[0]["metric"]["higher_is_better"])
     _, std, worst = np.mean(
-        [compute_spread(_get_client_values(record, group), higher_is_better) for record in records], axis=0
+        [compute_spread(_get_client_values(record, group), higher_is_better) for record in records],
+        axis=0,
     )
     share = float(
         np.mean(
-            [_compute_share_better(record, local_records.get(record["config"]["seed"]), group) for record in records]
+            [
+                _compute_share_better(record, local_records.get(record["config"]["seed"]), group)
+                for record in records
+            ]
         )
     )
     numbers = {
@@ -112,7 +160,11 @@ def _format_over_seeds(records: Sequence[Record], group: str, stage: str) -> str
     """The mean over seeds of the mean over the last looks, and how far seeds differ, if there are several."""
     found = [_get_window_mean(record, group, stage) for record in records]
     mean = _format_figure(float(np.mean(found)), records[0])
-    return f"{mean} ±{_format_figure(float(np.std(found, ddof=1)), records[0])}" if len(found) > 1 else mean
+    return (
+        f"{mean} ±{_format_figure(float(np.std(found, ddof=1)), records[0])}"
+        if len(found) > 1
+        else mean
+    )
 
 
 def _get_window_mean(record: Record, group: str, stage: str) -> float:
@@ -135,7 +187,9 @@ def _compute_share_better(record: Record, local_record: Record | None, group: st
     higher_is_better = bool(record["metric"]["higher_is_better"])
     return (
         compute_share_better(
-            _get_client_values(record, group), _get_client_values(local_record, group), higher_is_better
+            _get_client_values(record, group),
+            _get_client_values(local_record, group),
+            higher_is_better,
         )
         if is_same
         else math.nan
@@ -147,9 +201,16 @@ def _get_client_values(record: Record, group: str) -> np.ndarray:
 
 
 def _format_costs(records: Sequence[Record]) -> dict[str, str]:
-    cost = {name: float(np.mean([record["cost"][name] for record in records])) for name in records[0]["cost"]}
+    cost = {
+        name: float(np.mean([record["cost"][name] for record in records]))
+        for name in records[0]["cost"]
+    }
     sent, seconds = cost["bytes_down"] + cost["bytes_up"], cost["seconds"] + cost["scoring_seconds"]
-    return {"MB": f"{sent / 1e6:.1f}", "grad": _abbreviate(cost["gradients"]), "s": f"{seconds:.1f}"}
+    return {
+        "MB": f"{sent / 1e6:.1f}",
+        "grad": _abbreviate(cost["gradients"]),
+        "s": f"{seconds:.1f}",
+    }
 
 
 def _abbreviate(value: float) -> str:

@@ -10,11 +10,33 @@ import numpy as np
 LEFT, RIGHT, TOP, BOTTOM, PLOT_WIDTH, PLOT_HEIGHT = 58, 12, 64, 52, 480, 300
 LEADER_LENGTH, LABEL_OFFSET, LETTER_WIDTH, LINE_HEIGHT = 24, 52, 7.3, 17
 """From a line's end to its sample, and to its name; what a letter of a name takes; what a name takes in height."""
-LIGHT_COLORS = ("#1b6ca8", "#c4501b", "#2f8f4e", "#8a4fae", "#b08600", "#c2378a", "#0f8b8d", "#6b6f76")
-DARK_COLORS = ("#4aa3df", "#f08a57", "#5cc07e", "#bd8be0", "#e0b93a", "#ee7cc0", "#45c4c6", "#a4a9b1")
+LIGHT_COLORS = (
+    "#1b6ca8",
+    "#c4501b",
+    "#2f8f4e",
+    "#8a4fae",
+    "#b08600",
+    "#c2378a",
+    "#0f8b8d",
+    "#6b6f76",
+)
+DARK_COLORS = (
+    "#4aa3df",
+    "#f08a57",
+    "#5cc07e",
+    "#bd8be0",
+    "#e0b93a",
+    "#ee7cc0",
+    "#45c4c6",
+    "#a4a9b1",
+)
 DASHES = ("", "7 4", "2 4")
-_LIGHT_CSS = "".join(f".c{place}{{stroke:{color};fill:{color}}}" for place, color in enumerate(LIGHT_COLORS))
-_DARK_CSS = "".join(f".c{place}{{stroke:{color};fill:{color}}}" for place, color in enumerate(DARK_COLORS))
+_LIGHT_CSS = "".join(
+    f".c{place}{{stroke:{color};fill:{color}}}" for place, color in enumerate(LIGHT_COLORS)
+)
+_DARK_CSS = "".join(
+    f".c{place}{{stroke:{color};fill:{color}}}" for place, color in enumerate(DARK_COLORS)
+)
 STYLE = (
     "text{font:13px system-ui,sans-serif;fill:#222}.t{font-weight:600;font-size:14px}.s{font-size:12px;fill:#555}"
     ".g{stroke:#e3e6e8}.a{stroke:#9aa3aa}.b{fill:#fff}.l{fill:none;stroke-width:2}.e{fill:none;stroke-width:1;opacity:.6}"
@@ -54,7 +76,10 @@ def render_svg(chart: Chart) -> str:
     """The chart as a file."""
     scale = _fit_scale(chart)
     widest = max((len(line.name) for line in chart.lines), default=0)
-    width = max(LEFT + PLOT_WIDTH + LABEL_OFFSET + widest * LETTER_WIDTH + RIGHT, 8.2 * len(chart.title) + 2 * RIGHT)
+    width = max(
+        LEFT + PLOT_WIDTH + LABEL_OFFSET + widest * LETTER_WIDTH + RIGHT,
+        8.2 * len(chart.title) + 2 * RIGHT,
+    )
     height = TOP + scale.height + BOTTOM
     size = f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}"'
     parts = [
@@ -112,7 +137,9 @@ def _draw_axes(chart: Chart, scale: _Scale) -> Iterator[str]:
         yield f'<line class="g" x1="{LEFT}" x2="{end}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield f'<text class="s" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>'
     yield f'<line class="a" x1="{LEFT}" x2="{end}" y1="{bottom}" y2="{bottom}"/>'
-    for value, text in chart.ticks or [(value, f"{value:g}") for value in compute_ticks(scale.left, scale.right)]:
+    for value, text in chart.ticks or [
+        (value, f"{value:g}") for value in compute_ticks(scale.left, scale.right)
+    ]:
         yield f'<text class="s" x="{scale.x(value):.1f}" y="{bottom + 18}" text-anchor="middle">{escape(text)}</text>'
     middle = LEFT + PLOT_WIDTH / 2
     yield f'<text class="s" x="{middle}" y="{bottom + 40}" text-anchor="middle">{escape(chart.x_label)}</text>'
@@ -132,7 +159,10 @@ def _draw_lines(chart: Chart, scale: _Scale) -> Iterator[str]:
             path = _format_points([(point.x, point.mean) for point in line.points], scale)
             yield f'<polyline class="{kind} l"{dash} points="{path}"/>'
         few = line.points if chart.ticks or len(line.points) == 1 else ()
-        yield from (f'<circle class="{kind}" cx="{scale.x(p.x):.1f}" cy="{scale.y(p.mean):.1f}" r="3"/>' for p in few)
+        yield from (
+            f'<circle class="{kind}" cx="{scale.x(p.x):.1f}" cy="{scale.y(p.mean):.1f}" r="3"/>'
+            for p in few
+        )
 
 
 def _draw_labels(chart: Chart, scale: _Scale) -> Iterator[str]:
@@ -141,7 +171,9 @@ def _draw_labels(chart: Chart, scale: _Scale) -> Iterator[str]:
     A line that ends before the others has a cross there, and no thread.
     """
     edge = LEFT + PLOT_WIDTH
-    wanted = [scale.y(line.points[-1].mean) if line.points else TOP + scale.height for line in chart.lines]
+    wanted = [
+        scale.y(line.points[-1].mean) if line.points else TOP + scale.height for line in chart.lines
+    ]
     placed = separate_labels(wanted, LINE_HEIGHT, TOP, TOP + scale.height)
     for line_idx, (line, y) in enumerate(zip(chart.lines, placed, strict=True)):
         kind, end = f"c{line_idx % len(LIGHT_COLORS)}", wanted[line_idx]
@@ -150,12 +182,16 @@ def _draw_labels(chart: Chart, scale: _Scale) -> Iterator[str]:
             yield f'<path class="{kind} l" d="{cross}"/>'
         elif line.points:
             yield f'<polyline class="{kind} e" points="{edge + 4},{end:.1f} {edge + LEADER_LENGTH},{y:.1f}"/>'
-        sample = f'x1="{edge + LEADER_LENGTH}" x2="{edge + LABEL_OFFSET - 6}" y1="{y:.1f}" y2="{y:.1f}"'
+        sample = (
+            f'x1="{edge + LEADER_LENGTH}" x2="{edge + LABEL_OFFSET - 6}" y1="{y:.1f}" y2="{y:.1f}"'
+        )
         yield f'<line class="{kind} l"{_format_dash(line_idx)} {sample}/>'
         yield f'<text x="{edge + LABEL_OFFSET}" y="{y + 4:.1f}">{escape(line.name)}</text>'
 
 
-def separate_labels(wanted: Sequence[float], min_gap: float, low: float, high: float) -> list[float]:
+def separate_labels(
+    wanted: Sequence[float], min_gap: float, low: float, high: float
+) -> list[float]:
     """Places as near to those wanted as one pass down and one up bring them, at least so far apart, and in between."""
     order = np.argsort(wanted, kind="stable")
     positions = np.array(wanted, dtype=float)[order]

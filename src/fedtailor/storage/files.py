@@ -30,7 +30,9 @@ def read_json(path: Path) -> Any:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Writes named tensors, which may share their numbers, as safetensors; returns the content's checksum."""
-    content = save({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()})
+    content = save(
+        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    )
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 

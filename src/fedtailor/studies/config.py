@@ -10,7 +10,7 @@ from fedtailor.training.command_lines import format_value
 from fedtailor.training.overrides import read_toml
 
 STUDY_FILE = "study.toml"
-COLUMNS = ("local before", "local after", "new before", "new after")
+COLUMNS = ("participating before", "participating after", "unseen before", "unseen after")
 """Whose figures there are, and when."""
 STATISTICS = ("micro", "macro", "std", "worst tenth")
 """Over clients: the mean over their examples, over themselves, the standard deviation, the mean of the worst tenth."""
@@ -38,7 +38,7 @@ class Part(BaseModel):
     title: str
     minutes: Annotated[float, Field(gt=0)] | None = None  # of a GPU at paper scale
     measured: bool = False  # whether they were, or are an estimate
-    headline: str = "local after micro"
+    headline: str = "participating after micro"
     tables: tuple[Literal["accuracy", "sweep", "speed", "overview"], ...] = ("accuracy",)
     published: dict[str, Published] = {}
     target: float | None = None
@@ -77,7 +77,10 @@ class Study(BaseModel):
     def get_part(self, name: str) -> Part:
         """A part by its name."""
         known = {part.name: part for part in self.parts}
-        require(name in known, f"study {self.name}: there is no part '{name}'; {suggest_name(name, known)}")
+        require(
+            name in known,
+            f"study {self.name}: there is no part '{name}'; {suggest_name(name, known)}",
+        )
         return known[name]
 
     def get_comparison_path(self, part: Part) -> Path:
@@ -97,7 +100,10 @@ def read_study(folder: Path) -> Study:
     except ValidationError as problem:
         raise InputError(f"'{path}': {_describe_error(problem)}") from None
     names = [part.name for part in study.parts]
-    require(len({*names}) == len(names), f"'{path}': parts must have different names, got {', '.join(names)}.")
+    require(
+        len({*names}) == len(names),
+        f"'{path}': parts must have different names, got {', '.join(names)}.",
+    )
     for part in study.parts:
         _check_part(part, f"'{path}', part {part.name}")
         require(
@@ -113,7 +119,9 @@ def format_overrides(table: dict[str, Any], prefix: str = "") -> list[str]:
     for key, value in table.items():
         is_table = isinstance(value, dict)
         overrides += (
-            format_overrides(value, f"{prefix}{key}.") if is_table else [f"{prefix}{key}={format_value(value)}"]
+            format_overrides(value, f"{prefix}{key}.")
+            if is_table
+            else [f"{prefix}{key}={format_value(value)}"]
         )
     return overrides
 
@@ -125,7 +133,10 @@ def _check_part(part: Part, location: str) -> None:
         f"{location}: headline must begin with one of {', '.join(COLUMNS)}, got '{part.headline}'.",
     )
     is_known = part.statistic in STATISTICS
-    require(is_known, f"{location}: headline must end with one of {', '.join(STATISTICS)}, got '{part.headline}'.")
+    require(
+        is_known,
+        f"{location}: headline must end with one of {', '.join(STATISTICS)}, got '{part.headline}'.",
+    )
     require(
         "sweep" not in part.tables or part.vary is not None,
         f"{location}: to show a sweep, name what varies ([parts.vary]).",

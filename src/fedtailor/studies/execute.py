@@ -16,7 +16,15 @@ from typing import NamedTuple
 from fedtailor.errors import require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.compare import check_runs, make_runs
-from fedtailor.experiments.executor import ENDED_STATUSES, Event, OnEvent, Run, ShouldStop, execute, read_status
+from fedtailor.experiments.executor import (
+    ENDED_STATUSES,
+    Event,
+    OnEvent,
+    Run,
+    ShouldStop,
+    execute,
+    read_status,
+)
 from fedtailor.experiments.tune import Trial, evaluate_trials, prepare_trials, select_winner
 from fedtailor.storage.files import read_json, write_json
 from fedtailor.studies.plan import (
@@ -60,7 +68,9 @@ class PartRun(NamedTuple):
     is_finished: bool
 
 
-def prepare_study(request: StudyRequest, planned_parts: Sequence[PlannedPart], out: Path) -> PreparedStudy:
+def prepare_study(
+    request: StudyRequest, planned_parts: Sequence[PlannedPart], out: Path
+) -> PreparedStudy:
     """Checks everything that can be checked before anything is run."""
     check_out_dir(request, out)
     tuning_plans: dict[str, TuningPlan] = {}
@@ -71,7 +81,9 @@ def prepare_study(request: StudyRequest, planned_parts: Sequence[PlannedPart], o
         if comparison is not None:
             tuning_path = out / name / TUNING_DIR
             tuning_plans[name] = TuningPlan(
-                comparison, prepare_trials(comparison, tuning_path, scenario=f"{name} {TUNING_DIR}"), tuning_path
+                comparison,
+                prepare_trials(comparison, tuning_path, scenario=f"{name} {TUNING_DIR}"),
+                tuning_path,
             )
             rounds_per_run += [trial.run.config.rounds for trial in tuning_plans[name].trials]
         part_run = _make_part_run(request, each, out, _select_tuned(tuning_plans.get(name)))
@@ -100,19 +112,35 @@ def run_study(
         tuning_plan = tuning_plans.get(each.part.name)
         tuned = _select_tuned(tuning_plan)
         is_undecided = tuning_plan is not None and tuned is None
-        part_runs.append(PartRun(each, [], [], False) if is_undecided else _make_part_run(request, each, out, tuned))
-    _execute_timed([run for each in part_runs for runs in each.runs for run in runs], out, jobs, on_event, should_stop)
+        part_runs.append(
+            PartRun(each, [], [], False)
+            if is_undecided
+            else _make_part_run(request, each, out, tuned)
+        )
+    _execute_timed(
+        [run for each in part_runs for runs in each.runs for run in runs],
+        out,
+        jobs,
+        on_event,
+        should_stop,
+    )
     return [each._replace(is_finished=_has_ended(each)) for each in part_runs]
 
 
 def check_out_dir(request: StudyRequest, out: Path) -> None:
     """Refuses a folder that is something else's."""
-    require(not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR.")
+    require(
+        not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR."
+    )
     expected, path = {"study": request.study.name, "scale": request.scale}, out / STUDY_RECORD_FILE
     found = read_json(path) if path.exists() else expected
     message = f"'{out}' holds study {found['study']} at scale={found['scale']}; choose another folder with out=DIR."
     require(found == expected, message)
-    other = "" if path.exists() or not out.exists() else next((each.name for each in sorted(out.iterdir())), "")
+    other = (
+        ""
+        if path.exists() or not out.exists()
+        else next((each.name for each in sorted(out.iterdir())), "")
+    )
     require(not other, f"'{out}' holds '{other}'; choose another folder with out=DIR.")
 
 
@@ -120,7 +148,9 @@ def read_minutes(part: str, out: Path) -> float | None:
     """How long a part took, its runs having gone beside each other; None if nobody knows."""
     path = out / part / DURATIONS_FILE
     lines = path.read_text().splitlines() if path.exists() else []
-    entries = [json.loads(line) for line in lines if line.endswith("}")]  # the last one may have been cut off
+    entries = [
+        json.loads(line) for line in lines if line.endswith("}")
+    ]  # the last one may have been cut off
     return sum(entry["seconds"] / entry["jobs"] for entry in entries) / 60 if entries else None
 
 
@@ -138,7 +168,9 @@ def _select_tuned(tuning_plan: TuningPlan | None) -> TunedHParams | None:
     return {variant: select_winner(trials).point for variant, trials in own.items()}
 
 
-def _make_part_run(request: StudyRequest, planned_part: PlannedPart, out: Path, tuned: TunedHParams | None) -> PartRun:
+def _make_part_run(
+    request: StudyRequest, planned_part: PlannedPart, out: Path, tuned: TunedHParams | None
+) -> PartRun:
     scenarios = make_scenarios(request, planned_part, out, tuned)
     runs = []
     for scenario in scenarios:
@@ -152,7 +184,9 @@ def _has_ended(part_run: PartRun) -> bool:
     return bool(statuses) and all(status in ENDED_STATUSES for status in statuses)
 
 
-def _execute_timed(runs: Sequence[Run], out: Path, jobs: int, on_event: OnEvent, should_stop: ShouldStop) -> None:
+def _execute_timed(
+    runs: Sequence[Run], out: Path, jobs: int, on_event: OnEvent, should_stop: ShouldStop
+) -> None:
     """Do what is left of the runs, and note how long each took beside how many others."""
     num_left = sum(read_status(run.path) not in ENDED_STATUSES for run in runs)
     num_parallel = max(1, min(jobs, num_left))

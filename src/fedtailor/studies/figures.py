@@ -7,7 +7,13 @@ import numpy as np
 
 from fedtailor.reporting.svg import Chart, ChartLine, ChartPoint, render_svg
 from fedtailor.studies.config import Part, Scalar
-from fedtailor.studies.tables import collect_figures, group_runs, is_percent, list_values, make_title
+from fedtailor.studies.tables import (
+    collect_figures,
+    group_runs,
+    is_percent,
+    list_values,
+    make_title,
+)
 from fedtailor.training.command_lines import format_value
 
 Record = Mapping[str, Any]
@@ -29,11 +35,20 @@ def render_figures(record: Record, part: Part) -> dict[str, str]:
 
 def build_curve_chart(record: Record, part: Part, value: Scalar | None) -> Chart:
     """The figure of each method round by round, the band from the lowest seed to the highest."""
-    own = {name: runs for (name, run_value), runs in group_runs(record).items() if run_value == value}
-    lines = [_build_curve(name, runs, part.column, _get_scale(record)) for name, runs in own.items()]
+    own = {
+        name: runs for (name, run_value), runs in group_runs(record).items() if run_value == value
+    }
+    lines = [
+        _build_curve(name, runs, part.column, _get_scale(record)) for name, runs in own.items()
+    ]
     varied = "" if value is None else f", {record['vary']['key']} = {format_value(value)}"
     statistic = "macro" if part.statistic == "macro" else "micro"
-    return Chart(f"{make_title(record, part)}{varied}", "rounds", _label_y_axis(record, part.column, statistic), lines)
+    return Chart(
+        f"{make_title(record, part)}{varied}",
+        "rounds",
+        _label_y_axis(record, part.column, statistic),
+        lines,
+    )
 
 
 def build_sweep_chart(record: Record, part: Part) -> Chart:
@@ -43,8 +58,12 @@ def build_sweep_chart(record: Record, part: Part) -> Chart:
     for name in dict.fromkeys(name for name, _ in lines):
         runs = [lines.get((name, value), []) for value in values]
         found = [collect_figures(own, part.column, part.statistic) for own in runs]
-        points = [_make_point(index, each, _get_scale(record)) for index, each in enumerate(found) if each]
-        chart_lines.append(ChartLine(_label_line(name, [run for own in runs for run in own]), points))
+        points = [
+            _make_point(index, each, _get_scale(record)) for index, each in enumerate(found) if each
+        ]
+        chart_lines.append(
+            ChartLine(_label_line(name, [run for own in runs for run in own]), points)
+        )
     ticks = [(float(index), format_value(value)) for index, value in enumerate(values)]
     return Chart(
         make_title(record, part),
@@ -65,10 +84,12 @@ def _build_curve(name: str, runs: Sequence[Run], column: str, unit: float) -> Ch
     ]
     rounds = sorted({round_idx for values in seen for round_idx in values})
     found = [
-        (round_idx, [values[round_idx] for values in seen if values.get(round_idx) is not None]) for round_idx in rounds
+        (round_idx, [values[round_idx] for values in seen if values.get(round_idx) is not None])
+        for round_idx in rounds
     ]
     return ChartLine(
-        _label_line(name, runs), [_make_point(round_idx, values, unit) for round_idx, values in found if values]
+        _label_line(name, runs),
+        [_make_point(round_idx, values, unit) for round_idx, values in found if values],
     )
 
 

@@ -43,7 +43,9 @@ class Scenario(NamedTuple):
     @property
     def name(self) -> str:
         """What it is called where it is told of."""
-        return self.part.name if self.value is None else f"{self.part.name} {format_value(self.value)}"
+        return (
+            self.part.name if self.value is None else f"{self.part.name} {format_value(self.value)}"
+        )
 
 
 class PlannedPart(NamedTuple):
@@ -55,7 +57,9 @@ class PlannedPart(NamedTuple):
     note: str  # what is to be said of it
 
 
-def plan_study(request: StudyRequest, names: Sequence[str] = ()) -> tuple[list[PlannedPart], list[str]]:
+def plan_study(
+    request: StudyRequest, names: Sequence[str] = ()
+) -> tuple[list[PlannedPart], list[str]]:
     """The parts that will be run, all or those named, and what is said of the others."""
     for name in names:
         request.study.get_part(name)
@@ -70,10 +74,14 @@ def plan_study(request: StudyRequest, names: Sequence[str] = ()) -> tuple[list[P
         message = f"{part.name}: data set '{missing}' is not in the store; add it with {add}."
         require(request.scale == "quick", message)
         if part.embedded is None:
-            skipped.append(f"{part.name}: left out, for data set '{missing}' is not in the store; add it with {add}.")
+            skipped.append(
+                f"{part.name}: left out, for data set '{missing}' is not in the store; add it with {add}."
+            )
             continue
         instead = read_part_comparison(request, part, is_embedded=True).data
-        note = f"{part.name}: data set '{missing}' is not in the store ({add}); {instead} stands in."
+        note = (
+            f"{part.name}: data set '{missing}' is not in the store ({add}); {instead} stands in."
+        )
         planned_parts.append(PlannedPart(part, resolve_vary(request, part, True), True, note))
     return planned_parts, skipped
 
@@ -87,26 +95,40 @@ def make_scenarios(
     if vary is None:
         return [
             Scenario(
-                part, None, _apply_tuned(read_part_comparison(request, part, is_embedded), tuned or {}, ""), part_dir
+                part,
+                None,
+                _apply_tuned(read_part_comparison(request, part, is_embedded), tuned or {}, ""),
+                part_dir,
             )
         ]
     scenarios = []
     for value in vary.values:
         override = f"{vary.key}={format_value(value)}"
-        comparison = _apply_tuned(read_part_comparison(request, part, is_embedded, (override,)), tuned or {}, vary.key)
-        scenarios.append(Scenario(part, value, comparison, part_dir / format_value(value).replace("/", "_").strip('"')))
+        comparison = _apply_tuned(
+            read_part_comparison(request, part, is_embedded, (override,)), tuned or {}, vary.key
+        )
+        scenarios.append(
+            Scenario(
+                part, value, comparison, part_dir / format_value(value).replace("/", "_").strip('"')
+            )
+        )
     paths = {scenario.path for scenario in scenarios}
     require(
-        len(paths) == len(scenarios), f"{part.name}: varied values must differ, got {', '.join(map(str, vary.values))}."
+        len(paths) == len(scenarios),
+        f"{part.name}: varied values must differ, got {', '.join(map(str, vary.values))}.",
     )
     return scenarios
 
 
-def make_tuning_comparison(request: StudyRequest, planned_part: PlannedPart) -> ComparisonConfig | None:
+def make_tuning_comparison(
+    request: StudyRequest, planned_part: PlannedPart
+) -> ComparisonConfig | None:
     """The comparison whose hyper-parameters are chosen before a part is run; None where nothing is chosen."""
     if planned_part.part.tune is None:
         return None
-    return read_part_comparison(request, planned_part.part, planned_part.is_embedded, is_tuning=True)
+    return read_part_comparison(
+        request, planned_part.part, planned_part.is_embedded, is_tuning=True
+    )
 
 
 def read_part_comparison(
@@ -126,7 +148,9 @@ def read_part_comparison(
     if is_embedded and "data" in (part.embedded or {}):
         base.pop("data_options", None)  # they are those of another data set
         overrides = [override for override in overrides if not override.startswith("data.")] + [
-            override for override in _format_part_overrides(part.embedded or {}) if override.startswith("data.")
+            override
+            for override in _format_part_overrides(part.embedded or {})
+            if override.startswith("data.")
         ]
     try:
         values = parse_overrides(
@@ -153,16 +177,29 @@ def resolve_vary(request: StudyRequest, part: Part, is_embedded: bool) -> Vary |
 def _find_missing_dataset(comparison: ComparisonConfig) -> str:
     """The first data set that a comparison needs and that has not been added; "" if all are there."""
     needed = (comparison.data, str(comparison.data_options.get("server_set", "")))
-    return next((name for name in needed if name in sources.CATALOG and name not in sources.list_installed()), "")
+    return next(
+        (
+            name
+            for name in needed
+            if name in sources.CATALOG and name not in sources.list_installed()
+        ),
+        "",
+    )
 
 
-def _apply_tuned(comparison: ComparisonConfig, tuned: TunedHParams, varied_key: str) -> ComparisonConfig:
+def _apply_tuned(
+    comparison: ComparisonConfig, tuned: TunedHParams, varied_key: str
+) -> ComparisonConfig:
     """The comparison with what was chosen, but for the hyper-parameter that varies."""
     if not tuned:
         return comparison
     hparams, tuned_by_variant = dict(comparison.hparams), {}
     for variant, point in tuned.items():
-        kept = {key: value for key, value in point.items() if varied_key not in (key, f"{variant}.{key}")}
+        kept = {
+            key: value
+            for key, value in point.items()
+            if varied_key not in (key, f"{variant}.{key}")
+        }
         hparams[variant] = {**hparams.get(variant, {}), **kept}
         tuned_by_variant[variant] = kept
     return comparison.model_copy(update={"hparams": hparams, "tuned": tuned_by_variant})

@@ -16,7 +16,9 @@ from fedtailor.studies.record import build_part_record, read_record, write_recor
 from fedtailor.studies.tables import build_tables, make_title, render_markdown
 
 README, FIGURES_DIR = "README.md", "figures"
-_MARKED_TABLE = re.compile(r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL)
+_MARKED_TABLE = re.compile(
+    r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL
+)
 _FIGURE_LINK = re.compile(rf"\]\({FIGURES_DIR}/([^)\s]+\.svg)\)")
 _TABLE_START = re.compile(r"<!-- [^\s]+\.(accuracy|sweep|speed|overview) -->")
 
@@ -51,7 +53,8 @@ def copy_records(study: Study, out: Path) -> list[Path]:
         record = read_record(path)
         is_paper_scale = record["about"]["scale"] == "paper"
         require(
-            is_paper_scale, f"study {study.name}: the record of {part.name} is of scale=quick; run it with scale=paper."
+            is_paper_scale,
+            f"study {study.name}: the record of {part.name} is of scale=quick; run it with scale=paper.",
         )
         write_record(study.get_record_path(part), record)
         copied.append(study.get_record_path(part))
@@ -83,7 +86,9 @@ def documents(study: Study) -> list[Path]:
 
 def _require_checkout(study: Study) -> None:
     here = f"'{study.folder}' is not in a checkout"
-    require(is_writable(study), f"study {study.name}: {here}; write=true is for those who work on one.")
+    require(
+        is_writable(study), f"study {study.name}: {here}; write=true is for those who work on one."
+    )
 
 
 def replace_tables(study: Study, text: str, path: Path | None = None) -> str:
@@ -111,7 +116,9 @@ def render_linked_figures(study: Study, text: str) -> dict[str, str]:
     return {name: figures[name] for name in shown}
 
 
-def find_marked_tables(study: Study, text: str, path: Path | None = None) -> Iterator["re.Match[str]"]:
+def find_marked_tables(
+    study: Study, text: str, path: Path | None = None
+) -> Iterator["re.Match[str]"]:
     """The marked tables of a document; a mark without its end is refused."""
     found = list(_MARKED_TABLE.finditer(text))
     starts = [match[0] for match in _TABLE_START.finditer(text)]
@@ -122,8 +129,12 @@ def find_marked_tables(study: Study, text: str, path: Path | None = None) -> Ite
 
 def _render_table(study: Study, mark: "re.Match[str]", path: Path) -> str:
     part = study.get_part(mark["part"])
-    part_tables, wanted = build_tables(read_record(study.get_record_path(part)), part), mark["table"]
+    part_tables, wanted = (
+        build_tables(read_record(study.get_record_path(part)), part),
+        mark["table"],
+    )
     require(
-        wanted in part_tables, f"'{path}': {part.name} shows no table '{wanted}'; {suggest_name(wanted, part_tables)}"
+        wanted in part_tables,
+        f"'{path}': {part.name} shows no table '{wanted}'; {suggest_name(wanted, part_tables)}",
     )
     return render_markdown(part_tables[wanted])

@@ -11,7 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.evaluation.client_statistics import compute_rise_time, compute_rolling_mean, find_first_reaching
+from fedtailor.evaluation.client_statistics import (
+    compute_rise_time,
+    compute_rolling_mean,
+    find_first_reaching,
+)
 from fedtailor.evaluation.summary import ROLLING_WINDOW_DIVISOR
 from fedtailor.experiments.executor import COMPUTE_KEYS
 from fedtailor.storage.atomic import write_bytes
@@ -33,7 +37,11 @@ def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> Re
     """What there is to be kept of a part that has come to its end."""
     part = part_run.planned.part
     scenario_runs = zip(part_run.scenarios, part_run.runs, strict=True)
-    found = [(scenario.value, RunDir(run.path).read_record()) for scenario, runs in scenario_runs for run in runs]
+    found = [
+        (scenario.value, RunDir(run.path).read_record())
+        for scenario, runs in scenario_runs
+        for run in runs
+    ]
     first, max_points = found[0][1], _compute_max_points(len(found))
     minutes = read_minutes(part.name, out)
     return {
@@ -60,12 +68,16 @@ def _read_trials(path: Path) -> list[Record] | None:
     """What was tried first, and what validation clients had then; nothing if nothing was to be chosen."""
     if not path.exists():
         return None
-    return [{key: each[key] for key in ("method", "point", "validation")} for each in read_json(path)]
+    return [
+        {key: each[key] for key in ("method", "point", "validation")} for each in read_json(path)
+    ]
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """Replaces a record: a line for each entry, and for each run."""
-    lines = [f" {json.dumps(key)}: {_dump_json(value)}" for key, value in record.items() if key != "runs"]
+    lines = [
+        f" {json.dumps(key)}: {_dump_json(value)}" for key, value in record.items() if key != "runs"
+    ]
     runs = ",\n".join(f"  {_dump_json(run)}" for run in record["runs"])
     content = "{\n" + ",\n".join([*lines, f' "runs": [\n{runs}\n ]']) + "\n}\n"
     write_bytes(path, content.encode())
@@ -86,7 +98,9 @@ def _compute_max_points(num_runs: int) -> int:
     return max(10, min(MAX_CURVE_POINTS, MAX_NUMBERS // (num_runs * (1 + len(COLUMNS)))))
 
 
-def _summarize_run(part: Part, value: Scalar | None, record: Mapping[str, Any], max_points: int) -> Record:
+def _summarize_run(
+    part: Part, value: Scalar | None, record: Mapping[str, Any], max_points: int
+) -> Record:
     config, is_finished = record["config"], record["status"] == "finished"
     statistic = "macro" if part.statistic == "macro" else "micro"
     points_by_column = {column: _collect_points(record, column, statistic) for column in COLUMNS}
@@ -114,29 +128,43 @@ def _summarize_figures(record: Mapping[str, Any]) -> Record:
     for column in COLUMNS:
         group, stage = column.split()
         if group in record["summary"]:
-            mean, last = record["final_window"]["mean"][group][stage], record["summary"][group][stage]
+            mean, last = (
+                record["final_window"]["mean"][group][stage],
+                record["summary"][group][stage],
+            )
             figures = {"micro": mean["acc_micro"], "macro": mean[metric]}
             figures |= {"std": last["std"], "worst tenth": last["worst_tenth"]}
             found[column] = {name: _round_value(figure) for name, figure in figures.items()}
     return found
 
 
-def _collect_points(record: Mapping[str, Any], column: str, statistic: str) -> list[tuple[int, float]]:
+def _collect_points(
+    record: Mapping[str, Any], column: str, statistic: str
+) -> list[tuple[int, float]]:
     """The rounds at which was looked, and the figure there."""
     group, stage = column.split()
     name = record["metric"]["name"] if statistic == "macro" else "acc_micro"
     eval_points = [entry for entry in record["rounds"] if group in (entry["scores"] or {})]
-    values = ((eval_point["round"], eval_point["scores"][group][stage][name]) for eval_point in eval_points)
+    values = (
+        (eval_point["round"], eval_point["scores"][group][stage][name])
+        for eval_point in eval_points
+    )
     return [(round_idx, value) for round_idx, value in values if value is not None]
 
 
-def _compute_convergence(part: Part, record: Mapping[str, Any], points: Sequence[tuple[int, float]]) -> Record:
+def _compute_convergence(
+    part: Part, record: Mapping[str, Any], points: Sequence[tuple[int, float]]
+) -> Record:
     """The rounds until the figure, as a rolling mean, is at nine tenths of its end, and until it is at the target."""
     higher_is_better = bool(record["metric"]["higher_is_better"])
     eval_rounds, values = [round_idx for round_idx, _ in points], [value for _, value in points]
-    smooth = compute_rolling_mean(eval_rounds, values, max(1, record["config"]["rounds"] // ROLLING_WINDOW_DIVISOR))
+    smooth = compute_rolling_mean(
+        eval_rounds, values, max(1, record["config"]["rounds"] // ROLLING_WINDOW_DIVISOR)
+    )
     target_round = (
-        None if part.target is None else find_first_reaching(eval_rounds, smooth, part.target, higher_is_better)
+        None
+        if part.target is None
+        else find_first_reaching(eval_rounds, smooth, part.target, higher_is_better)
     )
     return {
         "rise time": compute_rise_time(eval_rounds, smooth) if higher_is_better else None,
@@ -144,9 +172,13 @@ def _compute_convergence(part: Part, record: Mapping[str, Any], points: Sequence
     }
 
 
-def _thin_curve(points_by_column: Mapping[str, Sequence[tuple[int, float]]], max_points: int) -> Record:
+def _thin_curve(
+    points_by_column: Mapping[str, Sequence[tuple[int, float]]], max_points: int
+) -> Record:
     """What was seen, as columns, thinned out; the last look always stays."""
-    values_by_column = {column: dict(values) for column, values in points_by_column.items() if values}
+    values_by_column = {
+        column: dict(values) for column, values in points_by_column.items() if values
+    }
     rounds = sorted({round_idx for values in values_by_column.values() for round_idx in values})
     indices = np.linspace(0, len(rounds) - 1, min(max_points, len(rounds))).astype(int)
     kept_rounds = [rounds[index] for index in indices]

@@ -11,9 +11,7 @@ from fedtailor.training.command_lines import format_value
 Record = Mapping[str, Any]
 Run = Mapping[str, Any]
 MISSING = "-"
-ONE_SPLIT_NOTE = (
-    "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, on one split of the data."
-)
+ONE_SPLIT_NOTE = "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, on one split of the data."
 
 
 class TextTable(NamedTuple):
@@ -90,7 +88,10 @@ def _build_accuracy_table(record: Record, part: Part) -> TextTable:
     body = []
     for (name, value), runs in group_runs(record).items():
         own = [_format_cell(record, runs, column, part.statistic) for column in columns]
-        more = [_format_published(_get_published(record, part, name, value, column)) for column in published_columns]
+        more = [
+            _format_published(_get_published(record, part, name, value, column))
+            for column in published_columns
+        ]
         body.append((name, *_format_varied_value(value), _format_seeds(runs), *own, *more))
     varied = (record["vary"]["key"],) if record["vary"] else ()
     headings = (
@@ -106,12 +107,19 @@ def _build_sweep_table(record: Record, part: Part) -> TextTable:
     lines, values, body = group_runs(record), list_values(record), []
     for name in dict.fromkeys(name for name, _ in lines):
         own = [lines.get((name, value), []) for value in values]
-        cells = (_format_cell(record, runs, part.column, part.statistic) + _format_diverged(runs) for runs in own)
+        cells = (
+            _format_cell(record, runs, part.column, part.statistic) + _format_diverged(runs)
+            for runs in own
+        )
         body.append((name, *cells))
         published = [_get_published(record, part, name, value, part.column) for value in values]
         if any(number is not None for number in published):
-            body.append((f"{name}, published", *(_format_published(number) for number in published)))
-    return TextTable((f"{part.headline}, {record['vary']['key']} =", *map(format_value, values)), body)
+            body.append(
+                (f"{name}, published", *(_format_published(number) for number in published))
+            )
+    return TextTable(
+        (f"{part.headline}, {record['vary']['key']} =", *map(format_value, values)), body
+    )
 
 
 def _build_speed_table(record: Record, part: Part) -> TextTable:
@@ -130,7 +138,15 @@ def _build_speed_table(record: Record, part: Part) -> TextTable:
         body.append((name, *_format_varied_value(value), _format_seeds(runs), *cells))
     every = record["comparison"]["evaluate_every"]
     rise_time = f"rise time, of looks {every} rounds apart" if every else "rise time"
-    head = ("method", *varied, "seeds", *to_target, rise_time, "client gradients a round", "s a round")
+    head = (
+        "method",
+        *varied,
+        "seeds",
+        *to_target,
+        rise_time,
+        "client gradients a round",
+        "s a round",
+    )
     return TextTable(head, body)
 
 
@@ -148,8 +164,12 @@ def _overview(record: Record, part: Part) -> TextTable:
     for (name, value), runs in sorted(group_runs(record).items(), key=order):
         own = [_format_cell(record, runs, column, part.statistic) for column in shown]
         worst = _format_cell(record, runs, part.column, "worst tenth")
-        body.append((name, *_format_varied_value(value), _format_seeds(runs), *own, worst, _megabytes(runs)))
-    return TextTable(("method", *varied, "seeds", *shown, f"{part.column}, worst tenth", "MB sent"), body)
+        body.append(
+            (name, *_format_varied_value(value), _format_seeds(runs), *own, worst, _megabytes(runs))
+        )
+    return TextTable(
+        ("method", *varied, "seeds", *shown, f"{part.column}, worst tenth", "MB sent"), body
+    )
 
 
 _BUILDERS: dict[str, Callable[[Record, Part], TextTable]] = {
@@ -164,7 +184,9 @@ def _format_cell(record: Record, runs: Sequence[Run], column: str, statistic: st
     """A figure over the seeds that came to their end."""
     if runs and all(run["status"] == "diverged" for run in runs):
         return "diverged"
-    return format_over_seeds(collect_figures(runs, column, statistic), lambda value: _format_figure(record, value))
+    return format_over_seeds(
+        collect_figures(runs, column, statistic), lambda value: _format_figure(record, value)
+    )
 
 
 def _format_seeds(runs: Sequence[Run]) -> str:
@@ -177,7 +199,9 @@ def _format_diverged(runs: Sequence[Run]) -> str:
     return f" ({diverged} diverged)" if 0 < diverged < len(runs) else ""
 
 
-def _format_rounds_reached(paces: Sequence[Mapping[str, int | None]], key: str, runs: Sequence[Run]) -> str:
+def _format_rounds_reached(
+    paces: Sequence[Mapping[str, int | None]], key: str, runs: Sequence[Run]
+) -> str:
     """Rounds until something was so, over seeds; said where it never was."""
     if not paces:
         return "diverged" if any(run["status"] == "diverged" for run in runs) else MISSING
@@ -194,28 +218,47 @@ def _format_rounds_reached(paces: Sequence[Mapping[str, int | None]], key: str, 
 
 
 def _format_per_round(runs: Sequence[Run], key: str, digits: int) -> str:
-    found = [run["cost"][key] / run["rounds"] for run in runs if run["rounds"] and run["cost"].get(key) is not None]
+    found = [
+        run["cost"][key] / run["rounds"]
+        for run in runs
+        if run["rounds"] and run["cost"].get(key) is not None
+    ]
     return f"{mean(found):.{digits}f}" if found else MISSING
 
 
 def _megabytes(runs: Sequence[Run]) -> str:
     """What went down and up in all rounds of the runs that came to their end."""
-    costs = [run["cost"] for run in runs if run["status"] == "finished" and "bytes_down" in run["cost"]]
-    return f"{mean(cost['bytes_down'] + cost['bytes_up'] for cost in costs) / 1e6:.0f}" if costs else MISSING
+    costs = [
+        run["cost"] for run in runs if run["status"] == "finished" and "bytes_down" in run["cost"]
+    ]
+    return (
+        f"{mean(cost['bytes_down'] + cost['bytes_up'] for cost in costs) / 1e6:.0f}"
+        if costs
+        else MISSING
+    )
 
 
 def _list_published_columns(record: Record, part: Part, columns: Sequence[str]) -> list[str]:
     """The columns of which published figures are known; those of other data are not beside those that stand in."""
     if record["about"].get("stands_in") or not part.published:
         return []
-    named_columns = {column for numbers in part.published.values() if isinstance(numbers, dict) for column in numbers}
+    named_columns = {
+        column
+        for numbers in part.published.values()
+        if isinstance(numbers, dict)
+        for column in numbers
+    }
     plain_columns = (
-        {part.column} if any(not isinstance(numbers, dict) for numbers in part.published.values()) else set()
+        {part.column}
+        if any(not isinstance(numbers, dict) for numbers in part.published.values())
+        else set()
     )
     return [column for column in columns if column in named_columns | plain_columns]
 
 
-def _get_published(record: Record, part: Part, name: str, value: Scalar | None, column: str) -> float | None:
+def _get_published(
+    record: Record, part: Part, name: str, value: Scalar | None, column: str
+) -> float | None:
     numbers = part.published.get(name)
     if isinstance(numbers, dict):
         return numbers.get(column)

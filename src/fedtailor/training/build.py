@@ -52,7 +52,11 @@ def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | No
     """
     factory = get_model_factory(config, example_spec, run_path)
     with seeded_init(config.seed):
-        model = _make_custom_model(factory, config.model) if ":" in config.model else _make_builtin_model(factory)
+        model = (
+            _make_custom_model(factory, config.model)
+            if ":" in config.model
+            else _make_builtin_model(factory)
+        )
     task = infer_task(model, example_spec, config.seed).to(
         dtype=torch.float64 if config.precision == "float64" else torch.float32
     )
@@ -67,26 +71,45 @@ def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]
     return asdict(methods.make_hparams(config.method, **config.hparams).resolve(facts))
 
 
-def get_model_factory(config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None) -> Callable[[], Any]:
+def get_model_factory(
+    config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None
+) -> Callable[[], Any]:
     """What makes the model."""
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
         has_copy = run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists()
-        return _load_custom_factory(run_path / CUSTOM_MODEL_FILE if run_path and has_copy else Path(file), name)
-    require(config.model in MODELS[:-1], f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}")
+        return _load_custom_factory(
+            run_path / CUSTOM_MODEL_FILE if run_path and has_copy else Path(file), name
+        )
+    require(
+        config.model in MODELS[:-1],
+        f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
+    )
     classes = example_spec.classes or 1
     if config.model in (*TEXT_MODELS, "lstm"):
-        require(example_spec.tokens, f"model: {config.model} is for texts, but data set '{config.data}' has none.")
+        require(
+            example_spec.tokens,
+            f"model: {config.model} is for texts, but data set '{config.data}' has none.",
+        )
         width = config.hidden[0]
-        lstm_factory = partial(models.language_model, embedding=width, hidden=width, layers=len(config.hidden))
-        return partial(TEXT_MODELS.get(config.model, lstm_factory), classes, last_only=not example_spec.label_shape)
+        lstm_factory = partial(
+            models.language_model, embedding=width, hidden=width, layers=len(config.hidden)
+        )
+        return partial(
+            TEXT_MODELS.get(config.model, lstm_factory),
+            classes,
+            last_only=not example_spec.label_shape,
+        )
     require(
         not example_spec.tokens,
         f"model: {config.model} is not for texts, as data set '{config.data}' has; take shakespeare.",
     )
     if config.model in IMAGE_MODELS:
         return partial(IMAGE_MODELS[config.model], example_spec.shape, classes)
-    hidden, has_other_activation = config.hidden if config.model == "mlp" else (), config.activation != "relu"
+    hidden, has_other_activation = (
+        config.hidden if config.model == "mlp" else (),
+        config.activation != "relu",
+    )
     activation = {"activation": ACTIVATIONS[config.activation]} if has_other_activation else {}
     return partial(models.mlp, prod(example_spec.shape), hidden, classes, **activation)
 
@@ -107,7 +130,8 @@ def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
         raise InputError(f"model: '{model}' failed with {_describe_error(problem)}") from problem
     is_model = isinstance(result, nn.Module | Task)
     require(
-        is_model, f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a {type(result).__name__}."
+        is_model,
+        f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a {type(result).__name__}.",
     )
     return result
 
@@ -130,7 +154,10 @@ def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {suggest_name(name, names)}")
     factory: Callable[[], Any] = getattr(module, name)
-    require(callable(factory), f"model: '{name}' in '{path}' must be a class or function that makes a model.")
+    require(
+        callable(factory),
+        f"model: '{name}' in '{path}' must be a class or function that makes a model.",
+    )
     return factory
 
 
@@ -140,7 +167,10 @@ def get_pretraining_config(config: RunConfig) -> PretrainingConfig:
 
 
 def build_context(
-    config: RunConfig, data: FederatedDataset, run_path: Path | None = None, client_state_dir: Path | None = None
+    config: RunConfig,
+    data: FederatedDataset,
+    run_path: Path | None = None,
+    client_state_dir: Path | None = None,
 ) -> EngineContext:
     """Method, model and data brought together as the specification says."""
     check_pretraining(get_pretraining_config(config), data)

@@ -52,8 +52,15 @@ class CheckpointManager:
         path = self._checkpoint_dir / f"{rounds_done:06}"
         with replace_folder(path) as temp_dir:
             state_checksum = write_tensors(temp_dir / "state.safetensors", tensors)
-            manifest = {"format": FORMAT, "round": rounds_done, "state": state_checksum, "client_state": log}
-            write_json(temp_dir / "manifest.json", manifest | {"sum": _compute_checksum(manifest)})
+            manifest = {
+                "format": FORMAT,
+                "round": rounds_done,
+                "state": state_checksum,
+                "client_state": log,
+            }
+            write_json(
+                temp_dir / "manifest.json", manifest | {"checksum": _compute_checksum(manifest)}
+            )
         self._log = log
         self._damaged.discard(path)
         client_states.changed.zero_()
@@ -66,12 +73,23 @@ class CheckpointManager:
         skipped: list[str] = []
         for folder in reversed(self._list_checkpoints()):
             try:
-                return self._restore(folder, server_template, client_states, client_template, skipped)
+                return self._restore(
+                    folder, server_template, client_states, client_template, skipped
+                )
             except _UnsupportedFormatError:
                 raise
-            except (InputError, OSError, KeyError, ValueError, TypeError, AttributeError) as problem:
+            except (
+                InputError,
+                OSError,
+                KeyError,
+                ValueError,
+                TypeError,
+                AttributeError,
+            ) as problem:
                 self._damaged.add(folder)
-                skipped.append(f"checkpoint {folder.name} is damaged and was passed over: {problem}")
+                skipped.append(
+                    f"checkpoint {folder.name} is damaged and was passed over: {problem}"
+                )
         require(
             not skipped,
             f"No checkpoint in '{self._checkpoint_dir}' is whole, so start the run anew in another folder: "
@@ -93,29 +111,39 @@ class CheckpointManager:
                 f"'{folder}' was written in format {manifest['format']}, but this fedtailor reads format {FORMAT}; "
                 "go on with the version that wrote it."
             )
-        expected = manifest.pop("sum")
-        is_intact = expected == _compute_checksum(manifest) and manifest["round"] == int(folder.name)
+        expected = manifest.pop("checksum")
+        is_intact = expected == _compute_checksum(manifest) and manifest["round"] == int(
+            folder.name
+        )
         require(is_intact, "'manifest.json' is not what was written.")
         _verify_checksum(folder / "state.safetensors", manifest["state"])
         for segment in manifest["client_state"]:
-            _verify_checksum(self._client_state_dir / segment["file"], segment["sum"])
+            _verify_checksum(self._client_state_dir / segment["file"], segment["checksum"])
         leaves = list(read_tensors(folder / "state.safetensors").items())
         tensors = [
             tensor.to(old.device)
-            for (_, tensor), old in zip(sorted(leaves), trees.leaves(tuple(server_template)), strict=True)
+            for (_, tensor), old in zip(
+                sorted(leaves), trees.leaves(tuple(server_template)), strict=True
+            )
         ]
         for segment in manifest["client_state"]:
             self._replay(segment, client_states, client_template)
         client_states.changed.zero_()
         self._log = manifest["client_state"]
         return RestoredCheckpoint(
-            ServerState(*trees.unflatten(tuple(server_template), tensors)), int(manifest["round"]), tuple(skipped)
+            ServerState(*trees.unflatten(tuple(server_template), tensors)),
+            int(manifest["round"]),
+            tuple(skipped),
         )
 
-    def _replay(self, segment: dict[str, Any], client_states: ClientStateStore, client_template: Tree) -> None:
+    def _replay(
+        self, segment: dict[str, Any], client_states: ClientStateStore, client_template: Tree
+    ) -> None:
         tensors = read_tensors(self._client_state_dir / segment["file"])
         rows = tensors.pop("clients")
-        client_states.restore(rows.numpy(), [tensors[name] for name in sorted(tensors)], client_template)
+        client_states.restore(
+            rows.numpy(), [tensors[name] for name in sorted(tensors)], client_template
+        )
 
     def _write_log(self, rounds_done: int, client_states: ClientStateStore) -> list[dict[str, Any]]:
         """The log with what has changed, or all of it anew."""
@@ -133,16 +161,22 @@ class CheckpointManager:
         self, rounds_done: int, client_states: ClientStateStore, rows: torch.Tensor, kind: str
     ) -> dict[str, Any]:
         name = f"{rounds_done:06}-{kind}.safetensors"
-        leaves = {f"{index:04}": leaf for index, leaf in enumerate(client_states.read_rows(rows.numpy()))}
+        leaves = {
+            f"{index:04}": leaf for index, leaf in enumerate(client_states.read_rows(rows.numpy()))
+        }
         digest = write_tensors(self._client_state_dir / name, {"clients": rows, **leaves})
-        return {"file": name, "sum": digest, "clients": len(rows)}
+        return {"file": name, "checksum": digest, "clients": len(rows)}
 
     def _list_checkpoints(self) -> list[Path]:
-        return sorted(path for path in self._checkpoint_dir.glob("*") if path.is_dir() and path.name.isdigit())
+        return sorted(
+            path for path in self._checkpoint_dir.glob("*") if path.is_dir() and path.name.isdigit()
+        )
 
     def _prune(self) -> None:
         """Removes damaged and half-written checkpoints, those beyond the last two, and pieces that none names."""
-        kept = [folder for folder in self._list_checkpoints() if folder not in self._damaged][-NUM_KEPT:]
+        kept = [folder for folder in self._list_checkpoints() if folder not in self._damaged][
+            -NUM_KEPT:
+        ]
         for path in self._checkpoint_dir.iterdir():
             if path.is_dir() and path not in kept:
                 shutil.rmtree(path)

@@ -16,7 +16,10 @@ def format_resume_command(out: Path) -> str:
 
 def format_program() -> str:
     """What stands before a command: torchrun, if this process is one of several that it has started."""
-    num_processes, num_machines = int(os.environ.get("WORLD_SIZE") or 1), int(os.environ.get("GROUP_WORLD_SIZE") or 1)
+    num_processes, num_machines = (
+        int(os.environ.get("WORLD_SIZE") or 1),
+        int(os.environ.get("GROUP_WORLD_SIZE") or 1),
+    )
     if num_processes == 1:
         return "fedtailor"
     options = "..." if num_machines > 1 else f"--nproc-per-node {num_processes}"
@@ -26,17 +29,32 @@ def format_program() -> str:
 def format_run_command(config: RunConfig, out: Path) -> str:
     """The command that would make this run again."""
     values = config.model_dump(mode="json")
-    default = RunConfig(method=config.method, data=config.data, rounds=config.rounds).resolve().model_dump(mode="json")
-    words = [f"method={config.method}", f"data={config.data}", f"rounds={config.rounds}", f"seed={config.seed}"]
+    default = (
+        RunConfig(method=config.method, data=config.data, rounds=config.rounds)
+        .resolve()
+        .model_dump(mode="json")
+    )
+    words = [
+        f"method={config.method}",
+        f"data={config.data}",
+        f"rounds={config.rounds}",
+        f"seed={config.seed}",
+    ]
     for key, value in values.items():
         if key in ("method", "data", "rounds", "seed") or value == default[key]:
             continue
         if isinstance(value, dict):
             prefix = "data." if key == "data_options" else ""
-            words += [f"{prefix}{k}={format_value(v)}" for k, v in value.items() if v != default[key].get(k)]
+            words += [
+                f"{prefix}{k}={format_value(v)}"
+                for k, v in value.items()
+                if v != default[key].get(k)
+            ]
         else:
             words.append(f"{key}={format_value(value)}")
-    return f"{format_program()} run " + " ".join(shlex.quote(word) for word in [*words, f"out={out}"])
+    return f"{format_program()} run " + " ".join(
+        shlex.quote(word) for word in [*words, f"out={out}"]
+    )
 
 
 def format_value(value: Any) -> str:

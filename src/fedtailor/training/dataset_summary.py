@@ -20,7 +20,9 @@ def summarize_dataset(data: FederatedDataset) -> dict[str, Any]:
     """Who has how much of what."""
     num_clients = data.clients.count
     has_label_counts = (
-        data.classes is not None and data.clients.y.ndim == 1 and num_clients * data.classes <= MAX_LABEL_CELLS
+        data.classes is not None
+        and data.clients.y.ndim == 1
+        and num_clients * data.classes <= MAX_LABEL_CELLS
     )
     return {
         "name": data.name,
@@ -40,7 +42,7 @@ def summarize_dataset(data: FederatedDataset) -> dict[str, Any]:
         "server_labels": count_labels(data.server, ("train",), data.classes or 0)[0].tolist()
         if has_label_counts and data.server
         else None,
-        "sum": compute_fingerprint(data),
+        "checksum": compute_fingerprint(data),
     }
 
 
@@ -67,16 +69,23 @@ def require_same_data(record: Mapping[str, Any], data: FederatedDataset) -> None
 
 def example_spec_to_json(example_spec: ExampleSpec) -> dict[str, Any]:
     """Units as JSON has them."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in example_spec._asdict().items()}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in example_spec._asdict().items()
+    }
 
 
 def example_spec_from_json(content: Mapping[str, Any]) -> ExampleSpec:
     """Units from JSON."""
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in content.items()}
+    values: dict[str, Any] = {
+        name: tuple(v) if isinstance(v, list) else v for name, v in content.items()
+    }
     return ExampleSpec(**values)
 
 
-def count_labels(examples: ClientExamples, split_names: tuple[str, ...], classes: int) -> np.ndarray:
+def count_labels(
+    examples: ClientExamples, split_names: tuple[str, ...], classes: int
+) -> np.ndarray:
     """How many examples of each class every holder has, in these splits together."""
     counts = np.zeros((examples.count, classes), dtype=np.int64)
     for split in (examples.splits[split_name] for split_name in split_names):

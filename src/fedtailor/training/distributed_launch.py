@@ -62,16 +62,23 @@ def start_workers(
         f"engine={engine} runs in one process, but torchrun has started {ranks.world_size}; "
         "take engine=distributed for a new run, or leave torchrun out.",
     )
-    ranks.remedy = f"what was saved before is whole, so go on with: {format_resume_command(run_path)}"
+    ranks.remedy = (
+        f"what was saved before is whole, so go on with: {format_resume_command(run_path)}"
+    )
     content, threads = config.model_dump(mode="json"), torch.get_num_threads()
-    ranks.announce(StartRun(content, str(run_path.resolve()), chunk, compile, threads, ranks.remedy))
+    ranks.announce(
+        StartRun(content, str(run_path.resolve()), chunk, compile, threads, ranks.remedy)
+    )
     answers = ranks.all_gather_object(compute_fingerprint(data))
     ranks.finish_command()
     for rank, answer in enumerate(answers):
         if isinstance(answer, FedtailorError):
             raise InputError(f"Rank {rank} cannot take part: {answer}") from answer
         is_same = answer == answers[0]
-        require(is_same, f"Rank {rank} cannot take part: its data set '{config.data}' is not the same as rank 0's.")
+        require(
+            is_same,
+            f"Rank {rank} cannot take part: its data set '{config.data}' is not the same as rank 0's.",
+        )
 
 
 def _work_for_leader(ranks: Ranks) -> None:
@@ -109,12 +116,17 @@ def _prepare_engine(command: StartRun, scratch: Path) -> tuple[DistributedEngine
         config = RunConfig.model_validate(command.config)
         data = build.load_dataset(config)
         context = build.build_context(
-            config, data, Path(command.run_path), scratch if config.client_state == "files" else None
+            config,
+            data,
+            Path(command.run_path),
+            scratch if config.client_state == "files" else None,
         )
-        return factory.make_distributed_engine(context, command.chunk, command.compile), compute_fingerprint(
-            context.data
-        )
+        return factory.make_distributed_engine(
+            context, command.chunk, command.compile
+        ), compute_fingerprint(context.data)
     except FedtailorError as problem:
         return None, problem
     except Exception as problem:
-        return None, InputError(f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}")
+        return None, InputError(
+            f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
+        )

@@ -22,7 +22,11 @@ def collect_scalars(entry: Mapping[str, Any]) -> dict[str, float]:
     found = {name: float(entry[name]) for name in ("bytes_down", "bytes_up", "steps", "seconds")}
     for group, scores in (entry["scores"] or {}).items():
         for stage, values in scores.items():
-            found |= {f"{group}/{stage}/{name}": value for name, value in values.items() if value is not None}
+            found |= {
+                f"{group}/{stage}/{name}": value
+                for name, value in values.items()
+                if value is not None
+            }
     return found
 
 
@@ -36,7 +40,9 @@ class TensorBoardLogger:
 
     def on_run_start(self, record: Mapping[str, Any], rounds_done: int) -> None:
         """Opens the event file; rounds that will be done again are purged."""
-        self._writer = self._writer_class(str(self._log_dir), purge_step=rounds_done + 1 if rounds_done else None)
+        self._writer = self._writer_class(
+            str(self._log_dir), purge_step=rounds_done + 1 if rounds_done else None
+        )
         self._writer.add_text("command", record["command"])
 
     def on_round_end(self, entry: Mapping[str, Any]) -> None:
@@ -53,7 +59,9 @@ class MLflowLogger:
     """Writes to MLflow's local file store in OUT/mlruns; look at it with `mlflow ui --backend-store-uri OUT/mlruns`."""
 
     def __init__(self, out: Path) -> None:
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow asks for this word before it writes files
+        os.environ.setdefault(
+            "MLFLOW_ALLOW_FILE_STORE", "true"
+        )  # MLflow asks for this word before it writes files
         self._client_class = import_extra("mlflow", "mlflow", "log=mlflow").MlflowClient
         self._store_dir = out / "mlruns"
 
@@ -83,7 +91,10 @@ class MLflowLogger:
         self._client.set_terminated(self._run_id)
 
 
-_LOGGERS: "dict[str, Callable[[Path], Listener]]" = {"tensorboard": TensorBoardLogger, "mlflow": MLflowLogger}
+_LOGGERS: "dict[str, Callable[[Path], Listener]]" = {
+    "tensorboard": TensorBoardLogger,
+    "mlflow": MLflowLogger,
+}
 
 
 def _flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,10 +61,14 @@ def run_rounds(
     while True:
         started_at = time.perf_counter()
         cohort_ids = client_ids[
-            prng.choice(prng.key(context.seed, Stream.COHORT, round_idx).numpy(), len(client_ids), cohort)
+            prng.choice(
+                prng.key(context.seed, Stream.COHORT, round_idx).numpy(), len(client_ids), cohort
+            )
         ]
         bytes_down = bytes_up = steps = 0
-        if context.method.client.phases:  # a method that trains nobody in rounds has nothing to gather
+        if (
+            context.method.client.phases
+        ):  # a method that trains nobody in rounds has nothing to gather
             cohort_update, bytes_down, bytes_up, steps = engine.train(state, cohort_ids, round_idx)
             state = engine.update_server(state, cohort_update, round_idx)
         round_idx += 1
@@ -75,7 +79,12 @@ def run_rounds(
         previous = check
         if should_sync(round_idx) or not state.round.is_cuda:
             check.wait_and_raise()
-        yield Round(round_idx, state, cohort_ids, Cost(bytes_down, bytes_up, steps, time.perf_counter() - started_at))
+        yield Round(
+            round_idx,
+            state,
+            cohort_ids,
+            Cost(bytes_down, bytes_up, steps, time.perf_counter() - started_at),
+        )
 
 
 def check_cohort_size(context: EngineContext, cohort: int) -> None:
@@ -97,7 +106,11 @@ class _FiniteCheck:
     """Whether a round ended in finite numbers, known as soon as the device has come that far, whatever it does then."""
 
     def __init__(self, method: str, rounds_done: int, state: ServerState) -> None:
-        self._method, self._rounds_done, self._finite = method, rounds_done, trees.is_finite_tensor(state.params)
+        self._method, self._rounds_done, self._finite = (
+            method,
+            rounds_done,
+            trees.is_finite_tensor(state.params),
+        )
         self._ready_event = None
         if self._finite.is_cuda:
             flag = torch.empty((), dtype=torch.bool, pin_memory=True)

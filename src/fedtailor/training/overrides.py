@@ -11,7 +11,13 @@ from pydantic import BaseModel, ValidationError
 
 from fedtailor import methods
 from fedtailor.errors import InputError, require, suggest_name
-from fedtailor.training.config import CommonConfig, ComparisonConfig, RunConfig, list_hparam_names, parse_method
+from fedtailor.training.config import (
+    CommonConfig,
+    ComparisonConfig,
+    RunConfig,
+    list_hparam_names,
+    parse_method,
+)
 
 NONE = "none"
 """The word for None among hyper-parameters, as TOML has none; elsewhere a key without a value is left out."""
@@ -30,7 +36,10 @@ def read_run_config(args: list[str]) -> RunConfig:
     hparams = dict(values["hparams"])
     own = hparams.pop(method, {})
     for key, value in hparams.items():
-        require(not isinstance(value, dict), f"'{key}' is not the method of this run, which is {method}.")
+        require(
+            not isinstance(value, dict),
+            f"'{key}' is not the method of this run, which is {method}.",
+        )
     config: RunConfig = _validate(RunConfig, values | {"hparams": hparams | own})
     return config.resolve()
 
@@ -41,7 +50,9 @@ def validate_run_config(content: Any, path: Path) -> RunConfig:
         return RunConfig.model_validate(content)
     except ValidationError as problem:
         where = ".".join(map(str, problem.errors()[0]["loc"]))
-        raise InputError(f"'{path}' is damaged: {where or 'config'} cannot be what was written.") from None
+        raise InputError(
+            f"'{path}' is damaged: {where or 'config'} cannot be what was written."
+        ) from None
 
 
 def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> ComparisonConfig:
@@ -55,7 +66,9 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
     known = {option for method in all_variants for option in list_hparam_names(method)}
     for key, value in comparison.hparams.items():
         if isinstance(value, dict):
-            methods.load_method_module(parse_method(key))  # a file may say more than is asked for, a command may not
+            methods.load_method_module(
+                parse_method(key)
+            )  # a file may say more than is asked for, a command may not
             is_listed = key in (*all_variants, *map(parse_method, all_variants))
             is_on_command_line = any(arg.startswith(f"{key}.") for arg in args)
             require(
@@ -73,7 +86,9 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
 def to_toml(config: CommonConfig) -> str:
     """Return a specification as a TOML file with every default; keys without a value are named in comments."""
     values = config.model_dump()
-    values |= {table: _replace(values[table], None, NONE) for table in _HPARAM_TABLES if table in values}
+    values |= {
+        table: _replace(values[table], None, NONE) for table in _HPARAM_TABLES if table in values
+    }
     unset = [f"# {key} is not set\n" for key in _list_unset_keys(values)]
     return "".join([*unset, tomli_w.dumps(_drop_none(values))])
 
@@ -110,10 +125,16 @@ def parse_overrides(
     for arg in args:
         if arg.endswith(".toml") and "=" not in arg:
             values = read_toml(Path(arg))
-    tables = ("data_options", "hparams", *(("tune", "tuned") if config_class is ComparisonConfig else ()))
+    tables = (
+        "data_options",
+        "hparams",
+        *(("tune", "tuned") if config_class is ComparisonConfig else ()),
+    )
     for table in tables:
         values.setdefault(table, {})
-        require(isinstance(values[table], dict), f"{table}: must be a table, got {values[table]!r}.")
+        require(
+            isinstance(values[table], dict), f"{table}: must be a table, got {values[table]!r}."
+        )
         if table in _HPARAM_TABLES:
             values[table] = _replace(values[table], NONE, None)
     for method in methods.NAMES:
@@ -126,14 +147,22 @@ def parse_overrides(
         elif prefix.partition(".")[0] == "tune" and config_class is ComparisonConfig:
             method = prefix.partition(".")[2]
             own = values["tune"].setdefault(method, {}) if method else values["tune"]
-            own[inner] = text if ".." in text else [parse_value(part) for part in text.split(",") if part]
+            own[inner] = (
+                text if ".." in text else [parse_value(part) for part in text.split(",") if part]
+            )
         elif dot:
             methods.load_method_module(parse_method(prefix))
             values["hparams"].setdefault(prefix, {})[inner] = parse_value(text)
-        elif key in config_class.model_fields and key not in tables and not _is_local_budget(key, text):
+        elif (
+            key in config_class.model_fields
+            and key not in tables
+            and not _is_local_budget(key, text)
+        ):
             is_list = key in ("hidden", "methods", "seeds", "tuned")
             values[key] = (
-                [parse_value(part) for part in text.split(",") if part] if is_list else parse_value(text, key=key)
+                [parse_value(part) for part in text.split(",") if part]
+                if is_list
+                else parse_value(text, key=key)
             )
         else:
             _check_hparam_key(key, values, config_class)
@@ -149,11 +178,15 @@ def _is_local_budget(key: str, text: str) -> bool:
 def _check_hparam_key(key: str, values: dict[str, Any], config_class: type[CommonConfig]) -> None:
     """Refuses a key that is neither a field nor a hyper-parameter of the method or of any method."""
     method_names = (
-        [values.get("method", _get_default(RunConfig, "method"))] if config_class is RunConfig else list(methods.NAMES)
+        [values.get("method", _get_default(RunConfig, "method"))]
+        if config_class is RunConfig
+        else list(methods.NAMES)
     )
     known = {option for method in method_names for option in list_hparam_names(str(method))}
     if key not in known:
-        raise InputError(f"There is no key '{key}'; {suggest_name(key, sorted({*known, *config_class.model_fields}))}")
+        raise InputError(
+            f"There is no key '{key}'; {suggest_name(key, sorted({*known, *config_class.model_fields}))}"
+        )
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -185,8 +218,14 @@ def _validate(config_class: Any, values: dict[str, Any]) -> Any:
 def _describe_expected(problem: ValidationError) -> str:
     """What the first wrong value should have been; where it may be of several kinds, each of them."""
     first, *rest = problem.errors()
-    same = [each["msg"] for each in rest if each["loc"][0] == first["loc"][0] and each["input"] is first["input"]]
-    others = [f", or {said.removeprefix('Input should be ')}" for said in same if said != first["msg"]]
+    same = [
+        each["msg"]
+        for each in rest
+        if each["loc"][0] == first["loc"][0] and each["input"] is first["input"]
+    ]
+    others = [
+        f", or {said.removeprefix('Input should be ')}" for said in same if said != first["msg"]
+    ]
     said = first["msg"].replace("a valid boolean", "true or false") + "".join(others)
     return said[0].lower() + said[1:]
 

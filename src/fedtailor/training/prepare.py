@@ -10,7 +10,14 @@ from torch import nn
 
 from fedtailor import methods
 from fedtailor.core.functionalize import seeded_init
-from fedtailor.core.task import Task, classification, get_class_axis, regression, sequences, validate_task
+from fedtailor.core.task import (
+    Task,
+    classification,
+    get_class_axis,
+    regression,
+    sequences,
+    validate_task,
+)
 from fedtailor.core.types import Method
 from fedtailor.data.batching import BatchIndices
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
@@ -43,24 +50,47 @@ def prepare_context(
     **hparams: Any,
 ) -> EngineContext:
     """Brings method, model and data together, and refuses what does not fit."""
-    for name, value, minimum in (("rounds", rounds, 0), ("cohort", cohort, 0), ("seed", seed, -(2**63))):
+    for name, value, minimum in (
+        ("rounds", rounds, 0),
+        ("cohort", cohort, 0),
+        ("seed", seed, -(2**63)),
+    ):
         is_valid = is_number(value, integer=True) and value >= minimum
-        require(is_valid, f"fit: {name} must be a whole number{'' if minimum else ' and not negative'}, got {value!r}.")
+        require(
+            is_valid,
+            f"fit: {name} must be a whole number{'' if minimum else ' and not negative'}, got {value!r}.",
+        )
     rounds, cohort, seed = int(rounds), int(cohort), int(seed)
-    require(isinstance(data, FederatedDataset), f"fit: data must be a FederatedDataset, got {type(data).__name__}.")
+    require(
+        isinstance(data, FederatedDataset),
+        f"fit: data must be a FederatedDataset, got {type(data).__name__}.",
+    )
     torch_device = factory.resolve_device(str(device))
     task = infer_task(model, data.example_spec, seed).to(torch_device)
     if isinstance(method, Method):
-        require(not hparams, f"fit: a built method takes no more hyper-parameters, got {', '.join(hparams)}.")
-        require(isinstance(model, Task), "fit: a built method needs the Task that it was built on as the model.")
+        require(
+            not hparams,
+            f"fit: a built method takes no more hyper-parameters, got {', '.join(hparams)}.",
+        )
+        require(
+            isinstance(model, Task),
+            "fit: a built method needs the Task that it was built on as the model.",
+        )
     else:
         require(isinstance(method, str), f"fit: method must be a name or a Method, got {method!r}.")
         task = task.copy_modules()  # so that runs beside each other do not share modules
-        resolved = methods.make_hparams(method, **hparams).resolve(compute_run_facts(data, rounds, cohort))
+        resolved = methods.make_hparams(method, **hparams).resolve(
+            compute_run_facts(data, rounds, cohort)
+        )
         method = methods.load_method_module(method).build(task, resolved)
     view = get_data_view(method, data)
     context = EngineContext(
-        method, task, view, seed, torch_device, ClientStateStore(view.clients.count, client_state_dir)
+        method,
+        task,
+        view,
+        seed,
+        torch_device,
+        ClientStateStore(view.clients.count, client_state_dir),
     )
     check_cohort_size(context, get_cohort_size(context, cohort))
     _check_model_runs(context)
@@ -71,14 +101,18 @@ def compute_run_facts(data: FederatedDataset, rounds: int, cohort: int) -> RunFa
     """What a method may know of a run before it begins."""
     client_ids = data.groups["train"]
     examples = float(data.clients.splits["train"].sizes()[client_ids].mean())
-    return RunFacts(rounds, cohort, len(client_ids), examples, 0 if data.server is None else len(data.server.x))
+    return RunFacts(
+        rounds, cohort, len(client_ids), examples, 0 if data.server is None else len(data.server.x)
+    )
 
 
 def get_data_view(method: Method, data: FederatedDataset) -> FederatedDataset:
     """The data as the method sees it."""
     views = {"pooled": data.with_pooled_client, "shared": data.with_shared_server_data}
     view = views[method.data_view]() if method.data_view in views else data
-    used_splits = {batch_spec.split for phase in method.client.phases for batch_spec in phase.plan.specs}
+    used_splits = {
+        batch_spec.split for phase in method.client.phases for batch_spec in phase.plan.specs
+    }
     return view.with_support() if used_splits & {"support", "query"} else view
 
 
@@ -91,7 +125,8 @@ def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
         return model
     if not isinstance(model, nn.Module):
         require(
-            callable(model), f"fit: model must be an nn.Module, a function that makes one, or a Task, got {model!r}."
+            callable(model),
+            f"fit: model must be an nn.Module, a function that makes one, or a Task, got {model!r}.",
         )
         with seeded_init(seed):
             built_model: nn.Module | Task = model()
@@ -105,7 +140,10 @@ def _check_model_runs(context: EngineContext) -> None:
     """Runs the model once on a few real examples, for tokens on the lowest and the highest."""
     data, datasets = (
         context.data,
-        ((context.data.clients, context.make_client_dataset()), (context.data.server, context.make_server_dataset())),
+        (
+            (context.data.clients, context.make_client_dataset()),
+            (context.data.server, context.make_server_dataset()),
+        ),
     )
     for examples, dataset in datasets:
         if examples is None or dataset is None:

@@ -32,7 +32,10 @@ def check_pretraining(pretraining: PretrainingConfig, data: FederatedDataset) ->
         ("pretrain_batch", pretraining.batch, 1, True),
     ):
         kind = f"a {'whole ' if is_whole else ''}number {'not below ' + str(minimum) if is_whole else 'above 0'}"
-        require(is_number(value, is_whole) and value >= minimum, f"{name} must be {kind}, got {value!r}.")
+        require(
+            is_number(value, is_whole) and value >= minimum,
+            f"{name} must be {kind}, got {value!r}.",
+        )
     require(
         not pretraining.epochs or data.server is not None,
         f"pretrain: the server must have data to train on, but data set '{data.name}' gives it none; "
@@ -46,10 +49,16 @@ def run_pretraining(context: EngineContext, pretraining: PretrainingConfig) -> P
     if not pretraining.epochs:
         return initial_params
     optimizer, dataset = optimizers.sgd(pretraining.lr), context.make_server_dataset()
-    step = partial(local_training.optimizer_step, optimizer, partial(local_training.plain_gradient, context.task.loss))
+    step = partial(
+        local_training.optimizer_step,
+        optimizer,
+        partial(local_training.plain_gradient, context.task.loss),
+    )
     plan = BatchPlan((BatchSpec("train", pretraining.batch),), epochs=pretraining.epochs)
     routine = Routine(
-        partial(local_training.init_from_broadcast, optimizer), (Phase(step, plan),), local_training.get_local_params
+        partial(local_training.init_from_broadcast, optimizer),
+        (Phase(step, plan),),
+        local_training.get_local_params,
     )
     key = prng.key(context.seed, Stream.PRETRAIN)
     with error_context("pre-training", 0, "the server"):

@@ -17,7 +17,9 @@ def describe_version_changes(record: Mapping[str, Any]) -> list[str]:
     """A note if the run was begun with other versions than those here: the last digits may differ then."""
     then = record["versions"]
     changed = [
-        f"{name} {value} for {then.get(name)}" for name, value in collect_versions().items() if value != then.get(name)
+        f"{name} {value} for {then.get(name)}"
+        for name, value in collect_versions().items()
+        if value != then.get(name)
     ]
     return [f"resumed with {', '.join(changed)}: the last digits may differ"] if changed else []
 
@@ -47,7 +49,9 @@ def get_commit() -> str | None:
     here = Path(fedtailor.__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"})
+        result = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=os.environ | {"LC_ALL": "C"}
+        )
     except OSError:
         return None
     return result.stdout.strip() or None if result.returncode == 0 else None

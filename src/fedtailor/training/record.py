@@ -39,7 +39,7 @@ def make_initial_record(
     choices: Mapping[str, Any],
     command: str,
 ) -> dict[str, Any]:
-    """The record before the first round; `shared` is what all methods of a comparison have in common."""
+    """The record before the first round; `checksums` are of what all methods of a comparison have in common."""
     metric = context.task.metrics[0]
     return {
         "format": FORMAT,
@@ -55,7 +55,7 @@ def make_initial_record(
         "choices": dict(choices),
         "metric": {"name": metric.name, "higher_is_better": metric.higher_is_better},
         "data": summarize_dataset(context.data),
-        "shared": dict(checksums),
+        "checksums": dict(checksums),
         "rounds": [],
         "scores": None,
         "summary": None,
@@ -67,7 +67,7 @@ def make_initial_record(
 
 def has_same_data(records: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether runs had the same clients with the same examples, whatever their seeds."""
-    sums = {record.get("shared", {}).get("data") for record in records}
+    sums = {record.get("checksums", {}).get("data") for record in records}
     return len(sums) == 1 and None not in sums
 
 
@@ -94,7 +94,13 @@ def find_hparam_origins(config: RunConfig, hparams: Mapping[str, Any]) -> dict[s
     found = {}
     for name, value in hparams.items():
         requested = config.hparams.get(name, default[name])
-        origin = "validation" if name in config.tuned else "given" if requested != default[name] else "default"
+        origin = (
+            "validation"
+            if name in config.tuned
+            else "given"
+            if requested != default[name]
+            else "default"
+        )
         found[name] = "run" if origin == "default" and value != requested else origin
     return found
 
@@ -118,7 +124,11 @@ def compute_means(scores: Scores, headline: str) -> dict[str, Any]:
     """Means over the clients that could be tested; of the headline figure also that over all their examples."""
     return {
         stage: {name: _average_finite(values) for name, values in found.items()}
-        | {"acc_micro": _to_json_number(compute_micro_mean(found[headline], scores.weights[headline]))}
+        | {
+            "acc_micro": _to_json_number(
+                compute_micro_mean(found[headline], scores.weights[headline])
+            )
+        }
         for stage, found in (("before", scores.before), ("after", scores.after))
     }
 

@@ -49,8 +49,13 @@ class RunDir:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if ":" in config.model:
-                write_bytes(self.path / CUSTOM_MODEL_FILE, Path(config.model.rpartition(":")[0]).read_bytes())
-            write_json(self._config_path, {"format": FORMAT, "config": config.model_dump(mode="json")})
+                write_bytes(
+                    self.path / CUSTOM_MODEL_FILE,
+                    Path(config.model.rpartition(":")[0]).read_bytes(),
+                )
+            write_json(
+                self._config_path, {"format": FORMAT, "config": config.model_dump(mode="json")}
+            )
         except BaseException:
             if self.path.is_dir():
                 for name in (*_PARTIAL_FILES, self._config_path.name):
@@ -60,22 +65,34 @@ class RunDir:
             raise
 
     def _check_unused(self) -> None:
-        require(not self.path.exists() or self.path.is_dir(), f"'{self.path}' is a file; choose another folder.")
+        require(
+            not self.path.exists() or self.path.is_dir(),
+            f"'{self.path}' is a file; choose another folder.",
+        )
         require(
             not self._config_path.exists(),
             f"'{self.path}' holds another run already; go on with it by: {format_resume_command(self.path)}",
         )
-        others = {each.name for each in self.path.iterdir()} - _PARTIAL_FILES if self.path.exists() else ()
+        others = (
+            {each.name for each in self.path.iterdir()} - _PARTIAL_FILES
+            if self.path.exists()
+            else ()
+        )
         require(not others, f"'{self.path}' holds something already; choose another folder.")
 
     def read_config(self) -> RunConfig:
         """The specification of the run that is in the folder."""
-        require(self._config_path.exists(), f"'{self.path}' holds no run: there is no config.json in it.")
+        require(
+            self._config_path.exists(),
+            f"'{self.path}' holds no run: there is no config.json in it.",
+        )
         return read_config_file(self._config_path)
 
     def lock(self) -> AbstractContextManager[bool]:
         """Keep other processes from working on the same run."""
-        message = f"The run in '{self.path}' is being worked on by another process; wait for its end."
+        message = (
+            f"The run in '{self.path}' is being worked on by another process; wait for its end."
+        )
         return hold_lock(self.path / "lock", message)
 
     def write_record(self, record: Mapping[str, Any]) -> None:
@@ -84,12 +101,22 @@ class RunDir:
 
     def read_record(self) -> dict[str, Any]:
         """The record, with the rounds of a run that is still going on."""
-        require(self._config_path.exists(), f"'{self.path}' holds no run: there is no config.json in it.")
-        require((self.path / "record.json").exists(), f"The run in '{self.path}' has not begun yet.")
-        record: dict[str, Any] = read_json(self.path / "record.json")
-        is_complete = isinstance(record, dict) and record.get("format") == FORMAT and {*record} >= _REQUIRED_KEYS
         require(
-            is_complete, f"'{self.path}/record.json' is not a record of format {FORMAT}, which this fedtailor reads."
+            self._config_path.exists(),
+            f"'{self.path}' holds no run: there is no config.json in it.",
+        )
+        require(
+            (self.path / "record.json").exists(), f"The run in '{self.path}' has not begun yet."
+        )
+        record: dict[str, Any] = read_json(self.path / "record.json")
+        is_complete = (
+            isinstance(record, dict)
+            and record.get("format") == FORMAT
+            and {*record} >= _REQUIRED_KEYS
+        )
+        require(
+            is_complete,
+            f"'{self.path}/record.json' is not a record of format {FORMAT}, which this fedtailor reads.",
         )
         return record if record["status"] == "finished" else record | {"rounds": self.read_rounds()}
 
@@ -108,9 +135,12 @@ class RunDir:
         kept = [entry for entry in self.read_rounds() if entry["round"] <= last_round]
         is_complete = [entry["round"] for entry in kept] == list(range(1, last_round + 1))
         require(
-            is_complete, f"'{self.path}/rounds.jsonl' lacks rounds up to {last_round}; bring the file back to go on."
+            is_complete,
+            f"'{self.path}/rounds.jsonl' lacks rounds up to {last_round}; bring the file back to go on.",
         )
-        write_bytes(self.path / "rounds.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+        write_bytes(
+            self.path / "rounds.jsonl", "".join(json.dumps(entry) + "\n" for entry in kept).encode()
+        )
 
     def append_round(self, entry: Mapping[str, Any], should_sync: bool) -> None:
         """Add a line for a round that has ended; with `should_sync`, it and those before are on the disk then."""
@@ -137,5 +167,8 @@ def read_config_file(path: Path) -> RunConfig:
     """The specification in a JSON file that also says its format."""
     content = read_json(path)
     found_format = content.get("format") if isinstance(content, dict) else None
-    require(found_format == FORMAT, f"'{path}' has format {found_format}, but this fedtailor reads format {FORMAT}.")
+    require(
+        found_format == FORMAT,
+        f"'{path}' has format {found_format}, but this fedtailor reads format {FORMAT}.",
+    )
     return validate_run_config(content.get("config"), path)

@@ -36,7 +36,13 @@ from fedtailor.training.loop import Round, run_rounds
 from fedtailor.training.prepare import get_cohort_size
 from fedtailor.training.pretraining import run_pretraining
 from fedtailor.training.provenance import describe_version_changes
-from fedtailor.training.record import COST_KEYS, compute_checksums, compute_means, make_initial_record, scores_to_json
+from fedtailor.training.record import (
+    COST_KEYS,
+    compute_checksums,
+    compute_means,
+    make_initial_record,
+    scores_to_json,
+)
 from fedtailor.training.run_dir import RunDir
 
 EVAL_GROUPS = ("validation", *TEST_GROUPS)
@@ -121,7 +127,13 @@ def _run_locked(
                 config, data, run_dir.path, scratch_dir if config.client_state == "files" else None
             )
             return _run(
-                config, data, context, run_dir, listeners, should_stop, {} if initial_params is None else initial_params
+                config,
+                data,
+                context,
+                run_dir,
+                listeners,
+                should_stop,
+                {} if initial_params is None else initial_params,
             )
         finally:
             shutil.rmtree(scratch_dir, ignore_errors=True)
@@ -144,7 +156,9 @@ def _run(
         config, context, run_dir.path, previous_record["choices"] if previous_record else None
     )
     checkpoints, state = CheckpointManager(run_dir.path), context.init_server_state()
-    restored = checkpoints.restore_latest(state, context.client_states, context.method.init_client_state(state))
+    restored = checkpoints.restore_latest(
+        state, context.client_states, context.method.init_client_state(state)
+    )
     if restored is None and config.seed not in initial_params:
         initial_params[config.seed] = run_pretraining(context, build.get_pretraining_config(config))
     state, rounds_done = (
@@ -162,7 +176,12 @@ def _run(
     )
     new_notes = [*(restored.skipped if restored else ()), *describe_version_changes(record)]
     notes = list(dict.fromkeys([*choices["notes"], *new_notes]))
-    record = record | {"status": "running", "rounds": [], "cost": None, "choices": choices | {"notes": notes}}
+    record = record | {
+        "status": "running",
+        "rounds": [],
+        "cost": None,
+        "choices": choices | {"notes": notes},
+    }
     run_dir.truncate_rounds(rounds_done)
     run_dir.write_record(record)
     for listener in listeners:
@@ -172,7 +191,11 @@ def _run(
         config, context, engine, meter, run_dir, checkpoints, state, listeners, should_stop
     )
     if not is_complete:
-        record = record | {"status": "interrupted", "rounds": run_dir.read_rounds(), "cost": sum_costs(run_dir)}
+        record = record | {
+            "status": "interrupted",
+            "rounds": run_dir.read_rounds(),
+            "cost": sum_costs(run_dir),
+        }
         run_dir.write_record(record)
         return RunOutcome(record, False)
     record = _finish_run(config, context, engine, meter, run_dir, record, state)
@@ -195,17 +218,22 @@ def _train_rounds(
     """Rounds up to the last one, or until asked to stop; the bool says which."""
     num_left, should_sync = config.rounds - int(state.round), partial(_should_sync, config)
     for finished_round in islice(
-        run_rounds(context, engine, state, get_cohort_size(context, config.cohort), should_sync), num_left
+        run_rounds(context, engine, state, get_cohort_size(context, config.cohort), should_sync),
+        num_left,
     ):
         state, is_last = finished_round.state, finished_round.rounds_done == config.rounds
         entry = _make_round_entry(config, context, engine, finished_round, meter)
         is_stopping = should_stop()
-        should_save = is_stopping or is_last or finished_round.rounds_done % config.checkpoint_every == 0
+        should_save = (
+            is_stopping or is_last or finished_round.rounds_done % config.checkpoint_every == 0
+        )
         run_dir.append_round(entry, should_sync=should_save)
         for listener in listeners:
             listener.on_round_end(entry)
         if should_save:
-            checkpoints.save(finished_round.rounds_done, state, factory.collect_client_states(engine))
+            checkpoints.save(
+                finished_round.rounds_done, state, factory.collect_client_states(engine)
+            )
         if is_stopping and not is_last:
             return state, False
     return state, True
@@ -219,15 +247,26 @@ def _should_sync(config: RunConfig, rounds_done: int) -> bool:
 
 
 def _make_round_entry(
-    config: RunConfig, context: EngineContext, engine: Engine, finished_round: Round, meter: CostMeter
+    config: RunConfig,
+    context: EngineContext,
+    engine: Engine,
+    finished_round: Round,
+    meter: CostMeter,
 ) -> dict[str, Any]:
     scores = None
-    is_due = context.method.client.phases and finished_round.rounds_done % (config.evaluate_every or 1) == 0
+    is_due = (
+        context.method.client.phases
+        and finished_round.rounds_done % (config.evaluate_every or 1) == 0
+    )
     if (
         is_due or finished_round.rounds_done == config.rounds
     ):  # where nobody trains in rounds, nothing changes before the end
         scores_by_group = evaluate(
-            context, engine, finished_round.state, _select_groups(config, EVAL_GROUPS), config.eval_clients
+            context,
+            engine,
+            finished_round.state,
+            _select_groups(config, EVAL_GROUPS),
+            config.eval_clients,
         )
         headline = context.task.metrics[0].name
         scores = {group: compute_means(found, headline) for group, found in scores_by_group.items()}
@@ -267,7 +306,9 @@ def _finish_run(
         "status": "finished",
         "rounds": rounds,
         "scores": {group: scores_to_json(found) for group, found in final_scores.items()},
-        "summary": {group: summarize_group(found, record["metric"]) for group, found in final_scores.items()},
+        "summary": {
+            group: summarize_group(found, record["metric"]) for group, found in final_scores.items()
+        },
         "final_window": compute_final_window(rounds, config.rounds),
         "convergence": compute_convergence(rounds, record),
         "cost": total,
@@ -281,7 +322,9 @@ def _compute_personalize_cost(
 ) -> dict[str, float]:
     """What personalizing costs a client of the first group that there is, on average."""
     client_ids = next(
-        found for group in groups if len(found := sample_group(context, group, config.final_eval_clients))
+        found
+        for group in groups
+        if len(found := sample_group(context, group, config.final_eval_clients))
     )
     cost_per_client = meter.compute_personalize_cost(client_ids)
     return {
@@ -301,7 +344,9 @@ def _decide_compile(
 ) -> CompileDecision:
     """Whether to compile: as was asked for, as was decided before, or as measured now."""
     if previous_choices:
-        return CompileDecision(previous_choices["compile"], previous_choices.get("compile_reason", ""))
+        return CompileDecision(
+            previous_choices["compile"], previous_choices.get("compile_reason", "")
+        )
     if config.compile != "auto":
         return CompileDecision(config.compile, "asked for")
     if config.engine == "sequential" or not context.method.client.phases:
@@ -310,22 +355,39 @@ def _decide_compile(
 
 
 def _make_engine(
-    config: RunConfig, context: EngineContext, run_path: Path, previous_choices: Mapping[str, Any] | None
+    config: RunConfig,
+    context: EngineContext,
+    run_path: Path,
+    previous_choices: Mapping[str, Any] | None,
 ) -> tuple[Engine, dict[str, Any]]:
     """The engine, with choices made now or, if the run is resumed, made before and only honoured now."""
     threads = previous_choices["threads"] if previous_choices else config.threads
     if threads:
         torch.set_num_threads(threads)
     decision = _decide_compile(config, context, previous_choices)
-    requested = previous_choices or {"engine": config.engine, "chunk": config.chunk, "compile": decision.compile}
+    requested = previous_choices or {
+        "engine": config.engine,
+        "chunk": config.chunk,
+        "compile": decision.compile,
+    }
     options = (requested["engine"], requested["chunk"], requested["compile"])
     distributed_launch.start_workers(config, run_path, options, context.data)
     engine = factory.make_engine(context, *options)
     current = factory.get_engine_options(engine)
     if previous_choices is None:
-        compile_notes = [f"compiled: {decision.reason}"] if current["compile"] and config.compile == "auto" else []
-        extra_choices: dict[str, Any] = {"precision": config.precision, "threads": torch.get_num_threads()}
-        extra_choices |= {"notes": [*engine.notes, *compile_notes], "compile_reason": decision.reason}
+        compile_notes = (
+            [f"compiled: {decision.reason}"]
+            if current["compile"] and config.compile == "auto"
+            else []
+        )
+        extra_choices: dict[str, Any] = {
+            "precision": config.precision,
+            "threads": torch.get_num_threads(),
+        }
+        extra_choices |= {
+            "notes": [*engine.notes, *compile_notes],
+            "compile_reason": decision.reason,
+        }
         return engine, current | extra_choices
     for name, value in current.items():
         require(
@@ -339,7 +401,9 @@ def _make_engine(
     }
 
 
-def _describe_rank_change(current: Mapping[str, Any], previous_choices: Mapping[str, Any]) -> list[str]:
+def _describe_rank_change(
+    current: Mapping[str, Any], previous_choices: Mapping[str, Any]
+) -> list[str]:
     """A note if there are more or fewer processes than the run was begun with."""
     ranks, previous_ranks = current.get("ranks"), previous_choices.get("ranks")
     return (

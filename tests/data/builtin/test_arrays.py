@@ -17,7 +17,11 @@ def columns(sizes: list[int], classes: int = 3) -> tuple[Array, Array, Array]:
     n = sum(sizes)
     order = np.random.Generator(np.random.Philox(n)).permutation(n)
     x = np.stack([np.arange(n), np.arange(n) ** 2], 1).astype(np.float32)
-    return x[order], np.arange(n)[order] % classes, np.repeat(10 * np.arange(1, len(sizes) + 1), sizes)[order]
+    return (
+        x[order],
+        np.arange(n)[order] % classes,
+        np.repeat(10 * np.arange(1, len(sizes) + 1), sizes)[order],
+    )
 
 
 def arrays_of(dataset: FederatedDataset) -> list[Array]:
@@ -46,11 +50,19 @@ def make(**options: Any) -> FederatedDataset:
     seed=st.integers(0, 2**70),
 )
 def test_nothing_is_lost_or_doubled(
-    sizes: list[int], test_share: float, people: tuple[float, float], server: float | None, seed: int
+    sizes: list[int],
+    test_share: float,
+    people: tuple[float, float],
+    server: float | None,
+    seed: int,
 ) -> None:
     x, y, client = columns(sizes)
     wanted = (
-        0 if server is None else server if isinstance(server, int) else max(round(server * len(x)), int(server > 0))
+        0
+        if server is None
+        else server
+        if isinstance(server, int)
+        else max(round(server * len(x)), int(server > 0))
     )
     spare = sum(sizes) - len(sizes)
     options: dict[str, Any] = {"server": server, "seed": seed, "test_share": test_share}
@@ -70,16 +82,21 @@ def test_nothing_is_lost_or_doubled(
     for k, own in enumerate(made.client_names.tolist()):
         mine = np.concatenate([train.get_rows(k), test.get_rows(k)])
         assert (client[mine] == int(own)).all()
-        assert len(test.get_rows(k)) == min(int(np.floor(test_share * len(mine) + 1e-9)), len(mine) - 1)
+        assert len(test.get_rows(k)) == min(
+            int(np.floor(test_share * len(mine) + 1e-9)), len(mine) - 1
+        )
         assert len(train.get_rows(k)) >= 1
 
     count = len(sizes)
     groups = {group: set(who.tolist()) for group, who in made.groups.items()}
-    assert groups["train"] == groups["local"] != set()
-    assert sum(len(groups[group]) for group in ("train", "validation", "new")) == count
-    assert groups["train"] | groups["validation"] | groups["new"] == set(range(count))
+    assert groups["train"] == groups["participating"] != set()
+    assert sum(len(groups[group]) for group in ("train", "validation", "unseen")) == count
+    assert groups["train"] | groups["validation"] | groups["unseen"] == set(range(count))
     if round(people[0] * count) + round(people[1] * count) < count:
-        assert (len(groups["validation"]), len(groups["new"])) == (round(people[0] * count), round(people[1] * count))
+        assert (len(groups["validation"]), len(groups["unseen"])) == (
+            round(people[0] * count),
+            round(people[1] * count),
+        )
 
     again = from_arrays(x, y, client, **options)
     assert all(np.array_equal(a, b) for a, b in zip(arrays_of(made), arrays_of(again), strict=True))
@@ -87,9 +104,11 @@ def test_nothing_is_lost_or_doubled(
 
 def test_seeds_differ_and_purposes_do_not_disturb_each_other() -> None:
     one, other, served = make(seed=1), make(seed=2), make(seed=1, server=5)
-    assert not np.array_equal(one.clients.splits["train"].index, other.clients.splits["train"].index)
-    assert not np.array_equal(one.groups["new"], other.groups["new"])
-    np.testing.assert_array_equal(one.groups["new"], served.groups["new"])
+    assert not np.array_equal(
+        one.clients.splits["train"].index, other.clients.splits["train"].index
+    )
+    assert not np.array_equal(one.groups["unseen"], other.groups["unseen"])
+    np.testing.assert_array_equal(one.groups["unseen"], served.groups["unseen"])
     fewer = make(seed=1, test_share=0.1)
     np.testing.assert_array_equal(one.groups["validation"], fewer.groups["validation"])
 
@@ -110,7 +129,10 @@ def test_server_examples_are_taken_evenly_over_examples_and_never_the_last_of_a_
 
 def test_splits_are_shuffled_within_every_client() -> None:
     x, y, client = columns([4])
-    firsts = {int(from_arrays(x, y, client, seed=seed).clients.splits["test"].get_rows(0)[0]) for seed in range(60)}
+    firsts = {
+        int(from_arrays(x, y, client, seed=seed).clients.splits["test"].get_rows(0)[0])
+        for seed in range(60)
+    }
     assert firsts == {0, 1, 2, 3}
 
 
@@ -129,14 +151,22 @@ def make_sizes(n: int, share: float) -> tuple[int, int]:
 def test_tensors_lists_and_strings_give_what_arrays_give() -> None:
     x, y, client = columns([8, 5, 13])
     plain = from_arrays(x, y, client, server=3)
-    tensors = from_arrays(torch.tensor(x).requires_grad_(), torch.tensor(y), torch.tensor(client), server=3)
+    tensors = from_arrays(
+        torch.tensor(x).requires_grad_(), torch.tensor(y), torch.tensor(client), server=3
+    )
     named = from_arrays(x.tolist(), y.tolist(), [f"user {value}" for value in client], server=3)
     objects = from_arrays(x, y, np.array([f"user {value}" for value in client], object), server=3)
     for other in (tensors, named, objects):
         for kind in ("train", "test"):
-            np.testing.assert_array_equal(other.clients.splits[kind].index, plain.clients.splits[kind].index)
+            np.testing.assert_array_equal(
+                other.clients.splits[kind].index, plain.clients.splits[kind].index
+            )
     assert plain.client_names.tolist() == ["10", "20", "30"]
-    assert named.client_names.tolist() == objects.client_names.tolist() == ["user 10", "user 20", "user 30"]
+    assert (
+        named.client_names.tolist()
+        == objects.client_names.tolist()
+        == ["user 10", "user 20", "user 30"]
+    )
 
 
 def test_arrays_are_neither_copied_nor_changed() -> None:
@@ -156,7 +186,9 @@ def test_classes_are_counted() -> None:
     assert from_arrays(x, y / 1, client).classes is None
     assert from_arrays(x, y, client, classes=None).classes is None
     assert from_arrays(x, y, client, server=([[0.5, 0.5]], [6])).classes == 7
-    with pytest.raises(InputError, match=r"classes must be given for integer targets of shape \[2\]"):
+    with pytest.raises(
+        InputError, match=r"classes must be given for integer targets of shape \[2\]"
+    ):
         from_arrays(x, np.stack([y, y], 1), client)
     assert from_arrays(x, np.stack([y, y], 1), client, classes=4).clients.y.shape == (13, 2)
 
@@ -174,7 +206,9 @@ def test_server_arrays_take_the_clients_type_of_number() -> None:
         from_arrays(x.astype(np.uint8), y, client, server=([[1, 256]], [1]))
     with pytest.raises(InputError, match="its example 0 equals example 3 of client"):
         from_arrays(x, y, client, server=(x[3:4].astype(np.float64), [1]))
-    assert from_arrays(x, y, client, server=(x, y), overlap="all of it is public").server is not None
+    assert (
+        from_arrays(x, y, client, server=(x, y), overlap="all of it is public").server is not None
+    )
 
 
 X, Y, CLIENT = columns([8, 5, 3])
@@ -191,11 +225,17 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"x": torch.tensor(X).bfloat16()}, "x must be readable as an array"),
     ({"client": CLIENT / 2}, "client must be integers or strings, got float64"),
     ({"client": [None] * 16}, "client must be integers or strings, got object"),
-    ({"client": CLIENT[:, None]}, r"client must be one value for each example, got shape \[16, 1\]"),
+    (
+        {"client": CLIENT[:, None]},
+        r"client must be one value for each example, got shape \[16, 1\]",
+    ),
     ({"test_share": 1.0}, "test_share must be a share from 0 to less than 1, got 1.0"),
     ({"unseen_clients": -0.1}, "unseen_clients must be a share"),
     ({"validation_clients": float("nan")}, "validation_clients must be a share"),
-    ({"validation_clients": 0.5, "unseen_clients": 0.5}, "must leave clients for training, got 0.5 and 0.5"),
+    (
+        {"validation_clients": 0.5, "unseen_clients": 0.5},
+        "must leave clients for training, got 0.5 and 0.5",
+    ),
     ({"server": 14}, "at most 13, got 14"),
     ({"server": -1}, "server must be at least 0 examples, got -1"),
     ({"server": 1.5}, "server must be .* a share from 0 to less than 1, got 1.5"),
@@ -209,7 +249,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"y": -Y}, "labels must be from 0 to 0, but example .* has -"),
     ({"scale": 1 / 255}, "scale must be 1 unless x is integer"),
     ({"tokens": True}, "tokens must be integers"),
-    ({"x": np.where(X.max() == X, np.nan, X)}, "x must be finite, but example .* of client '(10|20|30)'"),
+    (
+        {"x": np.where(X.max() == X, np.nan, X)},
+        "x must be finite, but example .* of client '(10|20|30)'",
+    ),
     ({"x": np.zeros((16, 2)), "server": 2}, "the server's examples must not be clients'"),
 ]
 

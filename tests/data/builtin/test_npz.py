@@ -11,12 +11,19 @@ from fedtailor.errors import InputError
 
 def arrays() -> dict[str, Any]:
     draws = np.random.default_rng(0)
-    return {"x": draws.normal(size=(60, 3)), "y": draws.integers(0, 2, 60), "client": np.arange(60) % 6}
+    return {
+        "x": draws.normal(size=(60, 3)),
+        "y": draws.integers(0, 2, 60),
+        "client": np.arange(60) % 6,
+    }
 
 
 def test_a_file_is_what_its_arrays_are(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", **arrays())
-    made, direct = from_npz(tmp_path / "mine.npz", server=0.1, seed=3), from_arrays(**arrays(), server=0.1, seed=3)
+    made, direct = (
+        from_npz(tmp_path / "mine.npz", server=0.1, seed=3),
+        from_arrays(**arrays(), server=0.1, seed=3),
+    )
     assert made.name == "mine"
     assert made.classes == 2
     assert np.array_equal(made.clients.x, direct.clients.x)
@@ -27,7 +34,12 @@ def test_a_file_is_what_its_arrays_are(tmp_path: Path) -> None:
 
 
 def test_the_server_may_bring_its_own(tmp_path: Path) -> None:
-    np.savez(tmp_path / "mine.npz", **arrays(), x_server=np.full((4, 3), 9.0), y_server=np.array([0, 1, 0, 1]))
+    np.savez(
+        tmp_path / "mine.npz",
+        **arrays(),
+        x_server=np.full((4, 3), 9.0),
+        y_server=np.array([0, 1, 0, 1]),
+    )
     made = from_npz(tmp_path / "mine.npz")
     assert made.server is not None
     assert np.array_equal(made.server.x, np.full((4, 3), 9.0))
@@ -41,7 +53,12 @@ def test_damaged_files_are_refused(tmp_path: Path, compressed: bool) -> None:
     path = tmp_path / "mine.npz"
     (np.savez_compressed if compressed else np.savez)(path, **arrays())
     whole = path.read_bytes()
-    for damaged in (whole[: len(whole) // 2], whole[:200] + b"!" * 200 + whole[400:], b"not a zip file", b""):
+    for damaged in (
+        whole[: len(whole) // 2],
+        whole[:200] + b"!" * 200 + whole[400:],
+        b"not a zip file",
+        b"",
+    ):
         path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"cannot be read as an \.npz file of plain arrays"):
             read_npz(path, ("x",))

@@ -65,7 +65,9 @@ def small() -> Iterator[Path]:
         yield path
 
 
-def made_only(_data: StoredDataset, _options: dict[str, Any], make: Callable[[], StoredScenario]) -> StoredScenario:
+def made_only(
+    _data: StoredDataset, _options: dict[str, Any], make: Callable[[], StoredScenario]
+) -> StoredScenario:
     """A scenario that is kept nowhere."""
     return make()
 
@@ -85,7 +87,12 @@ def test_every_image_is_held_once_with_its_label(name: str, partition: str) -> N
     assert len(x) == 60
     assert [truth[image] for image in images] == [*made.clients.y[index].tolist(), *y.tolist()]
     about = data.attributes
-    assert (made.name, made.classes, made.scale, made.overlap) == (name, about["classes"], 1 / 255, "")
+    assert (made.name, made.classes, made.scale, made.overlap) == (
+        name,
+        about["classes"],
+        1 / 255,
+        "",
+    )
     assert made.clients.x.shape[1:] == data.columns["x"].shape[1:]
     assert made.clients.count == SMALL[partition]["clients"]
     assert made.content_hash == data.content_hash
@@ -94,7 +101,9 @@ def test_every_image_is_held_once_with_its_label(name: str, partition: str) -> N
 
 
 @pytest.mark.parametrize(("name", "partition"), CASES)
-def test_a_seed_decides_everything(name: str, partition: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_decides_everything(
+    name: str, partition: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def again(seed: int) -> str:
         return fingerprint(load(name, partition=partition, seed=seed, **SMALL[partition]))
 
@@ -144,17 +153,20 @@ def test_what_is_kept_is_small(place: Path) -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_new_people_know_what_is_trained_on(partition: str, seed: int) -> None:
     made = load("mnist", partition=partition, seed=seed, **SMALL[partition] | {"clients": 50})
-    known = {group: set(np.flatnonzero(table(made)[who].any(axis=0)).tolist()) for group, who in made.groups.items()}
-    assert known["new"] == known["train"] == set(range(10))
+    known = {
+        group: set(np.flatnonzero(table(made)[who].any(axis=0)).tolist())
+        for group, who in made.groups.items()
+    }
+    assert known["unseen"] == known["train"] == set(range(10))
     sizes = {group: len(who) for group, who in made.groups.items()}
-    assert sizes == {"train": 35, "local": 35, "validation": 5, "new": 10}
-    people = np.concatenate([made.groups[group] for group in ("train", "validation", "new")])
+    assert sizes == {"train": 35, "participating": 35, "validation": 5, "unseen": 10}
+    people = np.concatenate([made.groups[group] for group in ("train", "validation", "unseen")])
     assert sorted(people.tolist()) == list(range(50))
 
 
 def test_new_people_of_half_and_half_are_of_both_kinds() -> None:
     made = load("mnist", partition="half-and-half", clients=50, images=3)
-    assert sorted((table(made) > 0).sum(axis=1)[made.groups["new"]]) == [2] * 5 + [5] * 5
+    assert sorted((table(made) > 0).sum(axis=1)[made.groups["unseen"]]) == [2] * 5 + [5] * 5
 
 
 def test_few_people_are_chosen_so_that_they_know_much_and_late_ones_first() -> None:
@@ -170,16 +182,20 @@ def test_few_people_are_chosen_so_that_they_know_much_and_late_ones_first() -> N
 
 def test_no_and_few_new_people_can_be_asked_for() -> None:
     none = load("mnist", clients=30, unseen_clients=0, validation_clients=0)
-    assert [len(none.groups[group]) for group in ("train", "validation", "new")] == [30, 0, 0]
+    assert [len(none.groups[group]) for group in ("train", "validation", "unseen")] == [30, 0, 0]
     few = load("mnist", clients=30, unseen_clients=0.1)
-    assert table(few)[few.groups["new"]].any(axis=0).sum() == 6  # three people, two labels each, none in common
+    assert (
+        table(few)[few.groups["unseen"]].any(axis=0).sum() == 6
+    )  # three people, two labels each, none in common
 
 
 def test_adapting_and_support_are_handed_on() -> None:
     made = load("mnist", partition="two-labels", clients=30, test_share=0.5, adapt=0.2, support=0.4)
     splits = made.clients.splits
     sizes = splits["train"].sizes() + splits["test"].sizes() + splits["adapt"].sizes()
-    np.testing.assert_array_equal(splits["adapt"].sizes(), np.floor(0.2 * np.floor(0.5 * sizes + 1e-9) + 1e-9))
+    np.testing.assert_array_equal(
+        splits["adapt"].sizes(), np.floor(0.2 * np.floor(0.5 * sizes + 1e-9) + 1e-9)
+    )
     assert made.support == 0.4
     for other in ("train", "test"):
         splits = load("mnist", clients=30, adapt=other).clients.splits
@@ -187,12 +203,15 @@ def test_adapting_and_support_are_handed_on() -> None:
 
 
 def test_the_sets_own_test_part_is_for_test_with_any_partition() -> None:
-    made, testing = load("mnist", partition="iid", clients=20, split="own"), open_dataset("mnist").columns["testing"]
+    made, testing = (
+        load("mnist", partition="iid", clients=20, split="own"),
+        open_dataset("mnist").columns["testing"],
+    )
     assert not testing[made.clients.splits["train"].index].any()
     assert testing[made.clients.splits["test"].index].all()
     few = load("mnist", partition="iid", clients=500, split="own", unseen_clients=0)
     alone = [number for number in range(500) if testing[held(few)[0][held(few)[1] == number]].all()]
-    assert few.groups["new"].tolist() == alone  # nobody trains on test examples
+    assert few.groups["unseen"].tolist() == alone  # nobody trains on test examples
     assert len(alone) > 0
     last = load("mnist", partition="iid", clients=20, split="last").clients.splits
     for person in range(20):
@@ -200,9 +219,19 @@ def test_the_sets_own_test_part_is_for_test_with_any_partition() -> None:
 
 
 def test_others_follow_another_partition() -> None:
-    made = load("mnist", partition="iid", clients=20, others="few-labels", others_share=0.3, labels=1, server=0)
+    made = load(
+        "mnist",
+        partition="iid",
+        clients=20,
+        others="few-labels",
+        others_share=0.3,
+        labels=1,
+        server=0,
+    )
     assert ((table(made) > 0).sum(axis=1) == 1).sum() == 6
-    twice = load("mnist", partition="few-labels", others="few-labels", clients=20, labels=1, server=0)
+    twice = load(
+        "mnist", partition="few-labels", others="few-labels", clients=20, labels=1, server=0
+    )
     assert ((table(twice) > 0).sum(axis=1) == 1).all()
 
 
@@ -228,7 +257,9 @@ def test_augmented_people_see_images_in_one_way_of_their_own() -> None:
             (turns, mirrored)
             for turns in range(4)
             for mirrored in (1, -1)
-            if np.array_equal(np.rot90(plain.clients.x[own], turns, (2, 3))[..., ::mirrored], made.clients.x[own])
+            if np.array_equal(
+                np.rot90(plain.clients.x[own], turns, (2, 3))[..., ::mirrored], made.clients.x[own]
+            )
         }
         assert len(ways) == 1
         found |= ways
@@ -242,7 +273,7 @@ def test_augmented_people_see_images_in_one_way_of_their_own() -> None:
 def test_people_have_their_own_names() -> None:
     made = load("femnist", server=0, clients=None)
     assert made.client_names.tolist() == [f"f{number:04d}" for number in range(40)]
-    assert len(group(made, "new")) == 8
+    assert len(group(made, "unseen")) == 8
 
 
 def test_the_papers_settings_are_one_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,5 +294,8 @@ def test_the_papers_settings_are_one_line_each(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_set_that_was_not_added_is_told(place: Path) -> None:
-    with pytest.raises(InputError, match=r"^cifar10: there is no such data set in '.*'; add it with `fedtailor data"):
+    with pytest.raises(
+        InputError,
+        match=r"^cifar10: there is no such data set in '.*'; add it with `fedtailor data",
+    ):
         load("cifar10")

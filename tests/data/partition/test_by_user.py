@@ -16,8 +16,21 @@ from fedtailor.errors import InputError
 
 pytest_plugins = ["places"]
 
-ORDERED = [[False] * 5 + [True] * 2, [False] * 3, [True] * 4, [False, True], [False] * 9 + [True], [False] * 4]
-MIXED = [[False, True, False, False, True], [True, False], [True] * 3, [False, False, True, False], [False] * 3]
+ORDERED = [
+    [False] * 5 + [True] * 2,
+    [False] * 3,
+    [True] * 4,
+    [False, True],
+    [False] * 9 + [True],
+    [False] * 4,
+]
+MIXED = [
+    [False, True, False, False, True],
+    [True, False],
+    [True] * 3,
+    [False, False, True, False],
+    [False] * 3,
+]
 BY_ROW = 0.999
 """With so large a zeta nobody gets labels of their own, but examples are handed out row by row."""
 
@@ -50,8 +63,12 @@ def test_least_most_and_how_many(split: str) -> None:
     add_people(ORDERED)
     sizes = {person(k): len(own) for k, own in enumerate(ORDERED)}
     for least in (1, 3, 4, 7, 10):
-        made = load("people", server=0, least=least, split=split, unseen_clients=0, validation_clients=0)
-        assert set(made.client_names.tolist()) == {name for name, size in sizes.items() if size >= least}
+        made = load(
+            "people", server=0, least=least, split=split, unseen_clients=0, validation_clients=0
+        )
+        assert set(made.client_names.tolist()) == {
+            name for name, size in sizes.items() if size >= least
+        }
     kept = everything(load("people", server=0, most=3, split=split))
     starts, tests = starts_of(ORDERED), {person(k): sum(own) for k, own in enumerate(ORDERED)}
     for number, (name, rows) in enumerate(kept.items()):
@@ -71,7 +88,11 @@ def test_the_last_examples_are_for_test_and_of_these_the_first_to_adapt_on() -> 
     add_people([[False] * 10, [False] * 7, [False]])
     for zeta in (1, BY_ROW):
         made = load("people", server=0, split="last", test_share=0.5, adapt=0.4, zeta=zeta)
-        assert rows_of(made, "train") == {"p90": [0, 1, 2, 3, 4], "p80": [10, 11, 12, 13], "p70": [17]}
+        assert rows_of(made, "train") == {
+            "p90": [0, 1, 2, 3, 4],
+            "p80": [10, 11, 12, 13],
+            "p70": [17],
+        }
         assert rows_of(made, "adapt") == {"p90": [5, 6], "p80": [14], "p70": []}
         assert rows_of(made, "test") == {"p90": [7, 8, 9], "p80": [15, 16], "p70": []}
 
@@ -88,7 +109,7 @@ def test_the_own_test_part_is_for_test(testing: list[list[bool]]) -> None:
         if all(own):
             assert len(test[name]) == len(own) // 2
             assert sorted(train[name] + test[name]) == rows.tolist()
-            assert name in group(made, "new")
+            assert name in group(made, "unseen")
         else:
             assert sorted(train[name]) == rows[~np.array(own)].tolist()
             assert sorted(test[name]) == rows[own].tolist()
@@ -97,7 +118,9 @@ def test_the_own_test_part_is_for_test(testing: list[list[bool]]) -> None:
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("split", ["last", "own"])
 @pytest.mark.parametrize("adapt", ["train", "test", 0.5])
-def test_adapting_is_the_very_split_also_when_it_is_read_back(split: str, adapt: str | float) -> None:
+def test_adapting_is_the_very_split_also_when_it_is_read_back(
+    split: str, adapt: str | float
+) -> None:
     add_people(ORDERED)
     for _ in range(2):
         splits = load("people", server=0, split=split, adapt=adapt).clients.splits
@@ -114,19 +137,25 @@ def test_a_set_without_a_test_part_of_its_own_is_told() -> None:
     add_custom("plain", [Block(who, {"x": np.zeros((3, 1)), "y": np.zeros(3)}) for who in "ab"])
     for options in ({}, {"zeta": 0.5}, {"server_from": "clients", "server_each": 1}):
         with pytest.raises(
-            InputError, match=r"^plain: split=own needs a test part, but this set has none; take random"
+            InputError,
+            match=r"^plain: split=own needs a test part, but this set has none; take random",
         ):
             load("plain", split="own", **options)
-    with pytest.raises(InputError, match=r"^plain: zeta needs one label for each example|^relabelled: labels must be"):
+    with pytest.raises(
+        InputError,
+        match=r"^plain: zeta needs one label for each example|^relabelled: labels must be",
+    ):
         load("plain", zeta=0.5, server=0)
-    with pytest.raises(InputError, match=r"^plain: partition=iid needs one label for each example; take natural"):
+    with pytest.raises(
+        InputError, match=r"^plain: partition=iid needs one label for each example; take natural"
+    ):
         load("plain", partition="iid", clients=2)
     assert load("plain", server=0).classes is None
 
 
-testing_columns = st.lists(st.lists(st.booleans(), min_size=1, max_size=9), min_size=2, max_size=12).filter(
-    lambda people: not all(all(own) for own in people)
-)
+testing_columns = st.lists(
+    st.lists(st.booleans(), min_size=1, max_size=9), min_size=2, max_size=12
+).filter(lambda people: not all(all(own) for own in people))
 OPTIONS: dict[str, Any] = {
     "split": st.sampled_from(["last", "own"]),
     "most": st.sampled_from([None, 1, 2, 5]),
@@ -156,11 +185,15 @@ def test_runs_and_rows_are_two_ways_to_the_same_division(
             assert rows_of(runs, name) == rows_of(rows, name)
     only_test = {person(number) for number, own in enumerate(people) if all(own)}
     for made in (runs, rows):
-        people_of_train = [rows_of(made, "train")[name] for name in made.client_names.tolist() if name not in only_test]
+        people_of_train = [
+            rows_of(made, "train")[name]
+            for name in made.client_names.tolist()
+            if name not in only_test
+        ]
         if options["split"] == "own":
             flat = np.concatenate([sorted(own) if ordered else own for own in people])
             assert not flat[np.concatenate(people_of_train)].any()
-            assert only_test <= set(group(made, "new"))
+            assert only_test <= set(group(made, "unseen"))
 
 
 @settings(max_examples=35, deadline=None)
@@ -177,7 +210,9 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
     with data_folder():
         add_people(people)
         options = {"split": split, "reserved": reserved, "server_from": "people", "seed": seed}
-        only_test = {person(number) for number, own in enumerate(people) if all(own) and split == "own"}
+        only_test = {
+            person(number) for number, own in enumerate(people) if all(own) and split == "own"
+        }
         kept = max(server, round(reserved * len(people)), int(reserved > 0))
         if kept >= len(people):
             with pytest.raises(InputError, match="server must leave one of the"):
@@ -189,12 +224,17 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
     x, starts = served(made)[0][:, 0], starts_of(people)
     own = {person(k) for k in range(len(people)) if starts[k] in x}
     assert x.tolist() == [
-        row for k in range(len(people)) if person(k) in own for row in range(starts[k], starts[k + 1])
+        row
+        for k in range(len(people))
+        if person(k) in own
+        for row in range(starts[k], starts[k + 1])
     ]
     assert len(own) == server
     assert made.clients.count == len(people) - kept
     assert own.isdisjoint(made.client_names.tolist())
-    assert own <= only_test or only_test <= own  # whoever can train is taken only when nobody else is left
+    assert (
+        own <= only_test or only_test <= own
+    )  # whoever can train is taken only when nobody else is left
     assert only_test.isdisjoint(group(made, "train"))
 
 
@@ -203,11 +243,14 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
 def test_what_is_reserved_for_the_server_leaves_the_clients_alone(split: str) -> None:
     add_people([[False] * (3 + number % 4) for number in range(60)])
     made = [
-        load("people", server=server, server_from="people", reserved=0.05, split=split) for server in (0, 0.02, 0.05)
+        load("people", server=server, server_from="people", reserved=0.05, split=split)
+        for server in (0, 0.02, 0.05)
     ]
     for other in made[1:]:
         assert other.client_names.tolist() == made[0].client_names.tolist()
-        assert all(other.groups[name].tolist() == who.tolist() for name, who in made[0].groups.items())
+        assert all(
+            other.groups[name].tolist() == who.tolist() for name, who in made[0].groups.items()
+        )
         assert all(rows_of(other, name) == rows_of(made[0], name) for name in ("train", "test"))
     assert made[0].server is None
     assert made[0].clients.count == 57

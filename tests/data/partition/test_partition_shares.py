@@ -31,7 +31,8 @@ def test_nobody_has_fewer_than_least_and_all_is_held(
     y = some_labels(count, 7, seed)
     if clients * least > count:
         with pytest.raises(
-            InputError, match=f"{clients} clients with at least {least} need {clients * least} of {count}"
+            InputError,
+            match=f"{clients} clients with at least {least} need {clients * least} of {count}",
         ):
             rule(y, clients, draws(seed), alpha=alpha, least=least)
         return
@@ -44,7 +45,9 @@ def second_moment(shares: NDArray[np.float64], alpha: float) -> None:
     """Compares E[p^2] with that of a symmetric Dirichlet distribution: (alpha + 1) / (k (k alpha + 1))."""
     lines, k = shares.shape
     squares = (shares**2).mean(axis=1)
-    assert abs(squares.mean() - (alpha + 1) / (k * (k * alpha + 1))) < 4 * squares.std() / np.sqrt(lines)
+    assert abs(squares.mean() - (alpha + 1) / (k * (k * alpha + 1))) < 4 * squares.std() / np.sqrt(
+        lines
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
@@ -57,7 +60,10 @@ def test_dirichlet_shares_of_each_label_have_the_right_moments(alpha: float) -> 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
 def test_quantity_shares_have_the_right_moments_and_labels_are_mixed(alpha: float) -> None:
-    sizes = [np.bincount(partition.quantity(EVENLY, 5, draws(seed), alpha=alpha, least=1)) for seed in range(300)]
+    sizes = [
+        np.bincount(partition.quantity(EVENLY, 5, draws(seed), alpha=alpha, least=1))
+        for seed in range(300)
+    ]
     second_moment(np.array(sizes) / 6000, alpha)
     counts = table(EVENLY, partition.quantity(EVENLY, 4, draws(), alpha=5.0), 4)
     assert_mixed(counts)
@@ -81,7 +87,9 @@ def assert_mixed(counts: NDArray[np.int64]) -> None:
     least=st.integers(0, 10),
     seed=st.integers(0, 99),
 )
-def test_levelling_takes_one_by_one_from_whoever_has_most(sizes: list[int], least: int, seed: int) -> None:
+def test_levelling_takes_one_by_one_from_whoever_has_most(
+    sizes: list[int], least: int, seed: int
+) -> None:
     assume(len(sizes) * least <= sum(sizes))
     whose = draws(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
     levelled = _fill_smallest(whose, len(sizes), least, draws(seed))
@@ -97,7 +105,9 @@ def test_levelling_takes_one_by_one_from_whoever_has_most(sizes: list[int], leas
 
 
 @pytest.mark.parametrize(("clients", "size"), [(1, 1), (60, 100), (6, 1000), (1000, 6), (13, 40)])
-def test_pachinko_clients_have_their_size_even_when_everything_is_taken(clients: int, size: int) -> None:
+def test_pachinko_clients_have_their_size_even_when_everything_is_taken(
+    clients: int, size: int
+) -> None:
     whose = by_coarse(EVENLY, clients, draws(), size=size)
     assert (np.bincount(whose[whose != UNASSIGNED], minlength=clients) == size).all()
 
@@ -122,7 +132,10 @@ def sequential(shares: list[float], room: list[int], count: int) -> Counter[tupl
     for _ in range(count):
         following: dict[tuple[int, ...], float] = {}
         for taken, chance in chances.items():
-            free = [share if full < most else 0.0 for share, full, most in zip(shares, taken, room, strict=True)]
+            free = [
+                share if full < most else 0.0
+                for share, full, most in zip(shares, taken, room, strict=True)
+            ]
             for at in range(len(room)):
                 if free[at]:
                     then = tuple(own + (at == place) for place, own in enumerate(taken))
@@ -134,7 +147,10 @@ def sequential(shares: list[float], room: list[int], count: int) -> Counter[tupl
 def test_drawing_at_once_is_drawing_one_after_the_other() -> None:
     shares, room, tries, source = [0.6, 0.3, 0.1], [2, 1, 3], 6000, draws()
     wanted = sequential(shares, room, 4)
-    seen = Counter(tuple(_draw_capped(4, np.array(shares), np.array(room), source).tolist()) for _ in range(tries))
+    seen = Counter(
+        tuple(_draw_capped(4, np.array(shares), np.array(room), source).tolist())
+        for _ in range(tries)
+    )
     assert set(seen) <= set(wanted)
     for taken, units in wanted.items():
         chance = units / 10**9
@@ -142,4 +158,8 @@ def test_drawing_at_once_is_drawing_one_after_the_other() -> None:
 
 
 def test_drawing_goes_on_where_shares_are_nil_but_room_is_left() -> None:
-    assert _draw_capped(5, np.array([1.0, 0.0, 0.0]), np.array([2, 1, 2]), draws()).tolist() == [2, 1, 2]
+    assert _draw_capped(5, np.array([1.0, 0.0, 0.0]), np.array([2, 1, 2]), draws()).tolist() == [
+        2,
+        1,
+        2,
+    ]

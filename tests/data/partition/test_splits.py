@@ -23,7 +23,10 @@ def made(**options: Any) -> FederatedDataset:
 
 
 def hands(data: FederatedDataset, name: str) -> list[list[int]]:
-    return [sorted(data.clients.splits[name].get_rows(who).tolist()) for who in range(data.clients.count)]
+    return [
+        sorted(data.clients.splits[name].get_rows(who).tolist())
+        for who in range(data.clients.count)
+    ]
 
 
 def test_clients_adapt_on_their_train_examples_unless_said_otherwise() -> None:
@@ -43,10 +46,15 @@ def test_clients_may_adapt_on_their_very_test_examples() -> None:
 def test_clients_may_adapt_on_a_share_of_the_test_part(share: float) -> None:
     data, plain = made(adapt=share, test_share=0.5), made(test_share=0.5)
     assert hands(data, "train") == hands(plain, "train")
-    for adapt, test, before in zip(hands(data, "adapt"), hands(data, "test"), hands(plain, "test"), strict=True):
+    for adapt, test, before in zip(
+        hands(data, "adapt"), hands(data, "test"), hands(plain, "test"), strict=True
+    ):
         assert sorted(adapt + test) == before
         assert len(adapt) == int(np.floor(share * len(before) + 1e-9))
-    assert (data.get_adapt_split(), data.get_disjoint_splits()) == ("adapt", ("train", "test", "adapt"))
+    assert (data.get_adapt_split(), data.get_disjoint_splits()) == (
+        "adapt",
+        ("train", "test", "adapt"),
+    )
 
 
 @pytest.mark.parametrize("adapt", ["train", "test", 0.3])
@@ -69,7 +77,10 @@ def test_in_the_pool_nobody_adapts_on_what_is_not_theirs() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"adapt": "tests"}, "arrays: adapt must be train, test or a share of the test part, got 'tests'."),
+        (
+            {"adapt": "tests"},
+            "arrays: adapt must be train, test or a share of the test part, got 'tests'.",
+        ),
         ({"adapt": 1.0}, "arrays: adapt must be a share from 0 to less than 1, got 1.0."),
         ({"adapt": -0.1}, "arrays: adapt must be a share from 0 to less than 1, got -0.1."),
         ({"adapt": True}, "arrays: adapt must be a share from 0 to less than 1, got True."),
@@ -90,7 +101,12 @@ def test_shares_out_of_range_are_refused(options: dict[str, Any], said: str) -> 
 def test_support_and_query_share_out_the_train_examples(sizes: list[int], share: float) -> None:
     whose = np.repeat(np.arange(len(sizes)), sizes)
     x = np.random.default_rng(0).permutation(len(whose)).astype(float)[:, None]
-    options: dict[str, Any] = {"test_share": 0.0, "validation_clients": 0, "unseen_clients": 0, "support": share}
+    options: dict[str, Any] = {
+        "test_share": 0.0,
+        "validation_clients": 0,
+        "unseen_clients": 0,
+        "support": share,
+    }
     data = from_arrays(x, x[:, 0], whose, **options).with_support()
     parts = zip(hands(data, "train"), hands(data, "support"), hands(data, "query"), strict=True)
     for train, support, query in parts:
@@ -113,14 +129,19 @@ def test_splits_of_ones_own_are_kept() -> None:
     data = toy_data(sizes=(3, 3, 3, 3))
     splits = data.clients.splits
     own = [splits["train"].get_rows(who) for who in range(4)]
-    given_ = {**splits, "support": split([rows[2:] for rows in own]), "query": split([rows[:2] for rows in own])}
+    given_ = {
+        **splits,
+        "support": split([rows[2:] for rows in own]),
+        "query": split([rows[:2] for rows in own]),
+    }
     kept = _with(data, given_).with_support()
     assert hands(kept, "support") == [sorted(rows[2:].tolist()) for rows in own]
 
 
 def test_somebody_must_have_two_examples() -> None:
     with pytest.raises(
-        InputError, match="toy: no client has two train examples, one to adapt on and one to learn from"
+        InputError,
+        match="toy: no client has two train examples, one to adapt on and one to learn from",
     ):
         toy_data(sizes=(1, 1, 1, 1)).with_support()
     lonely = toy_data(sizes=(1, 2, 1, 1)).with_support()
@@ -131,7 +152,9 @@ def test_somebody_must_have_two_examples() -> None:
 def _with(data: FederatedDataset, splits: dict[str, Any]) -> FederatedDataset:
     """The data with other splits, looked at anew."""
     clients = ClientExamples(data.clients.x, data.clients.y, splits)
-    return FederatedDataset("toy", clients, data.client_names, data.groups, data.server, data.classes)
+    return FederatedDataset(
+        "toy", clients, data.client_names, data.groups, data.server, data.classes
+    )
 
 
 def test_adapting_on_a_part_of_the_test_examples_is_refused() -> None:
@@ -139,10 +162,14 @@ def test_adapting_on_a_part_of_the_test_examples_is_refused() -> None:
     splits = data.clients.splits
     for who in range(4):
         some = [splits["test"].get_rows(each)[:1] if each == who else EMPTY for each in range(4)]
-        with pytest.raises(InputError, match=f"must be held once, but is held more often, by client 'client-{who}'"):
+        with pytest.raises(
+            InputError, match=f"must be held once, but is held more often, by client 'client-{who}'"
+        ):
             _with(data, {**splits, "adapt": split(some)})
     equal = [splits["test"].get_rows(who).copy() for who in range(4)]
-    with pytest.raises(InputError, match="must be held once"):  # all of them, but without naming the same split
+    with pytest.raises(
+        InputError, match="must be held once"
+    ):  # all of them, but without naming the same split
         _with(data, {**splits, "adapt": split(equal)})
 
 
@@ -151,7 +178,9 @@ def test_nobody_adapts_on_what_another_holds() -> None:
     splits = data.clients.splits
     theirs = [splits["train"].get_rows((who + 1) % 4) for who in range(4)]
     for name in ("adapt", "support"):
-        with pytest.raises(InputError, match="must be held once, but is held more often, by client 'client-0' and"):
+        with pytest.raises(
+            InputError, match="must be held once, but is held more often, by client 'client-0' and"
+        ):
             _with(data, {**splits, name: split(theirs)})
     twice = [np.repeat(splits["train"].get_rows(who)[:1], 2) for who in range(4)]
     with pytest.raises(InputError, match="must be held once"):
@@ -161,6 +190,8 @@ def test_nobody_adapts_on_what_another_holds() -> None:
 def test_some_train_examples_may_be_what_a_client_adapts_on() -> None:
     data = toy_data(sizes=(3, 3, 3, 3))
     splits = data.clients.splits
-    some = _with(data, {**splits, "adapt": split([splits["train"].get_rows(who)[:2] for who in range(4)])})
+    some = _with(
+        data, {**splits, "adapt": split([splits["train"].get_rows(who)[:2] for who in range(4)])}
+    )
     assert (some.get_adapt_split(), some.get_disjoint_splits()) == ("train", ("train", "test"))
     assert some.describe().examples == data.describe().examples

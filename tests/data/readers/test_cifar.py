@@ -30,14 +30,18 @@ PICKLES = [python2_pickle, *(python3_pickle(protocol) for protocol in (2, 3, 4, 
 
 
 @pytest.mark.parametrize("dump", PICKLES)
-def test_cifar10_in_all_its_wrappings(tmp_path: Path, dump: Callable[[dict[str, Any]], bytes]) -> None:
+def test_cifar10_in_all_its_wrappings(
+    tmp_path: Path, dump: Callable[[dict[str, Any]], bytes]
+) -> None:
     images, labels = write_cifar10(tmp_path / "batches", dump)
     files = sorted((tmp_path / "batches").iterdir(), reverse=True)  # not the canonical order
     binaries = [file for file in files if file.suffix]
     singles = [tmp_path / "batches" / name for name in cifar.CIFAR10_FILES]
     ways: list[Any] = [
         tmp_path,  # one folder above
-        archived(tmp_path / "cifar-10-python.tar.gz", set(files) - set(binaries), "cifar-10-batches-py"),
+        archived(
+            tmp_path / "cifar-10-python.tar.gz", set(files) - set(binaries), "cifar-10-batches-py"
+        ),
         archived(tmp_path / "cifar-10-binary.tar.gz", binaries, "cifar-10-batches-bin"),
         singles,
     ]
@@ -49,7 +53,9 @@ def test_cifar10_in_all_its_wrappings(tmp_path: Path, dump: Callable[[dict[str, 
         assert found["testing"].tolist() == [False] * 10 + [True] * 2
     for file in set(files) - set(binaries):
         file.unlink()
-    np.testing.assert_array_equal(joined(cifar.cifar10(tmp_path / "batches"))["x"], images)  # binary files alone
+    np.testing.assert_array_equal(
+        joined(cifar.cifar10(tmp_path / "batches"))["x"], images
+    )  # binary files alone
 
 
 def test_cifar100_keeps_the_coarse_labels(tmp_path: Path) -> None:
@@ -59,7 +65,12 @@ def test_cifar100_keeps_the_coarse_labels(tmp_path: Path) -> None:
     (tmp_path / "python").mkdir()
     (tmp_path / "binary").mkdir()
     for name, at in (("train", slice(0, 3)), ("test", slice(3, 4))):
-        batch = {"data": images[at], "fine_labels": fine[at], "coarse_labels": coarse[at], "filenames": []}
+        batch = {
+            "data": images[at],
+            "fine_labels": fine[at],
+            "coarse_labels": coarse[at],
+            "filenames": [],
+        }
         (tmp_path / "python" / name).write_bytes(python2_pickle(batch))
         (tmp_path / "binary" / f"{name}.bin").write_bytes(rows[at].tobytes())
     for folder in ("python", "binary"):
@@ -90,7 +101,9 @@ def test_a_pickle_cannot_run_anything(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("data_batch_1").write_bytes(pickle.dumps(held, protocol))
-    with pytest.raises(InputError, match=r"'data_batch_1' is no batch of CIFAR-10: it (names|uses) .*not need"):
+    with pytest.raises(
+        InputError, match=r"'data_batch_1' is no batch of CIFAR-10: it (names|uses) .*not need"
+    ):
         joined(cifar.cifar10("data_batch_1"))
     assert not Path("was_run").exists()
 
@@ -126,7 +139,9 @@ def test_other_bad_cifar_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"test_batch.bin' is cut off"):
         joined(cifar.cifar10(tmp_path / "test_batch.bin"))
     (tmp_path / "some.tar.gz").write_bytes(gzip.compress(b"no archive"))
-    with pytest.raises(InputError, match=r"some.tar.gz' cannot be read as a folder or a .tar.gz archive"):
+    with pytest.raises(
+        InputError, match=r"some.tar.gz' cannot be read as a folder or a .tar.gz archive"
+    ):
         joined(cifar.cifar10(tmp_path / "some.tar.gz"))
     with pytest.raises(InputError, match="There is no file"):
         joined(cifar.cifar10(tmp_path / "data_batch_3"))
@@ -140,7 +155,9 @@ BATCH = batch10(1)
 @pytest.mark.parametrize("dump", PICKLES)
 @settings(max_examples=60, deadline=None)
 @given(**DAMAGE, words=st.booleans())
-def test_damaged_pickles(dump: Callable[[dict[str, Any]], bytes], at: float, flip: int | None, words: bool) -> None:
+def test_damaged_pickles(
+    dump: Callable[[dict[str, Any]], bytes], at: float, flip: int | None, words: bool
+) -> None:
     raw = dump(BATCH)
     if words:  # nearly all bytes are pixels; hit the words around them as well
         start = raw.index(BATCH["data"].tobytes()[:1]) if dump is not python2_pickle else 200
@@ -165,4 +182,6 @@ def test_damaged_archives(at: float, flip: int | None) -> None:
         path = Path(folder) / "cifar-100-binary.tar.gz"
         path.write_bytes(damaged(packed.getvalue(), at, flip))
         found = good_or_refused(cifar.cifar100(path), (3, 32, 32), 100)
-        assert found is None or (len(found["x"]) == 2 and not any(found[name].any() for name in ("x", "y", "coarse")))
+        assert found is None or (
+            len(found["x"]) == 2 and not any(found[name].any() for name in ("x", "y", "coarse"))
+        )

@@ -50,14 +50,20 @@ def test_emnist_is_upright_and_its_letters_start_at_0(tmp_path: Path) -> None:
     assert found["y"].tolist() == [11, 11]  # L, where A is 0
 
 
-@pytest.mark.parametrize(("variant", "classes"), [("byclass", 62), ("bymerge", 47), ("balanced", 47), ("digits", 10)])
-def test_the_variants_of_emnist_know_their_classes(tmp_path: Path, variant: str, classes: int) -> None:
+@pytest.mark.parametrize(
+    ("variant", "classes"), [("byclass", 62), ("bymerge", 47), ("balanced", 47), ("digits", 10)]
+)
+def test_the_variants_of_emnist_know_their_classes(
+    tmp_path: Path, variant: str, classes: int
+) -> None:
     image = np.zeros((1, 28, 28), np.uint8)
     for name in ("train", "test"):
         write_idx(tmp_path, f"emnist-{variant}-{name}", image, [classes - 1])
     assert joined(idx.emnist(tmp_path, variant))["y"].tolist() == [classes - 1] * 2
     write_idx(tmp_path, f"emnist-{variant}-test", image, [classes])
-    with pytest.raises(InputError, match=f"test-labels.*labels from 0 to {classes - 1}, got {classes} to {classes}"):
+    with pytest.raises(
+        InputError, match=f"test-labels.*labels from 0 to {classes - 1}, got {classes} to {classes}"
+    ):
         joined(idx.emnist(tmp_path, variant))
 
 
@@ -72,7 +78,9 @@ BAD_IDX: list[tuple[Callable[[bytes], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("damage", "sentence"), BAD_IDX)
-def test_bad_idx_files_are_refused_by_name(tmp_path: Path, damage: Callable[[bytes], bytes], sentence: str) -> None:
+def test_bad_idx_files_are_refused_by_name(
+    tmp_path: Path, damage: Callable[[bytes], bytes], sentence: str
+) -> None:
     for prefix in ("train", "t10k"):
         write_idx(tmp_path, prefix, np.zeros((2, 3, 3), np.uint8), [0, 1])
     file = tmp_path / "train-images-idx3-ubyte"
@@ -94,7 +102,9 @@ def test_the_damaged_one_of_two_gzipped_files_is_named(tmp_path: Path, file: str
 
 
 def test_absent_idx_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"must hold the files train-images-idx3-ubyte, train-labels-idx1-ubyte or"):
+    with pytest.raises(
+        InputError, match=r"must hold the files train-images-idx3-ubyte, train-labels-idx1-ubyte or"
+    ):
         joined(idx.mnist(tmp_path))
     with pytest.raises(InputError, match="There is no file"):
         joined(idx.mnist(tmp_path / "nowhere"))
@@ -105,7 +115,9 @@ def test_absent_idx_files_are_named(tmp_path: Path) -> None:
 def test_stl10_is_upright(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (4, 3, 96, 96), np.uint8)
     write_stl10(tmp_path / "stl10_binary", images, [9, 0, 7, 2], 3)
-    archive = archived(tmp_path / "stl10_binary.tar.gz", (tmp_path / "stl10_binary").iterdir(), "stl10_binary")
+    archive = archived(
+        tmp_path / "stl10_binary.tar.gz", (tmp_path / "stl10_binary").iterdir(), "stl10_binary"
+    )
     for way in (tmp_path, tmp_path / "stl10_binary", archive):
         found = joined(stl10.stl10(way))
         np.testing.assert_array_equal(found["x"], images)
@@ -114,12 +126,33 @@ def test_stl10_is_upright(tmp_path: Path) -> None:
 
 
 def test_stl10_as_cifar10(tmp_path: Path) -> None:
-    cifar_names = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+    cifar_names = (
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    )
     images = RNG.integers(0, 256, (10, 3, 96, 96), np.uint8)
     write_stl10(tmp_path, images, list(range(10)), 9)
     found = joined(stl10.stl10(tmp_path, like="cifar10", side=32))
     named = [cifar_names[label] for label in found["y"]]
-    assert named == ["airplane", "bird", "automobile", "cat", "deer", "dog", "horse", "ship", "truck"]
+    assert named == [
+        "airplane",
+        "bird",
+        "automobile",
+        "cat",
+        "deer",
+        "dog",
+        "horse",
+        "ship",
+        "truck",
+    ]
     assert found["x"].shape == (9, 3, 32, 32)
     square = images[8, 1, 30:33, 63:66]  # of the ship
     assert found["x"][7, 1, 10, 21] == round(float(square.mean()))
@@ -147,7 +180,9 @@ def test_bad_stl10_files(tmp_path: Path) -> None:
 def test_damaged_idx_files(end: str, file: str, at: float, flip: int | None) -> None:
     with tempfile.TemporaryDirectory() as name:
         for prefix in ("train", "t10k"):
-            write_idx(Path(name), prefix, np.arange(8, dtype=np.uint8).reshape(2, 2, 2), [0, 1], end)
+            write_idx(
+                Path(name), prefix, np.arange(8, dtype=np.uint8).reshape(2, 2, 2), [0, 1], end
+            )
         path = Path(name) / f"t10k-{file}-ubyte{end}"
         path.write_bytes(damaged(path.read_bytes(), at, flip))
         try:

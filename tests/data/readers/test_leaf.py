@@ -25,9 +25,17 @@ def test_leaf_femnist(tmp_path: Path) -> None:
         "all_0.json",
         {"ann": femnist_user(images[:2], [0, 61]), "bob": femnist_user(images[2:3], [10])},
     )
-    write_leaf(tmp_path, "train", "all_1.json", {"cy": femnist_user(images[3:4], [36]), "nil": {"x": [], "y": []}})
     write_leaf(
-        tmp_path, "test", "all_0.json", {"cy": femnist_user(images[4:5], [5]), "ann": femnist_user(images[5:], [7])}
+        tmp_path,
+        "train",
+        "all_1.json",
+        {"cy": femnist_user(images[3:4], [36]), "nil": {"x": [], "y": []}},
+    )
+    write_leaf(
+        tmp_path,
+        "test",
+        "all_0.json",
+        {"cy": femnist_user(images[4:5], [5]), "ann": femnist_user(images[5:], [7])},
     )
     found = by_client(leaf.femnist(tmp_path))
     assert list(found) == ["ann", "bob", "cy"]
@@ -44,12 +52,18 @@ def test_leaf_split_by_user(tmp_path: Path) -> None:
     write_leaf(tmp_path, "train", "a.json", {"ann": femnist_user(image, [1])})
     write_leaf(tmp_path, "test", "a.json", {"bob": femnist_user(image, [2])})
     found = by_client(leaf.femnist(tmp_path))
-    assert {client: columns["testing"].tolist() for client, columns in found.items()} == {"ann": [False], "bob": [True]}
+    assert {client: columns["testing"].tolist() for client, columns in found.items()} == {
+        "ann": [False],
+        "bob": [True],
+    }
 
 
 def test_leaf_shakespeare(tmp_path: Path) -> None:
     line = "To be, or not to be: that is the question: whether 'tis nobler in the mind to suffer the slings"
-    windows = {"x": [line[at : at + 80] for at in range(3)], "y": [line[at + 80] for at in range(3)]}
+    windows = {
+        "x": [line[at : at + 80] for at in range(3)],
+        "y": [line[at + 80] for at in range(3)],
+    }
     write_leaf(tmp_path, "train", "a.json", {"HAMLET_HAMLET": windows})
     columns = by_client(leaf.shakespeare(tmp_path))["HAMLET_HAMLET"]
     np.testing.assert_array_equal(columns["x"][1], text.get_character_ids(line[1:81]))
@@ -87,7 +101,9 @@ def test_other_bad_leaf_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"must have a folder 'train' with .json files"):
         by_client(leaf.femnist(tmp_path))
     write_leaf(tmp_path, "train", "a.json", {"ann": {"x": ["short"], "y": ["a"]}})
-    with pytest.raises(InputError, match=r"a.json' must have windows of 80 characters, but some of 'ann'"):
+    with pytest.raises(
+        InputError, match=r"a.json' must have windows of 80 characters, but some of 'ann'"
+    ):
         by_client(leaf.shakespeare(tmp_path))
     write_leaf(tmp_path, "train", "a.json", {"ann": {"x": [" " * 80], "y": ["ab"]}})
     with pytest.raises(InputError, match=r"a.json' must have one character as the label"):

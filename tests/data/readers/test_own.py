@@ -33,9 +33,13 @@ def write_parquet(path: Path, columns: dict[str, Any], group: int = 2) -> Path:
 def test_parquet_brings_scattered_clients_together(tmp_path: Path, held: int, group: int) -> None:
     values = [[float(row), row + 0.5] for row in range(6)]
     path = write_parquet(
-        tmp_path / "p", {"who": SCATTERED, "in": values, "out": [0, 1, 2, 3, 4, 5], "w": [9] * 6}, group
+        tmp_path / "p",
+        {"who": SCATTERED, "in": values, "out": [0, 1, 2, 3, 4, 5], "w": [9] * 6},
+        group,
     )
-    found = by_client(read_parquet(path, x="in", y="out", client="who", extra_columns=("w",), max_rows=held))
+    found = by_client(
+        read_parquet(path, x="in", y="out", client="who", extra_columns=("w",), max_rows=held)
+    )
     assert list(found) == ["b", "a", "c"]  # by their first rows
     assert found["b"]["x"].tolist() == [[0, 0.5], [2, 2.5], [5, 5.5]]
     assert (found["a"]["y"].tolist(), found["b"]["y"].tolist()) == ([1, 4], [0, 2, 5])
@@ -57,12 +61,16 @@ def groups_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_parquet_reads_a_sorted_file_once(tmp_path: Path, groups_read: list[int]) -> None:
-    path = write_parquet(tmp_path / "p", {"client": [0, 0, 1, 1, 2, 2], "x": range(6), "y": [0] * 6})
+    path = write_parquet(
+        tmp_path / "p", {"client": [0, 0, 1, 1, 2, 2], "x": range(6), "y": [0] * 6}
+    )
     assert list(by_client(read_parquet(path, max_rows=2))) == ["0", "1", "2"]
     assert groups_read == [0, 1, 2]
 
 
-def test_parquet_reads_a_scattered_file_again_rather_than_hold_it(tmp_path: Path, groups_read: list[int]) -> None:
+def test_parquet_reads_a_scattered_file_again_rather_than_hold_it(
+    tmp_path: Path, groups_read: list[int]
+) -> None:
     path = write_parquet(tmp_path / "p", {"client": SCATTERED, "x": range(6), "y": [0] * 6})
     by_client(read_parquet(path, max_rows=3))  # b has 3 rows; a and c have 3 together
     assert groups_read == [0, 1, 2, 0, 1, 2]
@@ -77,7 +85,13 @@ def test_parquet_keeps_the_order_of_rows(tmp_path: Path) -> None:
 
 def test_parquet_columns_side_by_side_and_nested_lists(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (2, 1, 2, 3), np.uint8)
-    columns = {"client": ["a", "a"], "p": [1.0, 2.0], "q": [3.0, 4.0], "y": [0, 1], "image": images.tolist()}
+    columns = {
+        "client": ["a", "a"],
+        "p": [1.0, 2.0],
+        "q": [3.0, 4.0],
+        "y": [0, 1],
+        "image": images.tolist(),
+    }
     path = write_parquet(tmp_path / "p", columns)
     assert by_client(read_parquet(path, x=("p", "q")))["a"]["x"].tolist() == [[1, 3], [2, 4]]
     np.testing.assert_array_equal(by_client(read_parquet(path, x="image"))["a"]["x"], images)
@@ -86,8 +100,14 @@ def test_parquet_columns_side_by_side_and_nested_lists(tmp_path: Path) -> None:
 BAD_COLUMNS: list[tuple[dict[str, Any], str]] = [
     ({"client": ["a"], "x": [1.0]}, "must have a column 'y', but has client, x"),
     ({"client": ["a"], "x": [float("nan")], "y": [0]}, "column 'x' has a NaN"),
-    ({"client": ["a", "a"], "x": [[1.0], [1.0, 2.0]], "y": [0, 0]}, "lists of the same length in column 'x'"),
-    ({"client": ["a", "a", "a"], "x": [[1.0], [1.0], [1.0, 2.0]], "y": [0] * 3}, "lists of the same length"),
+    (
+        {"client": ["a", "a"], "x": [[1.0], [1.0, 2.0]], "y": [0, 0]},
+        "lists of the same length in column 'x'",
+    ),
+    (
+        {"client": ["a", "a", "a"], "x": [[1.0], [1.0], [1.0, 2.0]], "y": [0] * 3},
+        "lists of the same length",
+    ),
     ({"client": ["a"], "x": ["text"], "y": [0]}, "numbers in column 'x', got string"),
     ({"client": ["a", "b"], "x": [1.0, None], "y": [0, 0]}, "no empty places, but column 'x'"),
     ({"client": [1.5], "x": [1.0], "y": [0]}, "whole numbers or names as 'client', got 1.5"),
@@ -97,7 +117,9 @@ BAD_COLUMNS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("columns", "sentence"), BAD_COLUMNS)
-def test_bad_parquet_files_are_refused_by_name(tmp_path: Path, columns: dict[str, Any], sentence: str) -> None:
+def test_bad_parquet_files_are_refused_by_name(
+    tmp_path: Path, columns: dict[str, Any], sentence: str
+) -> None:
     path = write_parquet(tmp_path / "p.parquet", columns)
     with pytest.raises(InputError, match=sentence) as caught:
         by_client(read_parquet(path))
@@ -112,7 +134,9 @@ def test_parquet_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(InputError, match="There is no file"):
         by_client(read_parquet(tmp_path / "none"))
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(InputError, match=r"needs the package pyarrow: pip install 'fedtailor\[parquet\]'"):
+    with pytest.raises(
+        InputError, match=r"needs the package pyarrow: pip install 'fedtailor\[parquet\]'"
+    ):
         by_client(read_parquet(tmp_path / "p"))
 
 
@@ -120,10 +144,16 @@ def test_parquet_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 @given(at=st.floats(0, 1, exclude_max=True), flip=st.none() | st.integers(1, 255))
 def test_damaged_parquet_files(at: float, flip: int | None) -> None:
     with tempfile.TemporaryDirectory() as name:
-        path = write_parquet(Path(name) / "p", {"client": ["a", "b"], "x": [[1.0, 2.0]] * 2, "y": [0, 1]})
+        path = write_parquet(
+            Path(name) / "p", {"client": ["a", "b"], "x": [[1.0, 2.0]] * 2, "y": [0, 1]}
+        )
         raw = path.read_bytes()
         place = int(at * len(raw))
-        path.write_bytes(raw[:place] if flip is None else raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :])
+        path.write_bytes(
+            raw[:place]
+            if flip is None
+            else raw[:place] + bytes([raw[place] ^ flip]) + raw[place + 1 :]
+        )
         try:
             found = by_client(read_parquet(path))
         except InputError:
@@ -139,20 +169,27 @@ def write_image(path: Path, pixels: Array) -> None:
 
 def test_image_folders(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (3, 4, 5, 3), np.uint8)
-    for place, image in zip(("bob/dog/1.png", "ann/cat/2.PNG", "ann/cow/1.png"), images, strict=True):
+    for place, image in zip(
+        ("bob/dog/1.png", "ann/cat/2.PNG", "ann/cow/1.png"), images, strict=True
+    ):
         write_image(tmp_path / place, image)
     (tmp_path / "ann" / "cat" / "notes.txt").write_text("not an image")
     found = by_client(read_image_folders(tmp_path))
     assert list(found) == ["ann", "bob"]
     np.testing.assert_array_equal(found["ann"]["x"], images[1:].transpose(0, 3, 1, 2))
-    assert (found["ann"]["y"].tolist(), found["bob"]["y"].tolist()) == ([0, 1], [2])  # cat, cow, dog
+    assert (found["ann"]["y"].tolist(), found["bob"]["y"].tolist()) == (
+        [0, 1],
+        [2],
+    )  # cat, cow, dog
     assert by_client(read_image_folders(tmp_path, channels=1))["bob"]["x"].shape == (1, 1, 4, 5)
 
 
 def test_bad_image_folders(tmp_path: Path) -> None:
     write_image(tmp_path / "ann" / "cat" / "1.png", np.zeros((4, 5), np.uint8))
     write_image(tmp_path / "ann" / "cat" / "2.png", np.zeros((5, 5), np.uint8))
-    with pytest.raises(InputError, match=r"2.png' must be 4 x 5 pixels as the others, got \(5, 5\)"):
+    with pytest.raises(
+        InputError, match=r"2.png' must be 4 x 5 pixels as the others, got \(5, 5\)"
+    ):
         by_client(read_image_folders(tmp_path))
     (tmp_path / "ann" / "cat" / "2.png").write_bytes(b"\x89PNG but no more")
     with pytest.raises(InputError, match=r"2.png' cannot be read as an image"):
@@ -173,7 +210,11 @@ def test_array_folders(tmp_path: Path) -> None:
         np.save(tmp_path / client / "x.npy", np.arange(2.0 * count).reshape(count, 2))
         np.save(tmp_path / client / "labels.npy", np.arange(count) % 3)
     blocks = list(read_array_folders(tmp_path, y="labels.npy"))
-    assert [(block.client, len(block.columns["x"])) for block in blocks] == [("ann", 4096), ("ann", 904), ("bob", 2)]
+    assert [(block.client, len(block.columns["x"])) for block in blocks] == [
+        ("ann", 4096),
+        ("ann", 904),
+        ("bob", 2),
+    ]
     assert blocks[2].columns["x"].tolist() == [[0, 1], [2, 3]]
     assert not isinstance(blocks[0].columns["x"], np.memmap)
     np.testing.assert_array_equal(by_client(blocks)["ann"]["y"], np.arange(5000) % 3)
@@ -185,7 +226,9 @@ def test_bad_array_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"There is no file '.*y.npy'"):
         by_client(read_array_folders(tmp_path))
     np.save(tmp_path / "ann" / "y.npy", np.array([1]))
-    with pytest.raises(InputError, match=r"ann' must have x.npy and y.npy equally long, got \[2, 1\]"):
+    with pytest.raises(
+        InputError, match=r"ann' must have x.npy and y.npy equally long, got \[2, 1\]"
+    ):
         by_client(read_array_folders(tmp_path))
     np.save(tmp_path / "ann" / "y.npy", np.array([1, 2]))
     with pytest.raises(InputError, match="ann' must have finite numbers, but x has a NaN"):
@@ -198,7 +241,9 @@ def test_bad_array_folders(tmp_path: Path) -> None:
         by_client(read_array_folders(tmp_path))
 
 
-TABLE = [{"who": who, "in": [row, -row], "out": row % 2, "w": 0.5} for row, who in enumerate(SCATTERED)]
+TABLE = [
+    {"who": who, "in": [row, -row], "out": row % 2, "w": 0.5} for row, who in enumerate(SCATTERED)
+]
 
 
 class Columned:
@@ -231,7 +276,9 @@ def test_rows_that_can_only_be_gone_through() -> None:
     together = sorted(TABLE, key=lambda row: str(row["who"]))
     found = by_client(read_rows(iter(together), x="in", y="out", client="who"))
     assert found["b"]["x"].tolist() == [[0, 0], [2, -2], [5, -5]]
-    with pytest.raises(InputError, match="The rows of client 'b' must come together, but it comes back"):
+    with pytest.raises(
+        InputError, match="The rows of client 'b' must come together, but it comes back"
+    ):
         by_client(read_rows(iter(TABLE), x="in", y="out", client="who"))
     blocks = list(read_rows(iter(TABLE), x="in", y="out", client=None))
     assert [block.client for block in blocks] == [""]
@@ -242,7 +289,9 @@ def test_rows_of_images_become_channel_first() -> None:
     pillow = pytest.importorskip("PIL.Image")
     color = RNG.integers(0, 256, (4, 5, 3), np.uint8)
     for pixels, shape in ((color, (1, 3, 4, 5)), (color[..., 0], (1, 1, 4, 5))):
-        found = by_client(read_rows([{"client": 3, "x": pillow.fromarray(pixels), "y": 0}]))["3"]["x"]
+        found = by_client(read_rows([{"client": 3, "x": pillow.fromarray(pixels), "y": 0}]))["3"][
+            "x"
+        ]
         assert found.shape == shape
         np.testing.assert_array_equal(found[0, 0], color[..., 0])
 

@@ -17,7 +17,9 @@ from reading import by_client, joined
 
 RNG = np.random.default_rng(6)
 SHARED = os.environ.get("FEDTAILOR_SHARED", "")
-real = pytest.mark.skipif(not SHARED, reason="FEDTAILOR_SHARED names no folder with the prepared files")
+real = pytest.mark.skipif(
+    not SHARED, reason="FEDTAILOR_SHARED names no folder with the prepared files"
+)
 KNOWN = text.make_vocabulary(["the", "cat", "sat"])
 ENCODE = partial(text.encode_words, vocabulary=KNOWN, length=3)
 
@@ -67,17 +69,25 @@ def change(arrays: dict[str, Array], key: str, made: Callable[[Array], Any]) -> 
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mnist", (28, 28)), ("cifar10", (32, 32, 3))])
-def test_prepared_images_get_their_channels_first(tmp_path: Path, name: str, shape: tuple[int, ...]) -> None:
+def test_prepared_images_get_their_channels_first(
+    tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
     arrays = images_of(name, 30, 10)
     blocks = list(prepared.read_images(saved(tmp_path / "some.npz", arrays), shape, 10))
     assert all(block.columns["x"].flags.c_contiguous for block in blocks)
     found, images = joined(blocks), np.concatenate([arrays["x_train"], arrays["x_test"]])
     assert found["x"].shape == (40, 3 if name == "cifar10" else 1, *shape[:2])
     for channel in range(found["x"].shape[1]):
-        np.testing.assert_array_equal(found["x"][:, channel], images if name == "mnist" else images[..., channel])
+        np.testing.assert_array_equal(
+            found["x"][:, channel], images if name == "mnist" else images[..., channel]
+        )
     np.testing.assert_array_equal(found["y"], [*arrays["y_train"], *arrays["y_test"]])
     np.testing.assert_array_equal(found["testing"], [False] * 30 + [True] * 10)
-    assert [str(found[column].dtype) for column in ("x", "y", "testing")] == ["uint8", "uint8", "bool"]
+    assert [str(found[column].dtype) for column in ("x", "y", "testing")] == [
+        "uint8",
+        "uint8",
+        "bool",
+    ]
 
 
 BAD_IMAGES: list[tuple[str, Callable[[Array], Any], str]] = [
@@ -86,11 +96,19 @@ BAD_IMAGES: list[tuple[str, Callable[[Array], Any], str]] = [
         lambda x: x[:, 1:],
         r"x_train and y_train must be images \[n, 28, 28\] .*, got \[30, 27, 28\] of uint8",
     ),
-    ("x_test", lambda x: x / 255, r"x_test and y_test must be images .*, got \[10, 28, 28\] of float64"),
+    (
+        "x_test",
+        lambda x: x / 255,
+        r"x_test and y_test must be images .*, got \[10, 28, 28\] of float64",
+    ),
     ("x_test", lambda x: x[0, 0, 0], r"x_test and y_test must be images .*, got \[\] of uint8"),
     ("x_test", lambda x: x[:0], r"x_test and y_test must be images .*, got \[0, 28, 28\] of uint8"),
     ("y_train", lambda y: y[:-1], r"x_train and y_train must be images .* and \[29\] of uint8"),
-    ("y_train", lambda y: y[:, None], r"x_train and y_train must be images .* and \[30, 1\] of uint8"),
+    (
+        "y_train",
+        lambda y: y[:, None],
+        r"x_train and y_train must be images .* and \[30, 1\] of uint8",
+    ),
     ("y_test", lambda y: y / 1, "x_test and y_test must be images .* of float64"),
     ("y_test", lambda y: y + 1, "labels from 0 to 9, got 1 to 10"),
     ("y_test", lambda y: y.astype(int) - 1, "labels from 0 to 9, got -1 to 8"),
@@ -98,8 +116,12 @@ BAD_IMAGES: list[tuple[str, Callable[[Array], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "made", "sentence"), BAD_IMAGES, ids=[f"{i}" for i in range(len(BAD_IMAGES))])
-def test_bad_prepared_images(tmp_path: Path, key: str, made: Callable[[Array], Any], sentence: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "made", "sentence"), BAD_IMAGES, ids=[f"{i}" for i in range(len(BAD_IMAGES))]
+)
+def test_bad_prepared_images(
+    tmp_path: Path, key: str, made: Callable[[Array], Any], sentence: str
+) -> None:
     path = saved(tmp_path / "some.npz", change(images_of("mnist"), key, made))
     with pytest.raises(InputError, match=sentence) as caught:
         joined(prepared.read_images(path, (28, 28), 10))
@@ -114,12 +136,22 @@ def test_missing_and_damaged_prepared_images(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="x_test and y_test must be images"):
         joined(prepared.read_images(saved(path, empty), (28, 28), 10))
     arrays.pop("y_test")
-    with pytest.raises(InputError, match="must hold arrays x_train, y_train, x_test, y_test, but has only x_train, y"):
+    with pytest.raises(
+        InputError,
+        match="must hold arrays x_train, y_train, x_test, y_test, but has only x_train, y",
+    ):
         joined(prepared.read_images(saved(path, arrays), (28, 28), 10))
     whole = saved(path, images_of("mnist")).read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"no archive at all", whole[:2000] + b"?" + whole[2001:]):
+    for content in (
+        whole[: len(whole) // 2],
+        b"",
+        b"no archive at all",
+        whole[:2000] + b"?" + whole[2001:],
+    ):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"some.npz' cannot be read as an \.npz file of plain arrays"):
+        with pytest.raises(
+            InputError, match=r"some.npz' cannot be read as an \.npz file of plain arrays"
+        ):
             joined(prepared.read_images(path, (28, 28), 10))
 
 
@@ -129,22 +161,31 @@ def bytes_of(raw: str, encoding: str = "utf-8") -> Array:
 
 def test_prepared_roles(tmp_path: Path) -> None:
     path = tmp_path / "roles.npz"
-    arrays: dict[str, Any] = {"text": bytes_of("Ay.\nNo.\nHo!\n"), "role_offsets": np.array([0, 8, 12])}
+    arrays: dict[str, Any] = {
+        "text": bytes_of("Ay.\nNo.\nHo!\n"),
+        "role_offsets": np.array([0, 8, 12]),
+    }
     names: dict[str, Any] = {
         "role_names": np.array(["FOOL", "FOOL"]),
         "play_names": np.array(["KING LEAR", "ALL'S WELL"]),
     }
     np.savez(path, **arrays, **names)
-    found = by_client(prepared.shakespeare_roles(path, partial(text.encode_next_character, length=2)))
+    found = by_client(
+        prepared.shakespeare_roles(path, partial(text.encode_next_character, length=2))
+    )
     assert list(found) == ["KING_LEAR_FOOL", "ALL_S_WELL_FOOL"]
-    np.testing.assert_array_equal(found["KING_LEAR_FOOL"]["y"], text.get_character_ids("Ay.\nNo.\n"))
+    np.testing.assert_array_equal(
+        found["KING_LEAR_FOOL"]["y"], text.get_character_ids("Ay.\nNo.\n")
+    )
     np.savez(path, **(arrays | {"role_offsets": np.array([0, 8, 13])}), **names)
     with pytest.raises(InputError, match=r"roles.npz' must have role_offsets that rise from 0"):
         by_client(prepared.shakespeare_roles(path))
     np.savez(path, **(arrays | {"text": bytes_of("\xc4y.\nNo.\nHo!\n", "latin-1")}), **names)
     with pytest.raises(InputError, match=r"roles.npz' cannot be read as texts in ASCII"):
         by_client(prepared.shakespeare_roles(path))
-    np.savez(path, **arrays, role_names=np.array(["FOOL", "FOOL"]), play_names=np.array(["LEAR", "LEAR"]))
+    np.savez(
+        path, **arrays, role_names=np.array(["FOOL", "FOOL"]), play_names=np.array(["LEAR", "LEAR"])
+    )
     with pytest.raises(InputError, match="different names"):
         by_client(prepared.shakespeare_roles(path))
 
@@ -172,13 +213,17 @@ def test_the_prepared_files() -> None:
     folder = Path(SHARED)
     writers = by_client(prepared.femnist(folder / "femnist.npz"))
     assert len(writers) == 300
-    assert sum(len(columns["x"]) for columns in writers.values()) == 46_258 - 300  # one doubled image of each writer
+    assert (
+        sum(len(columns["x"]) for columns in writers.values()) == 46_258 - 300
+    )  # one doubled image of each writer
     roles = by_client(prepared.shakespeare_roles(folder / "shakespeare_roles.npz"))
     assert len(roles) == 1_155
     assert not any((columns["x"] == text.UNK).any() for columns in roles.values())
     known = text.read_vocabulary(folder / "stackexchange_vocab.txt.gz", 9_996)
     users = by_client(
-        prepared.stackexchange(folder / "stackexchange_users.npz", partial(text.encode_words, vocabulary=known))
+        prepared.stackexchange(
+            folder / "stackexchange_users.npz", partial(text.encode_words, vocabulary=known)
+        )
     )
     assert len(users) == 2_106
     assert max(len(columns["x"]) for columns in users.values()) == 1_000

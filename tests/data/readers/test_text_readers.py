@@ -28,7 +28,9 @@ def test_there_are_90_ids_of_characters() -> None:
     assert (text.PAD, text.UNK, text.BOS, text.EOS) == (0, 87, 88, 89)
     assert text.get_character_ids("dh\r").tolist() == [1, 2, 86]
     assert sorted(text.get_character_ids(text.CHARACTERS).tolist()) == list(range(1, 87))
-    assert text.get_character_ids("a~\u00e9\u20ac\U0001f600\ud800a").tolist()[1:-1] == [87] * 5  # one id per character
+    assert (
+        text.get_character_ids("a~\u00e9\u20ac\U0001f600\ud800a").tolist()[1:-1] == [87] * 5
+    )  # one id per character
 
 
 def test_characters_are_cut_into_pieces_with_the_next_as_target() -> None:
@@ -43,14 +45,23 @@ def test_characters_are_cut_into_pieces_with_the_next_as_target() -> None:
 def test_no_character_is_lost(snippets: list[str], length: int) -> None:
     found = text.encode_characters(snippets, length)
     rows = np.concatenate([found["x"], found["y"][:, -1:]], axis=1)  # each piece as it was cut
-    assert letters(rows.ravel()).replace("_", "") == "".join(f"<{snippet}>" for snippet in snippets).replace("_", "")
+    assert letters(rows.ravel()).replace("_", "") == "".join(
+        f"<{snippet}>" for snippet in snippets
+    ).replace("_", "")
     np.testing.assert_array_equal(found["x"][:, 1:], found["y"][:, :-1])
 
 
 def test_leaf_slides_a_window_over_every_line() -> None:
     found = text.encode_next_character(["Go   on\nA", "B"], length=4)
     pairs = [(letters(x), letters(y[None])) for x, y in zip(found["x"], found["y"], strict=True)]
-    first = [("    ", "G"), ("   G", "o"), ("  Go", " "), (" Go ", "o"), ("Go o", "n"), ("o on", "\n")]
+    first = [
+        ("    ", "G"),
+        ("   G", "o"),
+        ("  Go", " "),
+        (" Go ", "o"),
+        ("Go o", "n"),
+        ("o on", "\n"),
+    ]
     assert pairs == [*first, ("    ", "A"), ("   A", "\n"), ("    ", "B"), ("   B", "\n")]
     assert text.encode_next_character([], length=4)["x"].shape == (0, 4)
 
@@ -90,7 +101,9 @@ def test_a_vocabulary_from_a_file(tmp_path: Path, end: str) -> None:
 def test_bad_vocabularies(tmp_path: Path) -> None:
     path = tmp_path / "words"
     path.write_text("the 3\njust a line\n")
-    with pytest.raises(InputError, match="words' must have a word and its count on every line, got 'just a line'"):
+    with pytest.raises(
+        InputError, match="words' must have a word and its count on every line, got 'just a line'"
+    ):
         text.read_vocabulary(path, 2)
     path.write_bytes("caf\xe9 3\n".encode("latin-1"))
     with pytest.raises(InputError, match="words' cannot be read as a list of words"):
@@ -115,6 +128,10 @@ def test_sentences() -> None:
 
 @pytest.mark.parametrize("length", [0, -1, True, 2.0, "2"])
 def test_bad_lengths(length: Any) -> None:
-    for encode in (text.encode_characters, text.encode_next_character, partial(text.encode_words, vocabulary=KNOWN)):
+    for encode in (
+        text.encode_characters,
+        text.encode_next_character,
+        partial(text.encode_words, vocabulary=KNOWN),
+    ):
         with pytest.raises(InputError, match="length must be a whole number of at least 1"):
             encode(["a"], length=length)

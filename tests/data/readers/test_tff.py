@@ -42,7 +42,10 @@ def check_emnist(blocks: Iterable[Block]) -> None:
 def test_fed_emnist_from_hdf5(tmp_path: Path) -> None:
     for part, writers in WRITERS.items():
         clients = {
-            name: {"pixels": np.stack([pixels(grey) for grey in greys]), "label": np.array(labels, np.int32)}
+            name: {
+                "pixels": np.stack([pixels(grey) for grey in greys]),
+                "label": np.array(labels, np.int32),
+            }
             for name, (labels, greys) in writers.items()
         }
         write_hdf5(tmp_path / f"fed_emnist_{part}.h5", clients)
@@ -63,7 +66,10 @@ def test_fed_cifar100_from_hdf5(tmp_path: Path) -> None:
     assert (found["test_0"]["y"].tolist(), found["test_0"]["coarse"].tolist()) == ([99], [19])
 
 
-SPEECHES = {"train": {"LEAR": ["Howl, howl!", "Never."]}, "test": {"LEAR": ["Pray you, undo this button."]}}
+SPEECHES = {
+    "train": {"LEAR": ["Howl, howl!", "Never."]},
+    "test": {"LEAR": ["Pray you, undo this button."]},
+}
 
 
 def check_shakespeare(blocks: Iterable[Block]) -> None:
@@ -76,7 +82,10 @@ def check_shakespeare(blocks: Iterable[Block]) -> None:
 
 def test_shakespeare_from_hdf5(tmp_path: Path) -> None:
     for part, roles in SPEECHES.items():
-        write_hdf5(tmp_path / f"shakespeare_{part}.h5", {role: {"snippets": said} for role, said in roles.items()})
+        write_hdf5(
+            tmp_path / f"shakespeare_{part}.h5",
+            {role: {"snippets": said} for role, said in roles.items()},
+        )
     check_shakespeare(tff.shakespeare(tmp_path))
 
 
@@ -93,10 +102,15 @@ def test_stackoverflow_from_hdf5(tmp_path: Path) -> None:
     assert found["x"].tolist() == [[5, 1, 2], [5, 4, 2], [5, 3, 6]]
     assert found["y"].tolist() == [[1, 2, 3], [4, 2, 6], [3, 6, 0]]
     assert found["testing"].tolist() == [False, False, True]
-    assert len(by_client(tff.stackoverflow(tmp_path, ENCODE, max_sentences=None))["00000009"]["x"]) == 4
+    assert (
+        len(by_client(tff.stackoverflow(tmp_path, ENCODE, max_sentences=None))["00000009"]["x"])
+        == 4
+    )
     held_out = by_client(tff.stackoverflow(tmp_path, ENCODE, held_out=True))["00000009"]
     assert (held_out["x"].tolist(), held_out["testing"].tolist()) == ([[5, 2, 2]], [False])
-    with pytest.raises(InputError, match="most must be None or a whole number of at least 1, got 0"):
+    with pytest.raises(
+        InputError, match="most must be None or a whole number of at least 1, got 0"
+    ):
         tff.stackoverflow(tmp_path, ENCODE, max_sentences=0)
 
 
@@ -106,7 +120,9 @@ def test_bad_hdf5_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         by_client(tff.shakespeare(tmp_path / "none"))
     path.write_bytes(b"not HDF5")
-    with pytest.raises(InputError, match=r"must be a folder with shakespeare_train.h5 and shakespeare_test.h5, but"):
+    with pytest.raises(
+        InputError, match=r"must be a folder with shakespeare_train.h5 and shakespeare_test.h5, but"
+    ):
         by_client(tff.shakespeare(path))
     with pytest.raises(InputError, match=r"shakespeare_train.h5' cannot be read as an HDF5 file"):
         by_client(tff.shakespeare(tmp_path))
@@ -127,5 +143,7 @@ def test_bad_hdf5_files(tmp_path: Path) -> None:
 
 def test_without_h5py_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(InputError, match=r"needs the package h5py: pip install 'fedtailor\[hdf5\]'"):
+    with pytest.raises(
+        InputError, match=r"needs the package h5py: pip install 'fedtailor\[hdf5\]'"
+    ):
         by_client(tff.shakespeare(tmp_path))

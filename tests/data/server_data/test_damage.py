@@ -20,14 +20,18 @@ def draws(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def toy(count: int = 40, channels: int = 1, height: int = 12, width: int = 12, seed: int = 3) -> tuple[Array, Array]:
+def toy(
+    count: int = 40, channels: int = 1, height: int = 12, width: int = 12, seed: int = 3
+) -> tuple[Array, Array]:
     made = draws(seed)
     x = made.integers(0, 256, (count, channels, height, width), np.uint8)
     return x, made.integers(0, CLASSES, count).astype(np.uint8)
 
 
 def worse(x: Array, name: str, amount: float, seed: int = 0) -> Array:
-    return damage_examples(x, np.zeros(len(x), int), CLASSES, damage=name, amount=amount, rng=draws(seed))[0]
+    return damage_examples(
+        x, np.zeros(len(x), int), CLASSES, damage=name, amount=amount, rng=draws(seed)
+    )[0]
 
 
 @pytest.mark.parametrize("name", DAMAGES)
@@ -50,7 +54,9 @@ def test_a_damage_is_a_copy_of_the_same_kind_that_the_seed_decides(name: str) ->
 @pytest.mark.parametrize("name", sorted(set(DAMAGES) - {"blur", "contrast"}))
 def test_another_seed_damages_otherwise(name: str) -> None:
     x, y = toy()
-    one, other = (damage_examples(x, y, CLASSES, damage=name, amount=0.4, rng=draws(seed)) for seed in (0, 1))
+    one, other = (
+        damage_examples(x, y, CLASSES, damage=name, amount=0.4, rng=draws(seed)) for seed in (0, 1)
+    )
     assert any((a != b).any() for a, b in zip(one, other, strict=True))
 
 
@@ -59,7 +65,12 @@ def test_nothing_is_lost_at_amount_0_and_nothing_can_be_taken_from_nobody(name: 
     x, y = toy()
     for rows in (slice(None), slice(0)):
         new = damage_examples(
-            x[rows], y[rows], CLASSES, damage=name, amount=0 if rows.stop is None else 0.5, rng=draws()
+            x[rows],
+            y[rows],
+            CLASSES,
+            damage=name,
+            amount=0 if rows.stop is None else 0.5,
+            rng=draws(),
         )
         np.testing.assert_array_equal(new[0], x[rows])
         np.testing.assert_array_equal(new[1], y[rows])
@@ -100,8 +111,12 @@ def test_invert_inverts_so_many_images_and_leaves_the_others(amount: float) -> N
     np.testing.assert_array_equal(new[~inverted], x[~inverted])
 
 
-@pytest.mark.parametrize(("height", "width", "amount"), [(12, 12, 0.25), (10, 20, 0.36), (8, 8, 1.0)])
-def test_occlude_hides_one_rectangle_of_the_area_under_the_background(height: int, width: int, amount: float) -> None:
+@pytest.mark.parametrize(
+    ("height", "width", "amount"), [(12, 12, 0.25), (10, 20, 0.36), (8, 8, 1.0)]
+)
+def test_occlude_hides_one_rectangle_of_the_area_under_the_background(
+    height: int, width: int, amount: float
+) -> None:
     x = np.full((200, 2, height, width), 255, np.uint8)
     x[:, 1] = 40
     x[:, :, ::3, ::2] = 1  # ink, in a sixth of the pixels
@@ -144,7 +159,9 @@ def test_contrast_shrinks_every_image_around_its_own_mean() -> None:
     assert np.ptp(worse(x, "contrast", 1.0), axis=(1, 2, 3)).max() == 0
 
 
-def test_images_are_damaged_alike_whether_they_fit_in_a_block_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_are_damaged_alike_whether_they_fit_in_a_block_or_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x, _ = toy()
     whole = {name: worse(x, name, 0.3) for name in ("noise", "blur", "invert", "contrast")}
     monkeypatch.setattr(module, "BLOCK_IMAGES", 16)
@@ -178,7 +195,9 @@ def test_shuffled_labels_are_the_same_labels_elsewhere() -> None:
 @pytest.mark.parametrize("amount", [-0.1, 1.01, float("nan"), "much", True])
 @pytest.mark.parametrize("name", DAMAGES)
 def test_bad_amounts_are_refused(name: str, amount: float) -> None:
-    with pytest.raises(InputError, match=rf"^{name}: amount must be a number from 0 to 1, got .*\.$"):
+    with pytest.raises(
+        InputError, match=rf"^{name}: amount must be a number from 0 to 1, got .*\.$"
+    ):
         damage_examples(*toy(), CLASSES, damage=name, amount=amount, rng=draws())
 
 

@@ -68,14 +68,19 @@ def whose_rows(dataset: FederatedDataset) -> dict[int, str]:
 @pytest.mark.parametrize("name", ["mnist", "femnist"])
 @pytest.mark.parametrize("source", DRAWN)
 def test_the_server_has_what_it_asked_for_and_clients_have_the_rest(name: str, source: str) -> None:
-    made, alone = load(name, **options_of(name, source)), load(name, **options_of(name, source, server=0))
+    made, alone = (
+        load(name, **options_of(name, source)),
+        load(name, **options_of(name, source, server=0)),
+    )
     rows, left, before = rows_served(made), whose_rows(made), whose_rows(alone)
     assert set(rows).isdisjoint(left)
     assert set(rows) | set(left) == set(before) == set(range(open_dataset(name).num_rows))
     assert served(made)[1].tolist() == open_dataset(name).columns["y"][rows].tolist()
     assert made.overlap == ""
     gave = [before[row] for row in rows]
-    if source in ("people", "clients") or name == "femnist":  # everybody else is as if there were no server
+    if (
+        source in ("people", "clients") or name == "femnist"
+    ):  # everybody else is as if there were no server
         assert left == {row: who for row, who in before.items() if row not in set(rows)}
     if source == "people":
         assert len(set(gave)) == 3
@@ -135,7 +140,9 @@ def test_no_client_has_an_image_that_equals_one_of_the_servers(source: str, plac
     arrays["x_train"][200:] = arrays["x_train"][:200]
     arrays["x_test"][50:] = arrays["x_train"][:50]
     add("mnist", saved(place / "mnist.npz", arrays))
-    made = load("mnist", **{"partition": "iid", "clients": 10, "server_from": source} | DRAWN[source])
+    made = load(
+        "mnist", **{"partition": "iid", "clients": 10, "server_from": source} | DRAWN[source]
+    )
     index, own = held(made)[0], contents(served(made)[0])
     kept = contents(made.clients.x[index])
     assert set(kept).isdisjoint(own)
@@ -152,9 +159,15 @@ def test_no_client_has_an_image_that_equals_one_of_the_servers(source: str, plac
 @pytest.mark.parametrize("source", ["examples", "people", "clients"])
 def test_of_texts_the_server_gives_up_what_clients_say_too(source: str) -> None:
     draws = np.random.default_rng(0)
-    sentences = np.minimum(draws.geometric(0.05, 200), 60)[:, None].astype(np.int32)  # a few are said by many
+    sentences = np.minimum(draws.geometric(0.05, 200), 60)[:, None].astype(
+        np.int32
+    )  # a few are said by many
     add_people([[False] * 10] * 20, x=np.repeat(sentences, 4, axis=1), tokens=True)
-    drawn = {"examples": {"server": 40}, "people": {"server": 4}, "clients": {"server": 8, "server_each": 5}}[source]
+    drawn = {
+        "examples": {"server": 40},
+        "people": {"server": 4},
+        "clients": {"server": 8, "server_each": 5},
+    }[source]
     made = load("people", server_from=source, **drawn)
     index, own = held(made)[0], contents(served(made)[0])
     said = set(contents(made.clients.x[index]))
@@ -168,11 +181,15 @@ def test_of_texts_the_server_gives_up_what_clients_say_too(source: str) -> None:
 @pytest.mark.usefixtures("place")
 def test_what_all_examples_are_alike_leaves_nobody_anything() -> None:
     add_people([[False] * 4] * 5, x=np.zeros((20, 1), np.float32))
-    with pytest.raises(InputError, match=r"^people: the server leaves nothing to clients; ask for less than 3"):
+    with pytest.raises(
+        InputError, match=r"^people: the server leaves nothing to clients; ask for less than 3"
+    ):
         load("people", server=3)
 
 
-@pytest.mark.parametrize(("damage", "amount"), [("invert", 1.0), ("noise", 0.2), ("wrong-labels", 0.5)])
+@pytest.mark.parametrize(
+    ("damage", "amount"), [("invert", 1.0), ("noise", 0.2), ("wrong-labels", 0.5)]
+)
 def test_only_the_server_is_damaged(damage: str, amount: float) -> None:
     plain, truth = load("mnist", **RULED, server=50), labels_of("mnist")
     for _ in range(2):
@@ -190,7 +207,9 @@ def test_only_the_server_is_damaged(damage: str, amount: float) -> None:
             np.testing.assert_array_equal(x, was_x)
             assert (y != was_y).sum() == 25
     assert [truth[image] for image in contents(was_x)] == was_y.tolist()
-    nothing = damage_examples(was_x, was_y, 10, damage=damage, amount=0, rng=np.random.default_rng(0))
+    nothing = damage_examples(
+        was_x, was_y, 10, damage=damage, amount=0, rng=np.random.default_rng(0)
+    )
     np.testing.assert_array_equal(nothing[0], was_x)
 
 
@@ -198,20 +217,37 @@ def test_people_who_gave_to_the_server_keep_their_name_and_their_group() -> None
     made = load("femnist", server_from="clients", server=2, server_each=10)
     alone = load("femnist", server_from="clients", server=0)
     assert made.client_names.tolist() == alone.client_names.tolist()
-    assert [group(made, name) for name in made.groups] == [group(alone, name) for name in alone.groups]
-    sizes = [{name: len(rows) for name, rows in rows_of(each, "train").items()} for each in (made, alone)]
+    assert [group(made, name) for name in made.groups] == [
+        group(alone, name) for name in alone.groups
+    ]
+    sizes = [
+        {name: len(rows) for name, rows in rows_of(each, "train").items()} for each in (made, alone)
+    ]
     assert sum(sizes[0][name] < sizes[1][name] for name in sizes[0]) == 2
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    draws, labels, whose = np.random.default_rng(0), np.array([0] * 9 + [1]), np.array([0, 0, 0, -1, 1])
-    with pytest.raises(InputError, match=r"^d: server must not ask for more of a class than there are, got 2; 1 of"):
+    draws, labels, whose = (
+        np.random.default_rng(0),
+        np.array([0] * 9 + [1]),
+        np.array([0, 0, 0, -1, 1]),
+    )
+    with pytest.raises(
+        InputError, match=r"^d: server must not ask for more of a class than there are, got 2; 1 of"
+    ):
         holdout.draw_balanced("d", labels, 4, draws)
-    with pytest.raises(InputError, match=r"^d: server_from=classes needs one label for each example"):
+    with pytest.raises(
+        InputError, match=r"^d: server_from=classes needs one label for each example"
+    ):
         holdout.draw_balanced("d", np.zeros((3, 2), np.int64), 2, draws)
-    with pytest.raises(InputError, match=r"^d: server must be at most 1 clients, got 2: only 1 of 2 clients have more"):
+    with pytest.raises(
+        InputError,
+        match=r"^d: server must be at most 1 clients, got 2: only 1 of 2 clients have more",
+    ):
         holdout.draw_from_clients("d", whose, 2, draws, each=1)
-    with pytest.raises(InputError, match=r"^d: server_each must be a whole number of at least 1, got 0"):
+    with pytest.raises(
+        InputError, match=r"^d: server_each must be a whole number of at least 1, got 0"
+    ):
         holdout.draw_from_clients("d", whose, 1, draws, each=0)
     with pytest.raises(InputError, match=r"^d: server must leave some of the 10 examples, got 10"):
         holdout.draw_examples("d", labels, 10, draws)
@@ -224,11 +260,15 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     each=st.integers(1, 5),
     seed=st.integers(0, 9),
 )
-def test_so_many_of_each_of_so_many_clients(whose: list[int], server: int, each: int, seed: int) -> None:
+def test_so_many_of_each_of_so_many_clients(
+    whose: list[int], server: int, each: int, seed: int
+) -> None:
     column = np.array(whose)
     large = [who for who in set(whose) - {-1} if whose.count(who) > each]
     try:
-        rows = holdout.draw_from_clients("d", column, server, np.random.default_rng(seed), each=each)
+        rows = holdout.draw_from_clients(
+            "d", column, server, np.random.default_rng(seed), each=each
+        )
     except InputError:
         assert len(large) < server
         return
@@ -242,7 +282,8 @@ def test_so_many_of_each_of_so_many_clients(whose: list[int], server: int, each:
 def test_a_server_that_would_give_up_everything_is_told() -> None:
     add_people([[False] * 4] * 5, x=np.tile(np.arange(4), 5)[:, None], tokens=True)
     with pytest.raises(
-        InputError, match=r"^people: clients have an equal of each of the 4 examples drawn for the server"
+        InputError,
+        match=r"^people: clients have an equal of each of the 4 examples drawn for the server",
     ):
         load("people", server=1, server_from="people")
     assert 0 < len(served(load("people", server=1, server_from="people", overlap=True))[0]) < 4

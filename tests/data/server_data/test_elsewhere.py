@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divided import contents, data_folder, fingerprint, held, images_of, labels_of, saved, served, writers
+from divided import (
+    contents,
+    data_folder,
+    fingerprint,
+    held,
+    images_of,
+    labels_of,
+    saved,
+    served,
+    writers,
+)
 from fedtailor.data import add, load
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
@@ -36,7 +46,9 @@ def small() -> Iterator[Path]:
         for name, count in (("mnist", 300), ("emnist-balanced", 940), ("cifar10", 400)):
             add(name, saved(path / f"{name}.npz", images_of(name, count, 100, seed=len(name))))
         add("femnist", saved(path / "femnist.npz", writers()))
-        built("stl10", RNG.integers(0, 256, (100, 3, 96, 96), np.uint8), np.arange(100) % 10, "stl10")
+        built(
+            "stl10", RNG.integers(0, 256, (100, 3, 96, 96), np.uint8), np.arange(100) % 10, "stl10"
+        )
         yield path
 
 
@@ -55,7 +67,10 @@ def test_digits_serve_those_who_write_characters() -> None:
 
 
 def test_characters_serve_those_who_write_digits_and_others_are_left_out() -> None:
-    made, truth = load("mnist", **RULED, **other(30, "emnist-balanced")), labels_of("emnist-balanced")
+    made, truth = (
+        load("mnist", **RULED, **other(30, "emnist-balanced")),
+        labels_of("emnist-balanced"),
+    )
     x, y = served(made)
     assert [truth[image] for image in contents(x)] == y.tolist()
     assert np.bincount(y).tolist() == [3] * 10
@@ -66,7 +81,9 @@ def test_white_on_black_is_turned_into_dark_on_white() -> None:
     x, y = served(made)
     assert [truth[image] for image in contents(255 - x)] == y.tolist()
     back = load("mnist", **RULED, **other(10, "femnist"))
-    assert set(contents(255 - served(back)[0])) <= set(contents(open_dataset("femnist").columns["x"]))
+    assert set(contents(255 - served(back)[0])) <= set(
+        contents(open_dataset("femnist").columns["x"])
+    )
 
 
 def test_larger_images_are_shrunk_to_means_and_classes_go_by_name() -> None:
@@ -74,7 +91,10 @@ def test_larger_images_are_shrunk_to_means_and_classes_go_by_name() -> None:
     theirs, names = open_dataset("stl10"), CATALOG["stl10"].attributes["labels"]
     large, kinds = theirs.columns["x"].astype(np.int64), theirs.columns["y"]
     means = sum(large[:, :, i::3, j::3] for i in range(3) for j in range(3)) / 9
-    small = {image.tobytes(): names[kind] for image, kind in zip(np.rint(means).astype(np.uint8), kinds, strict=True)}
+    small = {
+        image.tobytes(): names[kind]
+        for image, kind in zip(np.rint(means).astype(np.uint8), kinds, strict=True)
+    }
     ours = [CATALOG["cifar10"].attributes["labels"][label] for label in y]
     assert [small[image] for image in contents(x)] == ours
     assert x.shape == (45, 3, 32, 32)
@@ -85,7 +105,9 @@ def test_larger_images_are_shrunk_to_means_and_classes_go_by_name() -> None:
 def test_the_server_gives_up_what_clients_have(place: Path) -> None:
     arrays = images_of("mnist", 100, 50)
     add("mnist", saved(place / "mnist.npz", arrays))
-    doubled = np.concatenate([arrays["x_train"][:40], RNG.integers(0, 256, (60, 28, 28), np.uint8)])[:, None]
+    doubled = np.concatenate(
+        [arrays["x_train"][:40], RNG.integers(0, 256, (60, 28, 28), np.uint8)]
+    )[:, None]
     built("other", doubled, np.arange(100) % 10, "mnist")
     made = load("mnist", partition="iid", clients=5, **other(70, "other"))
     x, index = served(made)[0], held(made)[0]
@@ -94,7 +116,9 @@ def test_the_server_gives_up_what_clients_have(place: Path) -> None:
     assert len(index) == 150
     kept = load("mnist", partition="iid", clients=5, **other(70, "other", overlap=True))
     assert len(x) < len(served(kept)[0]) < 70
-    assert set(contents(served(kept)[0])).isdisjoint(contents(kept.clients.x[kept.clients.splits["test"].index]))
+    assert set(contents(served(kept)[0])).isdisjoint(
+        contents(kept.clients.x[kept.clients.splits["test"].index])
+    )
 
 
 def test_another_content_of_the_other_set_is_another_division(place: Path) -> None:
@@ -103,31 +127,55 @@ def test_another_content_of_the_other_set_is_another_division(place: Path) -> No
     for seed in (1, 2):
         add("mnist", saved(place / "mnist.npz", images_of("mnist", seed=seed)))
         made.append(load("emnist-balanced", **RULED, **other(20, "mnist")))
-        assert set(contents(served(made[-1])[0])) <= set(contents(open_dataset("mnist").columns["x"]))
+        assert set(contents(served(made[-1])[0])) <= set(
+            contents(open_dataset("mnist").columns["x"])
+        )
     assert fingerprint(made[0]) != fingerprint(made[1])
 
 
 BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("mnist", other(10, ""), "mnist: server_from=set needs the name of another data set as server_set"),
+    (
+        "mnist",
+        other(10, ""),
+        "mnist: server_from=set needs the name of another data set as server_set",
+    ),
     (
         "mnist",
         other(10, "fashion-mnist"),
         "fashion-mnist: there is no such data set in .*; add it with `fedtailor data",
     ),
-    ("mnist", other(10, "cifar10"), "mnist: no class is called as one of cifar10's, which are airplane, automobile, "),
-    ("mnist", other(10, "plain"), "mnist: no class is called as one of plain's, which have no names"),
-    ("mnist", other(401, "mnist"), "mnist: server must be at most what mnist has 400 that fit, got 401"),
+    (
+        "mnist",
+        other(10, "cifar10"),
+        "mnist: no class is called as one of cifar10's, which are airplane, automobile, ",
+    ),
+    (
+        "mnist",
+        other(10, "plain"),
+        "mnist: no class is called as one of plain's, which have no names",
+    ),
+    (
+        "mnist",
+        other(401, "mnist"),
+        "mnist: server must be at most what mnist has 400 that fit, got 401",
+    ),
     (
         "stl10",
         other(9, "cifar10"),
         r"stl10: images of \[3, 32, 32\] as cifar10 has cannot be made \[3, 96, 96\] as these",
     ),
-    ("mnist", other(20, "odd"), r"mnist: images of \[1, 30, 28\] as odd has cannot be made \[1, 28, 28\] as these"),
+    (
+        "mnist",
+        other(20, "odd"),
+        r"mnist: images of \[1, 30, 28\] as odd has cannot be made \[1, 28, 28\] as these",
+    ),
     ("mnist", other(10, "mnist") | {"server": 2.0}, "mnist: server must be"),
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "sentence"), BAD, ids=[f"{i}" for i in range(len(BAD))])
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"), BAD, ids=[f"{i}" for i in range(len(BAD))]
+)
 def test_what_does_not_fit_is_refused(name: str, options: dict[str, Any], sentence: str) -> None:
     built("odd", np.zeros((20, 1, 30, 28), np.uint8), np.arange(20) % 10, "mnist")
     attributes = {"classes": 10, "scale": 1 / 255}
@@ -170,18 +218,33 @@ def test_rendered_characters_look_like_the_sets(name: str, monkeypatch: pytest.M
 @pytest.mark.usefixtures("_fonts")
 def test_fonts_rotations_and_points_are_lists_or_words_with_commas() -> None:
     words = {"server_fonts": "cursive, rowmans", "server_rotations": "0,5", "server_points": "110"}
-    lists = {"server_fonts": ["cursive", "rowmans"], "server_rotations": [0, 5], "server_points": 110}
-    one, other_ = (served(load("mnist", **RULED, **rendered(20), **more))[0] for more in (words, lists))
+    lists = {
+        "server_fonts": ["cursive", "rowmans"],
+        "server_rotations": [0, 5],
+        "server_points": 110,
+    }
+    one, other_ = (
+        served(load("mnist", **RULED, **rendered(20), **more))[0] for more in (words, lists)
+    )
     np.testing.assert_array_equal(one, other_)
-    with pytest.raises(InputError, match=r"per_class must be at most 2, .*, got 5; name more of them"):
+    with pytest.raises(
+        InputError, match=r"per_class must be at most 2, .*, got 5; name more of them"
+    ):
         load("mnist", **RULED, **rendered(50), **words)
-    with pytest.raises(InputError, match=r"^server_points must be numbers with commas between, got '100;110'"):
+    with pytest.raises(
+        InputError, match=r"^server_points must be numbers with commas between, got '100;110'"
+    ):
         load("mnist", **RULED, **rendered(20), server_points="100;110")
 
 
 def test_what_has_no_characters_cannot_be_rendered() -> None:
-    with pytest.raises(InputError, match=r"^cifar10: its classes are no characters that could be rendered; choose"):
+    with pytest.raises(
+        InputError, match=r"^cifar10: its classes are no characters that could be rendered; choose"
+    ):
         load("cifar10", **RULED, **rendered(10))
     built("wide", np.zeros((40, 1, 28, 20), np.uint8), np.arange(40) % 10, "mnist")
-    with pytest.raises(InputError, match=r"^wide: rendered characters are square and gray, but its .* \[1, 28, 20\]"):
+    with pytest.raises(
+        InputError,
+        match=r"^wide: rendered characters are square and gray, but its .* \[1, 28, 20\]",
+    ):
         load("wide", **RULED, **rendered(10))

@@ -16,7 +16,9 @@ from fedtailor.data.sources import CATALOG
 from fedtailor.errors import InputError
 
 EMNIST = [name for name in CATALOG if name.startswith("emnist")]
-LETTERS = {name: tuple(CATALOG[name].attributes["labels"]) for name in ("mnist", "femnist", *EMNIST)}
+LETTERS = {
+    name: tuple(CATALOG[name].attributes["labels"]) for name in ("mnist", "femnist", *EMNIST)
+}
 SOME = ("0", "I", "L", "W", "g", "x")
 
 
@@ -105,8 +107,12 @@ def test_dark_is_the_complement_and_the_same_is_rendered_again() -> None:
 
 @pytest.mark.parametrize("points", [100, 120, 150])
 @pytest.mark.parametrize("side", [28, 64])
-def test_a_bar_has_the_area_of_its_height_in_points_and_the_pens_width(points: float, side: int) -> None:
-    (image,), _ = render_characters(("I",), fonts=("rowmans",), rotations=(0,), points=(points,), side=side)
+def test_a_bar_has_the_area_of_its_height_in_points_and_the_pens_width(
+    points: float, side: int
+) -> None:
+    (image,), _ = render_characters(
+        ("I",), fonts=("rowmans",), rotations=(0,), points=(points,), side=side
+    )
     high, pen = side * (points / 144) * 0.7, side * 0.1  # capitals are 0.7 em
     np.testing.assert_allclose(image.sum() / 255, high * pen + np.pi * pen**2 / 4, rtol=0.03)
     assert abs(28 / side * (side - sum(extent(image[0])[:2]) - high - pen)) < 1.5
@@ -135,13 +141,18 @@ def test_sizes_are_in_proportion() -> None:
     np.testing.assert_allclose(spread / spread[-1], [0.5, 0.75, 1], atol=0.015)
 
 
-def test_fill_makes_all_characters_equally_large_and_centers_their_bounding_boxes(font: Path) -> None:
+def test_fill_makes_all_characters_equally_large_and_centers_their_bounding_boxes(
+    font: Path,
+) -> None:
     x, _ = render_characters(SOME, fonts=("cursive", str(font)), fill=EMNIST_FILL)
     for number, image in enumerate(x[:, 0]):
         above, below, left, right = extent(image)
         assert abs(above - below) <= 1
         assert abs(left - right) <= 1
-        assert abs(28 - min(above + below, left + right) - 24 * (100, 110, 120)[number % 3] / 120) <= 1.5
+        assert (
+            abs(28 - min(above + below, left + right) - 24 * (100, 110, 120)[number % 3] / 120)
+            <= 1.5
+        )
 
 
 def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
@@ -150,8 +161,12 @@ def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
     ring[1:-1, 1:-1] = False
     smaller, largest = x[0::3, 0], x[2::3, 0]
     assert not smaller[:, ring].any()
-    assert all(28 - min(sum(extent(image)[:2]), sum(extent(image)[2:])) in (27, 28) for image in largest)
-    small, large = (np.array([np.trace(moments(image)[1]) for image in images]) for images in (smaller, largest))
+    assert all(
+        28 - min(sum(extent(image)[:2]), sum(extent(image)[2:])) in (27, 28) for image in largest
+    )
+    small, large = (
+        np.array([np.trace(moments(image)[1]) for image in images]) for images in (smaller, largest)
+    )
     np.testing.assert_allclose(small / large, 1 / 9, rtol=0.1)
 
 
@@ -162,7 +177,11 @@ def test_rendered_digits_are_like_handwritten_ones_only_as_they_are() -> None:
     def likeness(images: Array) -> float:
         means = np.stack([images[y == label].mean(0).ravel() for label in range(10)])
         means -= means.mean(1, keepdims=True)
-        return float((np.argmax(real @ (means / np.linalg.norm(means, axis=1)[:, None]).T, 1) == truth).mean())
+        return float(
+            (
+                np.argmax(real @ (means / np.linalg.norm(means, axis=1)[:, None]).T, 1) == truth
+            ).mean()
+        )
 
     others = (255 - x, x[..., ::-1], x[:, :, ::-1], x.swapaxes(2, 3))
     assert likeness(x) > 0.5
@@ -176,7 +195,9 @@ def test_some_of_each_class_are_drawn_without_repeating() -> None:
     assert len(np.unique(x.reshape(len(x), -1), axis=0)) == len(x)
     for image, label in zip(x, y, strict=True):
         assert (every[15 * label : 15 * (label + 1)] == image).all(axis=(1, 2, 3)).any()
-    again, other = (render_characters(SOME, per_class=6, rng=np.random.default_rng(seed))[0] for seed in (0, 1))
+    again, other = (
+        render_characters(SOME, per_class=6, rng=np.random.default_rng(seed))[0] for seed in (0, 1)
+    )
     np.testing.assert_array_equal(again, x)
     assert (other != x).any()
 
@@ -184,13 +205,19 @@ def test_some_of_each_class_are_drawn_without_repeating() -> None:
 def test_what_two_fonts_share_comes_once() -> None:
     _, y = render_characters(("A", "0"), fonts=("cursive", "rowmans"))  # their digits are the same
     np.testing.assert_array_equal(np.bincount(y), [30, 15])
-    with pytest.raises(InputError, match=r"at most 15, as .* give 15 different images of '0', got 20; name more"):
-        render_characters(("A", "0"), fonts=("cursive", "rowmans"), per_class=20, rng=np.random.default_rng(0))
+    with pytest.raises(
+        InputError, match=r"at most 15, as .* give 15 different images of '0', got 20; name more"
+    ):
+        render_characters(
+            ("A", "0"), fonts=("cursive", "rowmans"), per_class=20, rng=np.random.default_rng(0)
+        )
 
 
 @pytest.mark.parametrize("style", glyphs.STYLES)
 def test_every_style_has_every_character_upright(style: str) -> None:
-    x, _ = render_characters(LETTERS["femnist"], fonts=(style,), rotations=(0,), points=(120,), side=16)
+    x, _ = render_characters(
+        LETTERS["femnist"], fonts=(style,), rotations=(0,), points=(120,), side=16
+    )
     assert len(np.unique(x.reshape(62, -1), axis=0)) > 58
     seven = x[7, 0].astype(float)
     assert seven[:8].sum() > seven[8:].sum()
@@ -206,7 +233,9 @@ def test_an_installed_family_is_found_by_its_own_name(name: str, alone: Path) ->
 
 @pytest.mark.parametrize("name", ["Ailero", "Aileron Bold", "DejaVu Sans", "some"])
 def test_no_other_family_is_taken_instead(name: str, alone: Path) -> None:
-    with pytest.raises(InputError, match=rf"no font '{name}' is installed; install it, or name a \.ttf .* cursive"):
+    with pytest.raises(
+        InputError, match=rf"no font '{name}' is installed; install it, or name a \.ttf .* cursive"
+    ):
         render_characters(SOME, fonts=(name,))
 
 
@@ -227,10 +256,14 @@ def test_characters_and_fonts_that_are_not_there_are_named(font: Path) -> None:
 
 
 @pytest.mark.parametrize("package", ["HersheyFonts", "PIL.Image"])
-def test_a_missing_package_is_named_with_its_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_extra(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     glyphs._load_glyphs.cache_clear()
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(InputError, match=rf"needs the package {package[:3]}\w*: pip install 'fedtailor\[render\]'"):
+    with pytest.raises(
+        InputError, match=rf"needs the package {package[:3]}\w*: pip install 'fedtailor\[render\]'"
+    ):
         render_characters(("A",))
 
 

@@ -9,7 +9,16 @@ import pytest
 
 import set_files as write
 from divided import add_people, images_of, real, saved, served
-from fedtailor.data import BUILT_IN_SOURCES, SOURCES, add, add_custom, from_npz, get_source, list_installed, load
+from fedtailor.data import (
+    BUILT_IN_SOURCES,
+    SOURCES,
+    add,
+    add_custom,
+    from_npz,
+    get_source,
+    list_installed,
+    load,
+)
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.sources import CATALOG, get_attributes, open_dataset
 from fedtailor.data.sources.catalog import BUILT_IN
@@ -59,8 +68,17 @@ CASES = [
     Case("cifar10", write.cifar10(binary=False), (3, 32, 32), 10, rows=12, options=RULED),
     Case("cifar10", write.cifar10(binary=True), (3, 32, 32), 10, rows=12, options=RULED),
     Case("cifar10", write.npz("cifar10"), (3, 32, 32), 10, options=RULED),
-    Case("cifar100", write.cifar100, (3, 32, 32), 100, options={"clients": 5, "size": 6, "server": 4}),
-    Case("fed-cifar100", write.fed_cifar100, (3, 32, 32), 100, people=8, options=FEW | {"server_from": "people"}),
+    Case(
+        "cifar100", write.cifar100, (3, 32, 32), 100, options={"clients": 5, "size": 6, "server": 4}
+    ),
+    Case(
+        "fed-cifar100",
+        write.fed_cifar100,
+        (3, 32, 32),
+        100,
+        people=8,
+        options=FEW | {"server_from": "people"},
+    ),
     Case("stl10", write.stl10, (3, 96, 96), 10, options=RULED),
     Case("femnist", write.leaf_femnist, (1, 28, 28), 62, people=8, rows=56, options=FEW),
     Case("femnist", write.tff_femnist, (1, 28, 28), 62, people=8, rows=56, options=FEW),
@@ -69,10 +87,42 @@ CASES = [
     Case("shakespeare", write.shakespeare_npz, (80,), 90, people=8, rows=None, options=FEW),
     Case("shakespeare-leaf", write.leaf_shakespeare, (80,), 90, people=8, rows=32, options=FEW),
     Case("shakespeare-leaf", write.shakespeare_h5, (80,), 90, people=8, rows=None, options=FEW),
-    Case("stackoverflow", write.stackoverflow(listed=True), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
-    Case("stackoverflow", write.stackoverflow(listed=False), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
-    Case("stackexchange", write.stackexchange(listed=True), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
-    Case("stackexchange", write.stackexchange(listed=False), (20,), NUM_WORDS + 4, people=8, rows=48, options=FEW),
+    Case(
+        "stackoverflow",
+        write.stackoverflow(listed=True),
+        (20,),
+        NUM_WORDS + 4,
+        people=8,
+        rows=48,
+        options=FEW,
+    ),
+    Case(
+        "stackoverflow",
+        write.stackoverflow(listed=False),
+        (20,),
+        NUM_WORDS + 4,
+        people=8,
+        rows=48,
+        options=FEW,
+    ),
+    Case(
+        "stackexchange",
+        write.stackexchange(listed=True),
+        (20,),
+        NUM_WORDS + 4,
+        people=8,
+        rows=48,
+        options=FEW,
+    ),
+    Case(
+        "stackexchange",
+        write.stackexchange(listed=False),
+        (20,),
+        NUM_WORDS + 4,
+        people=8,
+        rows=48,
+        options=FEW,
+    ),
 ]
 
 
@@ -112,9 +162,13 @@ def test_a_set_is_added_from_its_files_and_loaded(case: Case, place: Path, tmp_p
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_words_are_those_of_the_list_or_the_most_frequent(listed: bool, place: Path, tmp_path: Path) -> None:
+def test_words_are_those_of_the_list_or_the_most_frequent(
+    listed: bool, place: Path, tmp_path: Path
+) -> None:
     x = add("stackexchange", write.stackexchange(listed)(tmp_path)).columns["x"]
-    the, cat, other, begin = (2, 1, NUM_WORDS + 1, NUM_WORDS + 2) if listed else (1, 0, NUM_WORDS + 1, NUM_WORDS + 2)
+    the, cat, other, begin = (
+        (2, 1, NUM_WORDS + 1, NUM_WORDS + 2) if listed else (1, 0, NUM_WORDS + 1, NUM_WORDS + 2)
+    )
     assert x.max() <= NUM_WORDS + 3
     assert (x[:, 0] == begin).all()
     assert (x[:, 1] == the).all()
@@ -136,24 +190,46 @@ WRONG: list[tuple[str, str, bytes, str]] = [
     ("mnist", "some.npz", b"no archive at all", r"some.npz' cannot be read as an .npz file"),
     ("mnist", "some.txt", b"text", r"some.txt' cannot be read as a folder or a .tar.gz archive"),
     ("emnist-digits", "gzip.zip", b"no archive at all", "gzip.zip' cannot be read as an archive"),
-    ("cifar10", "cifar-10-python.tar.gz", b"no archive", "cifar-10-python.tar.gz' cannot be read as an archive"),
+    (
+        "cifar10",
+        "cifar-10-python.tar.gz",
+        b"no archive",
+        "cifar-10-python.tar.gz' cannot be read as an archive",
+    ),
     ("cifar100", "train", b"no batch", "train' cannot be read as a batch of CIFAR-100"),
     ("fed-cifar100", "fed.tar.bz2", b"no archive", "fed.tar.bz2' cannot be read as an archive"),
     ("stl10", "stl10_binary.tar.gz", b"", "stl10_binary.tar.gz' cannot be read as an archive"),
     ("femnist", "some.sqlite", b"?", "some.sqlite' must "),
-    ("shakespeare", "100.txt", b"plays", "100.txt' must hold shakespeare_train.h5 or a shakespeare.*npz file"),
-    ("shakespeare-leaf", "100.txt", b"plays", "100.txt' must hold shakespeare_train.h5 or a shakespeare.*npz file"),
+    (
+        "shakespeare",
+        "100.txt",
+        b"plays",
+        "100.txt' must hold shakespeare_train.h5 or a shakespeare.*npz file",
+    ),
+    (
+        "shakespeare-leaf",
+        "100.txt",
+        b"plays",
+        "100.txt' must hold shakespeare_train.h5 or a shakespeare.*npz file",
+    ),
     (
         "stackoverflow",
         "posts.h5",
         b"?",
         "posts.h5' must be a folder with stackoverflow_train.h5 and",
     ),
-    ("stackexchange", "stackexchange_users.npz", b"?", "stackexchange_users.npz' cannot be read as an .npz file"),
+    (
+        "stackexchange",
+        "stackexchange_users.npz",
+        b"?",
+        "stackexchange_users.npz' cannot be read as an .npz file",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("name", "file", "content", "sentence"), WRONG, ids=[f"{w[0]}-{w[1]}" for w in WRONG])
+@pytest.mark.parametrize(
+    ("name", "file", "content", "sentence"), WRONG, ids=[f"{w[0]}-{w[1]}" for w in WRONG]
+)
 def test_another_file_is_refused_and_nothing_is_left(
     name: str, file: str, content: bytes, sentence: str, place: Path, tmp_path: Path
 ) -> None:
@@ -182,7 +258,11 @@ def test_what_is_there_stays_if_another_is_refused(place: Path, tmp_path: Path) 
     add("mnist", saved(tmp_path / "a.npz", images_of("mnist")))
     bad = images_of("mnist", seed=1)
     bad["y_test"][-1] = 10
-    refused("mnist", saved(tmp_path / "b.npz", bad), "^mnist: .*b.npz' must have labels from 0 to 9, got 0 to 10")
+    refused(
+        "mnist",
+        saved(tmp_path / "b.npz", bad),
+        "^mnist: .*b.npz' must have labels from 0 to 9, got 0 to 10",
+    )
     assert open_dataset("mnist").num_rows == 40
     open_dataset("mnist").verify()
 
@@ -205,12 +285,16 @@ def test_a_disk_that_is_full_is_not_the_files_fault(
 
 
 def test_other_names_are_refused(place: Path) -> None:
-    with pytest.raises(InputError, match=r"^There is no data set 'mnst' to be added; did you mean mnist\?"):
+    with pytest.raises(
+        InputError, match=r"^There is no data set 'mnst' to be added; did you mean mnist\?"
+    ):
         add("mnst", place)
     with pytest.raises(InputError, match=r"^There is no data set 'cifar'; did you mean cifar10\?"):
         load("cifar")
     for name in ("mnist", *BUILT_IN, "my.npz"):
-        with pytest.raises(InputError, match=f"^'{name}' is the name of a known data set or of a file; give yours"):
+        with pytest.raises(
+            InputError, match=f"^'{name}' is the name of a known data set or of a file; give yours"
+        ):
             add_people([[False]], name=name)
 
 
@@ -223,14 +307,20 @@ def test_your_own_set_has_a_name_too(place: Path) -> None:
         load("minne")
     assert get_source("some.npz").func is from_npz  # type: ignore[attr-defined]
     numbers = [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})]
-    for classes, found in ((None, None), ("auto", 4), (5, 5)):  # None: whole numbers, but to be predicted as such
+    for classes, found in (
+        (None, None),
+        ("auto", 4),
+        (5, 5),
+    ):  # None: whole numbers, but to be predicted as such
         add_custom("numbers", numbers, classes=classes)  # type: ignore[arg-type]
         made = load("numbers", partition="dirichlet", clients=3, least=2)
         assert (made.classes, made.clients.count) == (found, 3)
 
 
 def test_labels_beyond_the_classes_are_told(place: Path) -> None:
-    add_custom("few", [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})], classes=3)
+    add_custom(
+        "few", [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})], classes=3
+    )
     with pytest.raises(InputError, match=r"^few: labels must be from 0 to 2, but example .* has 3"):
         load("few", partition="iid", clients=3)
 
@@ -238,7 +328,9 @@ def test_labels_beyond_the_classes_are_told(place: Path) -> None:
 def test_labels_have_names_and_checksums_are_well_formed() -> None:
     for name, known in CATALOG.items():
         labels = known.attributes.get("labels")
-        assert labels is None or len(set(labels)) == len(labels) == known.attributes["classes"], name
+        assert labels is None or len(set(labels)) == len(labels) == known.attributes["classes"], (
+            name
+        )
         assert len(known.attributes.get("coarse", labels or [])) == len(labels or []), name
         for remote in known.remotes:
             assert re.fullmatch("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", remote.checksum), name
@@ -248,7 +340,9 @@ def test_labels_have_names_and_checksums_are_well_formed() -> None:
         assert len({remote.name for remote in known.remotes}) == len(known.remotes)
 
 
-def test_the_folder_is_named_or_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_named_or_in_the_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "here"))
     assert data_dir() == tmp_path / "here"
@@ -263,7 +357,9 @@ def test_nobody_can_write_into_a_set(place: Path, tmp_path: Path) -> None:
             column[0] = 0
 
 
-@pytest.mark.parametrize(("name", "counts"), [("mnist", (60_000, 10_000)), ("cifar10", (50_000, 10_000))])
+@pytest.mark.parametrize(
+    ("name", "counts"), [("mnist", (60_000, 10_000)), ("cifar10", (50_000, 10_000))]
+)
 def test_the_real_data_have_their_known_counts(name: str, counts: tuple[int, int]) -> None:
     y, testing = (real(name).columns[column] for column in ("y", "testing"))
     assert ((~testing).sum(), testing.sum()) == counts
@@ -271,4 +367,6 @@ def test_the_real_data_have_their_known_counts(name: str, counts: tuple[int, int
         assert (np.bincount(y) == 6000).all()
         assert (np.bincount(y[testing]) == 1000).all()
     else:
-        np.testing.assert_array_equal(np.bincount(y), [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958])
+        np.testing.assert_array_equal(
+            np.bincount(y), [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
+        )

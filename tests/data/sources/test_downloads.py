@@ -62,7 +62,9 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Publi
         thread.join()
 
 
-def publish(monkeypatch: pytest.MonkeyPatch, name: str, *remotes: Remote, like: str = "") -> CatalogEntry:
+def publish(
+    monkeypatch: pytest.MonkeyPatch, name: str, *remotes: Remote, like: str = ""
+) -> CatalogEntry:
     known = CATALOG[like or name]._replace(remotes=remotes)
     monkeypatch.setitem(CATALOG, name, known)
     return known
@@ -89,7 +91,9 @@ def test_what_is_published_is_downloaded_once(
     assert len(published.asked) == 2
 
 
-def test_several_files_are_read_together(published: Published, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_files_are_read_together(
+    published: Published, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write.idx(("train", "t10k"))(published.folder)
     names = sorted(path.name for path in published.folder.iterdir())
     publish(monkeypatch, "mnist", *(published.remote(name) for name in names))
@@ -107,7 +111,11 @@ def test_archives_are_unpacked_side_by_side(
     (tmp_path / "words" / "stackoverflow.word_count").write_text(write.WORD_COUNTS)
     for what in ("posts", "words"):
         shutil.move(write.packed(tmp_path / what, ".tar.bz2"), published.folder)
-    publish(monkeypatch, "stackoverflow", *(published.remote(f"{what}.tar.bz2") for what in ("posts", "words")))
+    publish(
+        monkeypatch,
+        "stackoverflow",
+        *(published.remote(f"{what}.tar.bz2") for what in ("posts", "words")),
+    )
     x = add("stackoverflow").columns["x"]
     assert (x[:, 1:3] == [2, 1]).all()  # "the cat", by the list of words
     assert sorted(path.name for path in place.iterdir()) == ["downloads", "stores"]
@@ -148,7 +156,9 @@ def test_another_file_than_the_one_that_was_published_is_refused(
     assert add("mnist").num_rows == 40
 
 
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # what pooch does with a refusal
+@pytest.mark.filterwarnings(
+    "ignore:unclosed <socket:ResourceWarning"
+)  # what pooch does with a refusal
 def test_a_file_that_is_gone_and_a_server_that_is_down_are_told(
     published: Published, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,8 +168,13 @@ def test_a_file_that_is_gone_and_a_server_that_is_down_are_told(
     publish(monkeypatch, "mnist", remote)
     refused("mnist", "mnist.npz could not be had: 404")
     gc.collect()
-    publish(monkeypatch, "mnist", remote._replace(url="http://127.0.0.1:9/mnist.npz"))  # where nobody listens
-    refused("mnist", r"^mnist: http://127.0.0.1:9/mnist.npz could not be had: there is no connection to 127.0.0.1;")
+    publish(
+        monkeypatch, "mnist", remote._replace(url="http://127.0.0.1:9/mnist.npz")
+    )  # where nobody listens
+    refused(
+        "mnist",
+        r"^mnist: http://127.0.0.1:9/mnist.npz could not be had: there is no connection to 127.0.0.1;",
+    )
     assert files_in(place) == []
 
 
@@ -174,6 +189,9 @@ def test_what_was_added_before_stays_if_the_download_fails(
 
 @pytest.mark.usefixtures("place")
 def test_what_is_published_nowhere_is_told() -> None:
-    assert [name for name, known in CATALOG.items() if not known.remotes] == ["shakespeare-leaf", "stackexchange"]
+    assert [name for name, known in CATALOG.items() if not known.remotes] == [
+        "shakespeare-leaf",
+        "stackexchange",
+    ]
     for name in ("shakespeare-leaf", "stackexchange"):
         refused(name, "there is no place to download it from; get ")

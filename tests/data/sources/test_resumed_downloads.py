@@ -38,7 +38,9 @@ class Breaking(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[tuple[Remote, list[str]]]:
+def server(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[tuple[Remote, list[str]]]:
     monkeypatch.setenv("NO_PROXY", "*")
     Breaking.asked, Breaking.can = [], request.param
     with HTTPServer(("127.0.0.1", 0), Breaking) as made:
@@ -51,7 +53,9 @@ def server(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> I
 
 
 @pytest.mark.parametrize("server", [True, False], indirect=True, ids=["goes on", "begins again"])
-def test_what_is_there_is_not_downloaded_again(server: tuple[Remote, list[str]], tmp_path: Path) -> None:
+def test_what_is_there_is_not_downloaded_again(
+    server: tuple[Remote, list[str]], tmp_path: Path
+) -> None:
     remote, asked = server
     told: list[tuple[str, int, int]] = []
     with pytest.raises(Exception, match="broke"):
@@ -70,7 +74,9 @@ def test_what_is_there_is_not_downloaded_again(server: tuple[Remote, list[str]],
 
 
 @pytest.mark.parametrize("server", [True], indirect=True)
-def test_a_part_that_is_whole_already_is_only_checked(server: tuple[Remote, list[str]], tmp_path: Path) -> None:
+def test_a_part_that_is_whole_already_is_only_checked(
+    server: tuple[Remote, list[str]], tmp_path: Path
+) -> None:
     remote, asked = server
     (tmp_path / ".set.bin.part").write_bytes(CONTENT)
     assert download(remote, tmp_path).read_bytes() == CONTENT
@@ -78,7 +84,9 @@ def test_a_part_that_is_whole_already_is_only_checked(server: tuple[Remote, list
 
 
 @pytest.mark.parametrize("server", [True], indirect=True)
-def test_a_part_of_something_else_does_not_stay(server: tuple[Remote, list[str]], tmp_path: Path) -> None:
+def test_a_part_of_something_else_does_not_stay(
+    server: tuple[Remote, list[str]], tmp_path: Path
+) -> None:
     remote, asked = server
     asked.append("before")  # so that no answer is broken off
     (tmp_path / ".set.bin.part").write_bytes(b"something else")

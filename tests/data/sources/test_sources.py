@@ -19,7 +19,10 @@ MADE = ("digits", "synthetic")
 
 def held_by(dataset: FederatedDataset, client: int) -> Array:
     return np.concatenate(
-        [split.get_rows(client) for split in (dataset.clients.splits[name] for name in dataset.get_disjoint_splits())]
+        [
+            split.get_rows(client)
+            for split in (dataset.clients.splits[name] for name in dataset.get_disjoint_splits())
+        ]
     )
 
 
@@ -31,7 +34,9 @@ def fingerprint(dataset: FederatedDataset) -> str:
     server = () if dataset.server is None else dataset.server[:2]
     splits = [part for split in dataset.clients.splits.values() for part in split]
     parts = [*dataset.clients[:2], *splits, dataset.client_names, *dataset.groups.values(), *server]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+    return hashlib.sha256(
+        b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
+    ).hexdigest()
 
 
 def fingerprints() -> list[str]:
@@ -41,7 +46,9 @@ def fingerprints() -> list[str]:
 def test_a_seed_means_the_same_in_another_process_and_seeds_differ() -> None:
     script = "import test_sources; print(*test_sources.fingerprints())"
     path = {"PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
-    run = subprocess.run([sys.executable, "-c", script], env=path, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", script], env=path, capture_output=True, text=True, check=True
+    )
     assert run.stdout.split() == fingerprints()
     assert len(set(fingerprints())) == 2 * len(MADE)
 
@@ -50,7 +57,12 @@ def test_a_seed_means_the_same_in_another_process_and_seeds_differ() -> None:
 def test_enough_clients_by_default_with_validation_new_and_server(name: str) -> None:
     summary = load(name).describe()
     trained, validation, new = {"digits": (35, 5, 10), "synthetic": (21, 3, 6)}[name]
-    assert summary.groups == {"train": trained, "local": trained, "validation": validation, "new": new}
+    assert summary.groups == {
+        "train": trained,
+        "participating": trained,
+        "validation": validation,
+        "unseen": new,
+    }
     assert summary.server > 0
     assert summary.overlap == ""
     assert summary.classes == 10
@@ -62,15 +74,30 @@ def test_the_digits_are_those_of_the_uci_repository() -> None:
     assert images.dtype == np.uint8
     assert labels.dtype == np.int64
     assert (images.min(), images.max()) == (0, 16)
-    assert np.bincount(labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]  # as optdigits.names says
-    content = images.tobytes() + labels.astype(np.uint8).tobytes()  # of scikit-learn's copy, in bytes
+    assert np.bincount(labels).tolist() == [
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]  # as optdigits.names says
+    content = (
+        images.tobytes() + labels.astype(np.uint8).tobytes()
+    )  # of scikit-learn's copy, in bytes
     expected = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
     assert hashlib.sha256(content).hexdigest() == expected
 
 
 def test_each_digit_is_held_once() -> None:
     images, labels = load_digits()
-    truth = {tuple(image): label for image, label in zip(images.tolist(), labels.tolist(), strict=True)}
+    truth = {
+        tuple(image): label for image, label in zip(images.tolist(), labels.tolist(), strict=True)
+    }
     assert len(truth) == 1797  # no image comes twice, so equal content means the same example
     made = digits()
     assert made.server is not None
@@ -80,13 +107,20 @@ def test_each_digit_is_held_once() -> None:
     assert x.shape == (1797, 1, 8, 8)
     assert x.dtype == np.uint8
     assert made.scale == 1 / 16
-    assert {tuple(image): label for image, label in zip(x.reshape(1797, 64).tolist(), y.tolist(), strict=True)} == truth
+    assert {
+        tuple(image): label
+        for image, label in zip(x.reshape(1797, 64).tolist(), y.tolist(), strict=True)
+    } == truth
     assert len(made.server.x) == 90
 
 
-@pytest.mark.parametrize(("clients", "labels"), [(30, 2), (1, 1), (1, 10), (7, 3), (100, 2), (35, 10), (33, 4)])
+@pytest.mark.parametrize(
+    ("clients", "labels"), [(30, 2), (1, 1), (1, 10), (7, 3), (100, 2), (35, 10), (33, 4)]
+)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_digits_clients_have_their_labels_and_uneven_sizes(clients: int, labels: int, seed: int) -> None:
+def test_digits_clients_have_their_labels_and_uneven_sizes(
+    clients: int, labels: int, seed: int
+) -> None:
     made = digits(clients=clients, labels=labels, seed=seed)
     counts = np.array([np.bincount(made.clients.y[own], minlength=10) for own in everyone(made)])
     assert counts.shape == (clients, 10)
@@ -110,7 +144,10 @@ DIGITS_BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": 0}, "labels must be a whole number of at least 1, got 0"),
     ({"clients": 0}, "clients must be a whole number of at least 1, got 0"),
     ({"clients": 2.5}, "clients must be a whole number of at least 1, got 2.5"),
-    ({"clients": 300}, "clients must be at most 195 for 4 examples of each of 2 labels .*, got 300"),
+    (
+        {"clients": 300},
+        "clients must be at most 195 for 4 examples of each of 2 labels .*, got 300",
+    ),
     ({"clients": 42, "labels": 10}, "clients must be at most 39 .*, got 42"),
     ({"server": 1797}, "clients must be at most 0 .* from the 0 that the server leaves"),
     ({"server": 5000}, "clients must be at most 0"),
@@ -140,7 +177,9 @@ def separable(x: Array, y: Array) -> bool:
             row = np.zeros((classes, width))
             row[label], row[other] = -features, features
             rows.append(row.ravel())
-    found = linprog(np.zeros(classes * width), np.array(rows), -np.ones(len(rows)), bounds=(None, None))
+    found = linprog(
+        np.zeros(classes * width), np.array(rows), -np.ones(len(rows)), bounds=(None, None)
+    )
     return bool(found.status == 0)
 
 
@@ -148,13 +187,18 @@ def test_synthetic_labels_are_linear_in_each_client_but_not_across_them() -> Non
     made = synthetic(clients=3, features=4, classes=3, most=150, seed=1)
     columns = [(made.clients.x[own], made.clients.y[own]) for own in everyone(made)]
     assert all(separable(x, y) for x, y in columns)
-    assert not separable(np.concatenate([x for x, _ in columns]), np.concatenate([y for _, y in columns]))
+    assert not separable(
+        np.concatenate([x for x, _ in columns]), np.concatenate([y for _, y in columns])
+    )
 
 
 def test_synthetic_iid_clients_share_one_model_with_the_server() -> None:
     made = synthetic(clients=3, features=4, classes=3, most=100, iid=True, server=60)
     assert made.server is not None
-    x, y = np.concatenate([made.clients.x, made.server.x]), np.concatenate([made.clients.y, made.server.y])
+    x, y = (
+        np.concatenate([made.clients.x, made.server.x]),
+        np.concatenate([made.clients.y, made.server.y]),
+    )
     assert separable(x, y)
     assert len(np.unique(y)) == 3
     error = 1 / np.sqrt(len(x))
@@ -167,7 +211,9 @@ def crowd() -> FederatedDataset:
 
 
 def test_synthetic_inputs_have_the_papers_covariance(crowd: FederatedDataset) -> None:
-    residuals = np.concatenate([crowd.clients.x[own] - crowd.clients.x[own].mean(axis=0) for own in everyone(crowd)])
+    residuals = np.concatenate(
+        [crowd.clients.x[own] - crowd.clients.x[own].mean(axis=0) for own in everyone(crowd)]
+    )
     freedom = len(residuals) - crowd.clients.count
     covariance = residuals.T.astype(float) @ residuals / freedom
     sigma = np.arange(1, 21) ** -1.2
@@ -254,7 +300,11 @@ def test_load_knows_names_and_options() -> None:
     assert load("digits", clients=12).clients.count == 12
     with pytest.raises(InputError, match=r"There is no data set 'digts'; did you mean digits\?"):
         load("digts")
-    with pytest.raises(InputError, match=r"There is no data set 'qqq'; known are digits, synthetic, mnist, "):
+    with pytest.raises(
+        InputError, match=r"There is no data set 'qqq'; known are digits, synthetic, mnist, "
+    ):
         load("qqq")
-    with pytest.raises(InputError, match=r"synthetic: there is no option 'client'; did you mean clients\?"):
+    with pytest.raises(
+        InputError, match=r"synthetic: there is no option 'client'; did you mean clients\?"
+    ):
         load("synthetic", client=3)

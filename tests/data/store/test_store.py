@@ -19,7 +19,16 @@ from hypothesis import strategies as st
 
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.store import Provenance, build, columns, files, fingerprint, list_stores, open_store, remove
+from fedtailor.data.store import (
+    Provenance,
+    build,
+    columns,
+    files,
+    fingerprint,
+    list_stores,
+    open_store,
+    remove,
+)
 from fedtailor.errors import InputError
 from stores import MADE, blocks_of, full, left_behind, toy
 
@@ -44,14 +53,19 @@ def populations(draw: st.DrawFn) -> list[Block]:
     return [
         Block(
             client,
-            {what: random.integers(0, 100, (size, *shape)).astype(kind) for what, (kind, shape) in layout.items()},
+            {
+                what: random.integers(0, 100, (size, *shape)).astype(kind)
+                for what, (kind, shape) in layout.items()
+            },
         )
         for client, own in zip(clients, sizes, strict=True)
         for size in own
     ]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(populations(), st.sampled_from([1, 7, 64, 1 << 20]))
 def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
@@ -90,7 +104,9 @@ def test_a_reader_may_reuse_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
             yield Block("one", {"x": buffer})
 
     monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
-    np.testing.assert_array_equal(build("reused", overwritten(), {}, MADE).columns["x"], np.repeat(np.arange(40), 5))
+    np.testing.assert_array_equal(
+        build("reused", overwritten(), {}, MADE).columns["x"], np.repeat(np.arange(40), 5)
+    )
 
 
 @pytest.mark.slow
@@ -113,7 +129,11 @@ def test_millions_of_rows() -> None:
 @pytest.mark.skipif(shutil.disk_usage(Path.home()).free < 20e9, reason="11 GB of disk are needed")
 def test_a_population_of_the_size_of_stackoverflow() -> None:
     """342,477 clients with 135 million sentences: built, read against its checksums, drawn from, and deleted."""
-    command = [sys.executable, str(Path(__file__).parents[3] / "benchmarks" / "store.py"), "sentences=135000000"]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[3] / "benchmarks" / "store.py"),
+        "sentences=135000000",
+    ]
     place = Path.home() / ".cache" / "fedtailor-test-population"
     environment = os.environ | {"FEDTAILOR_DATA": str(place), "OMP_NUM_THREADS": "1"}
     try:
@@ -123,7 +143,9 @@ def test_a_population_of_the_size_of_stackoverflow() -> None:
     finally:
         shutil.rmtree(place, ignore_errors=True)
     assert done.stdout.startswith("342477 clients, 134")
-    own, interpreter = map(int, re.findall(r"RAM of its own: (\d+) MB, of which (\d+) MB", done.stdout)[0])
+    own, interpreter = map(
+        int, re.findall(r"RAM of its own: (\d+) MB, of which (\d+) MB", done.stdout)[0]
+    )
     assert own - interpreter < 300
 
 
@@ -157,17 +179,32 @@ BAD: dict[str, tuple[list[Block], str]] = {
         [Block("a", {"x": X}), Block("b", {"x": X, "y": Y})],
         r"but one of client 'b' has x .*, y \(uint8",
     ),
-    "scalar": ([Block("a", {"x": Y}), Block("a", {"x": np.array(1, np.uint8)})], r"got x of shape \[\]"),
-    "first scalar": ([Block("a", {"x": np.array(1, np.uint8)})], r"must have a number or more in each row"),
+    "scalar": (
+        [Block("a", {"x": Y}), Block("a", {"x": np.array(1, np.uint8)})],
+        r"got x of shape \[\]",
+    ),
+    "first scalar": (
+        [Block("a", {"x": np.array(1, np.uint8)})],
+        r"must have a number or more in each row",
+    ),
     "text": ([Block("a", {"x": np.array(["one"])})], "column x must be numbers"),
     "byte order": ([Block("a", {"x": X.astype(">f4")})], "this machine's byte order, got >f4"),
-    "no width": ([Block("a", {"x": X[:, :0]})], r"a number or more in each row, got shape \[2, 0\]"),
+    "no width": (
+        [Block("a", {"x": X[:, :0]})],
+        r"a number or more in each row, got shape \[2, 0\]",
+    ),
     "column name": ([Block("a", {"../x": X})], "a column's name must be like"),
     "client type": ([Block(3, {"x": X})], "clients' names must be strings"),  # type: ignore[arg-type]
     "long id": ([Block("a" * 300, {"x": X})], "strings of up to 256 characters"),
     "nul": ([Block("a\0", {"x": X})], "without NUL"),
-    "some named": ([Block("", {"x": X}), Block("a", {"x": X})], "either every block must name its client or none"),
-    "some unnamed": ([Block("a", {"x": X}), Block("", {"x": X})], "either every block must name its client or none"),
+    "some named": (
+        [Block("", {"x": X}), Block("a", {"x": X})],
+        "either every block must name its client or none",
+    ),
+    "some unnamed": (
+        [Block("a", {"x": X}), Block("", {"x": X})],
+        "either every block must name its client or none",
+    ),
 }
 
 
@@ -180,12 +217,15 @@ def test_blocks_that_do_not_make_columns_are_refused(kind: str, place: Path) -> 
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_what_is_not_finite_is_refused_with_its_client(bad: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_finite_is_refused_with_its_client(
+    bad: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(columns, "_BUFFER_BYTES", 3 * 8)
     given = [Block(f"c{number}", {"x": np.ones(4)}) for number in range(4)]
     given[2].columns["x"][1] = bad
     with pytest.raises(
-        InputError, match="column x must be finite, but example 9, of client 'c2', has a NaN or infinity"
+        InputError,
+        match="column x must be finite, but example 9, of client 'c2', has a NaN or infinity",
     ):
         build("toy", given, {}, MADE)
 
@@ -197,7 +237,9 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
             asked(name)
 
 
-@pytest.mark.parametrize("attributes", [{"a": np.zeros(2)}, {"a": float("nan")}, {1: 2}, {"a": (1, 2)}])
+@pytest.mark.parametrize(
+    "attributes", [{"a": np.zeros(2)}, {"a": float("nan")}, {1: 2}, {"a": (1, 2)}]
+)
 def test_attributes_that_would_not_come_back_are_refused(attributes: dict[Any, Any]) -> None:
     with pytest.raises(InputError, match="attributes must be what JSON can hold"):
         build("toy", blocks_of([1]), attributes, MADE)
@@ -205,25 +247,32 @@ def test_attributes_that_would_not_come_back_are_refused(attributes: dict[Any, A
 
 def test_too_little_room_is_said_before_anything_is_read(place: Path) -> None:
     blocks = map(pytest.fail, ["the blocks were read"])
-    with pytest.raises(InputError, match=r"toy: 1000000\.0 GB are needed, but .* has .* free; make room"):
+    with pytest.raises(
+        InputError, match=r"toy: 1000000\.0 GB are needed, but .* has .* free; make room"
+    ):
         build("toy", blocks, {}, MADE, needed_bytes=10**15)
     assert left_behind(place) == []
 
 
-def test_a_disk_that_fills_up_leaves_what_was_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fills_up_leaves_what_was_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toy()
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
         with pytest.raises(
-            InputError, match=r"toy: '.*stores' could not be written: No space left on device; make room"
+            InputError,
+            match=r"toy: '.*stores' could not be written: No space left on device; make room",
         ):
             toy([9, 9])
     assert left_behind(place) == ["toy"]
     assert open_store("toy").num_rows == 10
 
 
-def test_a_write_that_fails_midway_is_one_sentence(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_that_fails_midway_is_one_sentence(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = iter(range(1000))
 
     class Full(files.FileWriter):
@@ -239,7 +288,9 @@ def test_a_write_that_fails_midway_is_one_sentence(place: Path, monkeypatch: pyt
     assert left_behind(place) == []
 
 
-def test_the_disk_begins_early_and_all_the_same_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_begins_early_and_all_the_same_ends_with_everything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reached: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: reached.append(os.fstat(handle).st_size))
     monkeypatch.setattr(files, "_SYNC_BYTES", 100)
@@ -251,7 +302,9 @@ def test_the_disk_begins_early_and_all_the_same_ends_with_everything(monkeypatch
     assert 2400 in reached
 
 
-def test_a_disk_that_says_only_once_that_it_is_full_is_heard(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_says_only_once_that_it_is_full_is_heard(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[int] = []
 
     def full_once(handle: int) -> None:
@@ -267,10 +320,14 @@ def test_a_disk_that_says_only_once_that_it_is_full_is_heard(place: Path, monkey
     assert left_behind(place) == []
 
 
-def test_everything_is_on_the_disk_before_the_store_is_there(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_on_the_disk_before_the_store_is_there(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before: dict[int, bool] = {}
     monkeypatch.setattr(
-        os, "fsync", lambda handle: before.setdefault(os.fstat(handle).st_ino, "toy" not in list_stores())
+        os,
+        "fsync",
+        lambda handle: before.setdefault(os.fstat(handle).st_ino, "toy" not in list_stores()),
     )
     folder = toy().folder
     assert len(list(folder.iterdir())) == 5
@@ -292,9 +349,16 @@ def test_what_it_was_made_from_is_told(tmp_path: Path) -> None:
     source = tmp_path / "source.csv"
     source.write_bytes(b"abc")
     made = Provenance("7", (fingerprint(source),))
-    assert made.files[0].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    assert build("toy", blocks_of([1]), {}, made).made_from == open_store("toy", "7").made_from == made
-    with pytest.raises(InputError, match="was built by version 7, not 8; build it again with `fedtailor data add toy`"):
+    assert (
+        made.files[0].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    )
+    assert (
+        build("toy", blocks_of([1]), {}, made).made_from == open_store("toy", "7").made_from == made
+    )
+    with pytest.raises(
+        InputError,
+        match="was built by version 7, not 8; build it again with `fedtailor data add toy`",
+    ):
         open_store("toy", "8")
 
 
@@ -307,7 +371,9 @@ def test_names_and_removing(place: Path) -> None:
     remove("b")
     assert list_stores() == left_behind(place) == ["a.1"]
     assert kept.columns["x"][9, 0] == 9  # whoever has it open keeps it
-    with pytest.raises(InputError, match=r"b: there is no such data set in .*; add it with `fedtailor data add b`"):
+    with pytest.raises(
+        InputError, match=r"b: there is no such data set in .*; add it with `fedtailor data add b`"
+    ):
         open_store("b")
 
 
@@ -326,22 +392,46 @@ def cut(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut": (cut, "damaged, 'column-x.bin' has 79 bytes instead of 80"),
-    "longer": (lambda f: (f / "ids.bin").write_bytes(bytes(99)), "damaged, 'ids.bin' has 99 bytes instead of"),
+    "longer": (
+        lambda f: (f / "ids.bin").write_bytes(bytes(99)),
+        "damaged, 'ids.bin' has 99 bytes instead of",
+    ),
     "missing": (lambda f: (f / "offsets.bin").unlink(), "damaged, 'offsets.bin' is missing"),
-    "no manifest": (lambda f: (f / "manifest.json").unlink(), "damaged, 'manifest.json' cannot be read"),
-    "half a manifest": (lambda f: os.truncate(f / "manifest.json", 50), "damaged, 'manifest.json' is not a manifest"),
-    "a list": (lambda f: (f / "manifest.json").write_text("[]"), "'manifest.json' is not a manifest"),
+    "no manifest": (
+        lambda f: (f / "manifest.json").unlink(),
+        "damaged, 'manifest.json' cannot be read",
+    ),
+    "half a manifest": (
+        lambda f: os.truncate(f / "manifest.json", 50),
+        "damaged, 'manifest.json' is not a manifest",
+    ),
+    "a list": (
+        lambda f: (f / "manifest.json").write_text("[]"),
+        "'manifest.json' is not a manifest",
+    ),
     "a key less": (edited(lambda m: m.pop("ids")), "'manifest.json' is not a manifest"),
     "a key more": (edited(lambda m: m.update(more=1)), "'manifest.json' is not a manifest"),
     "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 1"),
-    "other rows": (edited(lambda m: m.update(rows=9)), "damaged, its files are not of 4 clients and 9 rows"),
-    "other clients": (edited(lambda m: m.update(clients=5)), "damaged, its files are not of 5 clients and 10 rows"),
-    "other type": (edited(lambda m: m["columns"]["x"].update(dtype="<f8")), "damaged, it cannot be mapped"),
+    "other rows": (
+        edited(lambda m: m.update(rows=9)),
+        "damaged, its files are not of 4 clients and 9 rows",
+    ),
+    "other clients": (
+        edited(lambda m: m.update(clients=5)),
+        "damaged, its files are not of 5 clients and 10 rows",
+    ),
+    "other type": (
+        edited(lambda m: m["columns"]["x"].update(dtype="<f8")),
+        "damaged, it cannot be mapped",
+    ),
     "smaller type": (
         edited(lambda m: m["columns"]["x"].update(dtype="<f2")),
         r"damaged, it cannot be mapped: \[10, 2\] of <f2 are not 80 bytes",
     ),
-    "no type": (edited(lambda m: m["columns"]["x"].update(dtype="huh")), "damaged, it cannot be mapped"),
+    "no type": (
+        edited(lambda m: m["columns"]["x"].update(dtype="huh")),
+        "damaged, it cannot be mapped",
+    ),
 }
 
 
@@ -363,6 +453,7 @@ def test_a_changed_byte_is_found_by_verify(file: str) -> None:
     content[-9] ^= 1  # in the last but one of the widest numbers: sizes and ends stay as they are
     path.write_bytes(content)
     with pytest.raises(
-        InputError, match=f"toy: the store is damaged, '{file}' is not what was written; build it again"
+        InputError,
+        match=f"toy: the store is damaged, '{file}' is not what was written; build it again",
     ):
         open_store("toy").verify()

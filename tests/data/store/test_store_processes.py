@@ -17,7 +17,10 @@ from stores import MADE, blocks_of, left_behind, toy
 def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) -> None:
     def nested() -> Iterator[Block]:
         yield from blocks_of([3])
-        with pytest.raises(InputError, match=r"toy: another process is at work on .*toy'; wait until it has finished"):
+        with pytest.raises(
+            InputError,
+            match=r"toy: another process is at work on .*toy'; wait until it has finished",
+        ):
             toy()
         with pytest.raises(InputError, match="there is no such data set"):
             open_store("toy")
@@ -45,7 +48,9 @@ def run_script(script: str) -> str:
     """What a script prints that has stores, `toy`, `blocks_of` and `left_behind`, in a process without torch."""
     given = "\n".join(inspect.getsource(function) for function in (blocks_of, toy, left_behind))
     whole = "\n".join([HEAD, given, script])
-    done = subprocess.run([sys.executable, "-c", whole], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", whole], capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -39,24 +39,36 @@ def test_another_process_is_sent_no_copy() -> None:
 def test_holders_share_the_columns_and_keep_the_promises() -> None:
     stored = toy()
     holders = stored.to_client_examples(
-        {"train": stored.get_full_split(), "test": make_range_split(stored.offsets[:-1], np.zeros(4, np.int64))}
+        {
+            "train": stored.get_full_split(),
+            "test": make_range_split(stored.offsets[:-1], np.zeros(4, np.int64)),
+        }
     )
     assert isinstance(holders.x, np.memmap)
     assert not holders.x.flags.writeable
     assert np.shares_memory(holders.x, stored.columns["x"])
     assert np.shares_memory(holders.y, stored.columns["y"])
     everybody, nobody = np.arange(4), np.zeros(0, np.int64)
-    groups = {"train": everybody, "local": everybody, "validation": nobody, "new": nobody}
+    groups = {
+        "train": everybody,
+        "participating": everybody,
+        "validation": nobody,
+        "unseen": nobody,
+    }
     dataset = FederatedDataset("toy", holders, stored.client_names, groups, None, 3)
     assert dataset.clients.x is holders.x
     assert dataset.describe().examples == 10
     assert dataset.get_adapt_split() == "train"
-    assert dataset.with_pooled_client().clients.splits["train"].get_rows(4).tolist() == list(range(10))
+    assert dataset.with_pooled_client().clients.splits["train"].get_rows(4).tolist() == list(
+        range(10)
+    )
     twice = holders._replace(
-        splits=holders.splits | {"train": make_range_split(np.array([0, 2, 4, 8]), np.array([3, 1, 4, 2]))}
+        splits=holders.splits
+        | {"train": make_range_split(np.array([0, 2, 4, 8]), np.array([3, 1, 4, 2]))}
     )
     with pytest.raises(
-        InputError, match="example 2 must be held once, but is held more often, by client 'c0' and client 'c1'"
+        InputError,
+        match="example 2 must be held once, but is held more often, by client 'c0' and client 'c1'",
     ):
         FederatedDataset("toy", twice, stored.client_names, groups, None, 3)
 
@@ -68,20 +80,36 @@ def test_holders_need_x_and_y() -> None:
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=6), st.data())
-def test_runs_are_the_array_they_stand_for(given_runs: list[tuple[int, int]], data: st.DataObject) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), min_size=1, max_size=6), st.data()
+)
+def test_runs_are_the_array_they_stand_for(
+    given_runs: list[tuple[int, int]], data: st.DataObject
+) -> None:
     starts, sizes = (np.array(each) for each in zip(*given_runs, strict=True))
     split = make_range_split(starts, sizes)
-    wanted = np.array([row for start, size in given_runs for row in range(start, start + size)], np.int64)
+    wanted = np.array(
+        [row for start, size in given_runs for row in range(start, start + size)], np.int64
+    )
     index, count = split.index, len(wanted)
-    assert (len(index), index.shape, index.size, index.dtype) == (count, (count,), count, wanted.dtype)
+    assert (len(index), index.shape, index.size, index.dtype) == (
+        count,
+        (count,),
+        count,
+        wanted.dtype,
+    )
     np.testing.assert_array_equal(index, wanted)
     assert [split.get_rows(who).tolist() for who in range(len(sizes))] == [
         list(range(start, start + size)) for start, size in given_runs
     ]
     if count:
         at = np.array(
-            data.draw(st.lists(st.lists(st.integers(-count, count - 1), min_size=2, max_size=2), max_size=4)), int
+            data.draw(
+                st.lists(
+                    st.lists(st.integers(-count, count - 1), min_size=2, max_size=2), max_size=4
+                )
+            ),
+            int,
         )
         np.testing.assert_array_equal(index[at], wanted[at])
         assert index[at].dtype == np.int64
@@ -118,11 +146,15 @@ def test_batches_are_those_of_plain_arrays() -> None:
     stored = toy(sizes)
     lazy = stored.to_client_examples({"train": stored.get_full_split()})
     plain = ClientExamples(
-        np.asarray(lazy.x), np.asarray(lazy.y), {"train": Split(np.arange(24), np.append(0, np.cumsum(sizes)))}
+        np.asarray(lazy.x),
+        np.asarray(lazy.y),
+        {"train": Split(np.arange(24), np.append(0, np.cumsum(sizes)))},
     )
     plan, who = BatchPlan((BatchSpec("train", 3),), epochs=2), np.array([2, 0, 3])
     keys = prng.key(0, "batches", torch.from_numpy(who))
-    seen, wanted = (list(iter_batch_indices(plan, holders, who, keys, 8)) for holders in (lazy, plain))
+    seen, wanted = (
+        list(iter_batch_indices(plan, holders, who, keys, 8)) for holders in (lazy, plain)
+    )
     assert len(seen) == 8
     for (one,), (other,) in zip(seen, wanted, strict=True):
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(one, other, strict=True))
@@ -135,9 +167,12 @@ def making() -> tuple[Callable[[], StoredScenario], list[str]]:
 
     def make() -> StoredScenario:
         made.append("made")
-        train, mixed = make_range_split(np.array([0, 3, 4, 8]), np.array([2, 1, 3, 1])), np.array([2, 9, 7])
+        train, mixed = (
+            make_range_split(np.array([0, 3, 4, 8]), np.array([2, 1, 3, 1])),
+            np.array([2, 9, 7]),
+        )
         test = Split(mixed, np.array([0, 2, 2, 2, 3]))
-        ends = {"new": np.array([3]), "nobody": np.zeros(0, np.int64)}
+        ends = {"unseen": np.array([3]), "nobody": np.zeros(0, np.int64)}
         return StoredScenario({"train": train, "test": test, "adapt": train}, ends)
 
     return make, made
@@ -148,13 +183,22 @@ def same(one: StoredScenario, other: StoredScenario) -> bool:
         {**each.arrays, **{f"{n}/{i}": p for n, s in each.splits.items() for i, p in enumerate(s)}}
         for each in (one, other)
     )
-    return list(mine) == list(theirs) and all(np.array_equal(mine[name], theirs[name]) for name in mine)
+    return list(mine) == list(theirs) and all(
+        np.array_equal(mine[name], theirs[name]) for name in mine
+    )
 
 
-def test_a_scenario_is_made_once_and_then_mapped(making: tuple[Callable[[], StoredScenario], list[str]]) -> None:
+def test_a_scenario_is_made_once_and_then_mapped(
+    making: tuple[Callable[[], StoredScenario], list[str]],
+) -> None:
     make, made = making
-    first, second = (load_or_build_scenario(toy(), {"alpha": 0.5, "seed": seed}, make) for seed in (0, 0))
-    assert made == ["made", "made"]  # the store was built anew in between, and took its scenarios along
+    first, second = (
+        load_or_build_scenario(toy(), {"alpha": 0.5, "seed": seed}, make) for seed in (0, 0)
+    )
+    assert made == [
+        "made",
+        "made",
+    ]  # the store was built anew in between, and took its scenarios along
     stored = open_store("toy")
     third = load_or_build_scenario(stored, {"seed": 0, "alpha": 0.5}, make)
     assert len(made) == 2
@@ -166,7 +210,9 @@ def test_a_scenario_is_made_once_and_then_mapped(making: tuple[Callable[[], Stor
     assert not list(stored.folder.rglob("split-train-index.npy"))
 
 
-def test_other_options_are_other_files(making: tuple[Callable[[], StoredScenario], list[str]]) -> None:
+def test_other_options_are_other_files(
+    making: tuple[Callable[[], StoredScenario], list[str]],
+) -> None:
     make, made = making
     stored = toy()
     for seed in (0, 1, 2, 1):
@@ -197,7 +243,9 @@ def test_contiguous_splits_cost_nothing_for_each_row() -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing", "about"])
-def test_a_damaged_scenario_is_made_again(damage: str, making: tuple[Callable[[], StoredScenario], list[str]]) -> None:
+def test_a_damaged_scenario_is_made_again(
+    damage: str, making: tuple[Callable[[], StoredScenario], list[str]]
+) -> None:
     make, made = making
     stored = toy()
     load_or_build_scenario(stored, {}, make)
@@ -234,7 +282,9 @@ def test_the_smallest_type_holds_both_ends_and_no_smaller_one_does(one: int, oth
         limits: np.iinfo[Any] = np.iinfo(kind)
         return bool(limits.min <= low and high <= limits.max)
 
-    good = [np.dtype(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8") if holds(kind)]
+    good = [
+        np.dtype(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8") if holds(kind)
+    ]
     if not good:
         with pytest.raises(InputError, match=f"no type for integers from {low} to {high}"):
             pick_int_dtype(low, high)

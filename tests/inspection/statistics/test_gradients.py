@@ -44,7 +44,9 @@ def expected_gaps(each: list[Numbers], weights: list[float], own: Numbers) -> Nu
     """G^2, xi^2, |grad F|^2, |grad f_0|^2 and their product, as they are written."""
     overall = np.average(each, axis=0, weights=weights)
     apart = np.mean([np.sum((slope - overall) ** 2) for slope in each])
-    return np.array([apart, np.sum((own - overall) ** 2), overall @ overall, own @ own, overall @ own])
+    return np.array(
+        [apart, np.sum((own - overall) ** 2), overall @ overall, own @ own, overall @ own]
+    )
 
 
 @pytest.mark.parametrize("weigh", ["examples", "alike"])
@@ -55,7 +57,10 @@ def test_least_squares_in_closed_form(weigh: str) -> None:
     weights = [float(size) for size in SIZES] if weigh == "examples" else [1.0] * len(SIZES)
     found = compute_gradient_gaps(problem.task, at(problem.task, W), data, weight_by=weigh, batch=4)  # type: ignore[arg-type]
     np.testing.assert_allclose(figures(found)[:5], expected_gaps(each, weights, own), rtol=1e-10)
-    residuals = [((data.clients.x[rows] @ W - data.clients.y[rows].ravel()) ** 2).mean() for rows in own_rows(data)]
+    residuals = [
+        ((data.clients.x[rows] @ W - data.clients.y[rows].ravel()) ** 2).mean()
+        for rows in own_rows(data)
+    ]
     assert found.loss == pytest.approx(np.average(residuals, weights=weights))
     assert found.server_loss == pytest.approx(server_loss)
 
@@ -73,13 +78,17 @@ def test_some_clients_and_those_who_train() -> None:
     np.testing.assert_allclose(
         figures(compute_gradient_gaps(problem.task, params, data, some))[:5], expected, rtol=1e-10
     )
-    trains = replace(data, groups=data.groups | {"train": some, "local": some})
-    np.testing.assert_allclose(figures(compute_gradient_gaps(problem.task, params, trains))[:5], expected, rtol=1e-10)
+    trains = replace(data, groups=data.groups | {"train": some, "participating": some})
+    np.testing.assert_allclose(
+        figures(compute_gradient_gaps(problem.task, params, trains))[:5], expected, rtol=1e-10
+    )
 
 
 def module_gradient(module: nn.Module, x: Tensor, y: Tensor) -> Numbers:
     loss = nnf.cross_entropy(module(x), y)
-    return torch.cat([each.flatten() for each in torch.autograd.grad(loss, list(module.parameters()))]).numpy()
+    return torch.cat(
+        [each.flatten() for each in torch.autograd.grad(loss, list(module.parameters()))]
+    ).numpy()
 
 
 def test_a_network_with_dropout_is_evaluated_without() -> None:
@@ -88,7 +97,9 @@ def test_a_network_with_dropout_is_evaluated_without() -> None:
     assert data.server is not None
     x, y = torch.from_numpy(data.clients.x), torch.from_numpy(data.clients.y)
     people = data.groups["train"]
-    each = [module_gradient(module, x[train.get_rows(who)], y[train.get_rows(who)]) for who in people]
+    each = [
+        module_gradient(module, x[train.get_rows(who)], y[train.get_rows(who)]) for who in people
+    ]
     own = module_gradient(module, torch.from_numpy(data.server.x), torch.from_numpy(data.server.y))
     expected = expected_gaps(each, train.sizes()[people].tolist(), own)
     for batch in (1, 7, 1000):
@@ -99,7 +110,10 @@ def test_a_network_with_dropout_is_evaluated_without() -> None:
 def test_who_comes_first_does_not_matter_and_nothing_is_changed() -> None:
     data, task = toy_data(), toy_task()
     before = {name: value.clone() for name, value in task.params.items()}
-    one, other = (compute_gradient_gaps(task, task.params, data, who) for who in (np.arange(8), np.arange(8)[::-1]))
+    one, other = (
+        compute_gradient_gaps(task, task.params, data, who)
+        for who in (np.arange(8), np.arange(8)[::-1])
+    )
     np.testing.assert_allclose(figures(one), figures(other), rtol=1e-10)
     assert all(torch.equal(before[name], value) for name, value in task.params.items())
     assert not any(value.requires_grad for value in task.params.values())
@@ -110,7 +124,9 @@ def test_a_server_with_everybodys_examples_is_no_distance_away() -> None:
     people = data.groups["train"]
     rows = np.concatenate([data.clients.splits["train"].get_rows(who) for who in people])
     own = single_client(data.clients.x[rows], data.clients.y[rows])
-    found = compute_gradient_gaps(task, task.params, replace(data, server=own, overlap="on purpose"))
+    found = compute_gradient_gaps(
+        task, task.params, replace(data, server=own, overlap="on purpose")
+    )
     assert found.server == pytest.approx(0, abs=1e-20)
     assert found.loss == pytest.approx(found.server_loss)
     assert found.clients > 1e-3
@@ -128,7 +144,11 @@ def test_small_differences_between_large_gradients_are_not_lost() -> None:
 
 def test_whole_numbers_are_scaled_as_for_the_model() -> None:
     draws = np.random.default_rng(2)
-    x, y, whose = draws.integers(0, 17, (40, 1, 2, 2), np.uint8), draws.integers(0, 3, 40, np.uint8), np.arange(40) % 4
+    x, y, whose = (
+        draws.integers(0, 17, (40, 1, 2, 2), np.uint8),
+        draws.integers(0, 3, 40, np.uint8),
+        np.arange(40) % 4,
+    )
     with seeded_init(1):
         task = classification(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))).to(dtype=torch.float64)
     whole = from_arrays(x, y, whose, scale=1 / 16, server=6, seed=1)
@@ -155,12 +175,24 @@ def test_sequences_count_by_tokens_that_are_no_padding() -> None:
     y[:10, 1:] = 0  # padding: the first clients have few tokens that count
     with seeded_init(4):
         task = sequences(Tokens()).to(dtype=torch.float64)
-    data = from_arrays(x, y, np.arange(30) // 10, classes=5, tokens=True, validation_clients=0.0, unseen_clients=0.0)
+    data = from_arrays(
+        x,
+        y,
+        np.arange(30) // 10,
+        classes=5,
+        tokens=True,
+        validation_clients=0.0,
+        unseen_clients=0.0,
+    )
     module = task.to_module(task.params)
     slopes, weights = [], []
     for rows in own_rows(data):
         where = y[rows] != 0
-        slopes.append(module_gradient(module, torch.from_numpy(x[rows][where]), torch.from_numpy(y[rows][where])))
+        slopes.append(
+            module_gradient(
+                module, torch.from_numpy(x[rows][where]), torch.from_numpy(y[rows][where])
+            )
+        )
         weights.append(float(where.sum()))
     found = compute_gradient_gaps(task, task.params, data, batch=3)
     apart, _, norm, *_ = expected_gaps(slopes, weights, slopes[0])
@@ -172,7 +204,9 @@ def test_without_server_data_nothing_is_said_of_it() -> None:
     data, task = toy_data(server=0), toy_task(dtype=torch.float32)
     found = compute_gradient_gaps(task, task.params, data)
     assert (found.server, found.server_norm, found.product, found.server_loss) == (None,) * 4
-    double = compute_gradient_gaps(task.to(dtype=torch.float64), task.to(dtype=torch.float64).params, data)
+    double = compute_gradient_gaps(
+        task.to(dtype=torch.float64), task.to(dtype=torch.float64).params, data
+    )
     assert found.clients == pytest.approx(double.clients, rel=1e-4)
 
 
@@ -180,7 +214,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
     data, task = toy_data(), toy_task()
 
     def compared(**options: object) -> GradientGaps:
-        return compute_gradient_gaps(**({"task": task, "params": task.params, "dataset": data} | options))  # type: ignore[arg-type]
+        return compute_gradient_gaps(
+            **({"task": task, "params": task.params, "dataset": data} | options)
+        )  # type: ignore[arg-type]
 
     with pytest.raises(InputError, match="weight_by must be"):
         compared(weight_by="size")
@@ -197,4 +233,6 @@ def test_what_cannot_be_compared_is_refused() -> None:
     huge[data.clients.splits["train"].get_rows(3)] = 1e308
     beyond = replace(data, clients=ClientExamples(huge, data.clients.y, data.clients.splits))
     with pytest.raises(InputError, match="client 'client-3' are not"):
-        compute_gradient_gaps(toy_task(), {name: 1e3 * value for name, value in task.params.items()}, beyond)
+        compute_gradient_gaps(
+            toy_task(), {name: 1e3 * value for name, value in task.params.items()}, beyond
+        )

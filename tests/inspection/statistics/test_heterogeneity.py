@@ -51,8 +51,15 @@ def people(
         name="people",
         clients=ClientExamples(x[:count], y[:count], {"train": train, "test": test}),
         client_names=everybody.astype(str),
-        groups={"train": everybody, "local": everybody, "validation": EMPTY, "new": EMPTY},
-        server=single_client(x[count : count + server], y[count : count + server]) if server else None,
+        groups={
+            "train": everybody,
+            "participating": everybody,
+            "validation": EMPTY,
+            "unseen": EMPTY,
+        },
+        server=single_client(x[count : count + server], y[count : count + server])
+        if server
+        else None,
         classes=classes,
         scale=scale,
         tokens=tokens,
@@ -71,7 +78,9 @@ def drawn(sizes: tuple[int, ...] = SIZES, server: int = 6, seed: int = 0) -> Fed
 def points(data: FederatedDataset, holders: ClientExamples, client: int, label: float) -> Numbers:
     """A holder's train examples, with one more axis for each label."""
     rows = holders.splits["train"].get_rows(client)
-    corners = [[label / math.sqrt(2) * (kind == own) for kind in range(3)] for own in holders.y[rows]]
+    corners = [
+        [label / math.sqrt(2) * (kind == own) for kind in range(3)] for own in holders.y[rows]
+    ]
     return np.hstack([holders.x[rows] * data.scale, np.array(corners)])
 
 
@@ -87,11 +96,15 @@ weighings = st.lists(st.integers(0, 5), min_size=3, max_size=3).filter(any)
 
 
 @given(weighings, weighings, weighings)
-def test_total_variation_is_a_metric_and_a_largest_difference(a: list[int], b: list[int], c: list[int]) -> None:
+def test_total_variation_is_a_metric_and_a_largest_difference(
+    a: list[int], b: list[int], c: list[int]
+) -> None:
     p, q, r = (np.array(each) / sum(each) for each in (a, b, c))
     found = float(total_variation(p, q))
     events = [[bool(event >> kind & 1) for kind in range(3)] for event in range(8)]
-    assert found == pytest.approx(max(p[event].sum() - q[event].sum() for event in events), abs=1e-12)
+    assert found == pytest.approx(
+        max(p[event].sum() - q[event].sum() for event in events), abs=1e-12
+    )
     assert found == total_variation(q, p)
     assert found <= total_variation(p, r) + total_variation(r, q) + 1e-12
 
@@ -112,7 +125,10 @@ def test_distances_between_labels_by_hand() -> None:
 def test_labels_of_some_clients_and_without_a_server() -> None:
     data = drawn()
     some = compute_label_distances(data, np.array([2, 0]))
-    own = [np.bincount(data.clients.y[data.clients.splits["train"].get_rows(who)], minlength=3) for who in (2, 0)]
+    own = [
+        np.bincount(data.clients.y[data.clients.splits["train"].get_rows(who)], minlength=3)
+        for who in (2, 0)
+    ]
     first, second = (counts / counts.sum() for counts in own)
     assert some is not None
     np.testing.assert_allclose(some.clients, np.full(2, np.abs(first - second).sum() / 4))
@@ -141,13 +157,19 @@ def test_exact_distances_are_those_of_each_pair(sizes: tuple[int, ...], label: f
     each = [points(data, data.clients, client, label) for client in range(len(sizes))]
     server, pool = points(data, data.server, 0, label), np.concatenate(each)
     mean = np.concatenate([np.full(len(own), 1 / len(own)) for own in each])
-    np.testing.assert_allclose(found.clients, [wasserstein(own, pool, other_weights=mean) for own in each], atol=1e-6)
-    np.testing.assert_allclose(found.from_server, [wasserstein(own, server) for own in each], atol=1e-6)
+    np.testing.assert_allclose(
+        found.clients, [wasserstein(own, pool, other_weights=mean) for own in each], atol=1e-6
+    )
+    np.testing.assert_allclose(
+        found.from_server, [wasserstein(own, server) for own in each], atol=1e-6
+    )
     assert found.server == pytest.approx(wasserstein(server, pool, other_weights=mean), abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 1 << 20])
-def test_sliced_distances_are_those_of_each_pair(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sliced_distances_are_those_of_each_pair(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heterogeneity, "BLOCK_BYTES", 3 * 8 * 5 * size)
     monkeypatch.setattr(heterogeneity, "PROJECTION_BYTES", 2 * 8 * 16 * size)
     data = drawn()
@@ -160,7 +182,9 @@ def test_sliced_distances_are_those_of_each_pair(size: int, monkeypatch: pytest.
     server, pool = points(data, data.server, 0, 0.7), np.concatenate(each)
     mean = np.concatenate([np.full(len(own), 1 / len(own)) for own in each])
     sliced = partial(sliced_wasserstein, projections=7, seed=3)
-    np.testing.assert_allclose(found.clients, [sliced(own, pool, other_weights=mean) for own in each], atol=1e-12)
+    np.testing.assert_allclose(
+        found.clients, [sliced(own, pool, other_weights=mean) for own in each], atol=1e-12
+    )
     np.testing.assert_allclose(found.from_server, [sliced(own, server) for own in each], atol=1e-12)
     assert found.server == pytest.approx(sliced(server, pool, other_weights=mean), abs=1e-12)
 
@@ -217,7 +241,9 @@ def test_large_sets_are_sliced_and_small_ones_are_not(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("projections", [None, 5])
 def test_who_comes_first_does_not_matter(projections: int | None) -> None:
     data, order = drawn(), np.array([3, 0, 2, 1])
-    one, other = (compute_example_distances(data, who, projections=projections) for who in (None, order))
+    one, other = (
+        compute_example_distances(data, who, projections=projections) for who in (None, order)
+    )
     assert one is not None
     assert other is not None
     np.testing.assert_allclose(one.clients[order], other.clients, atol=1e-6)
@@ -228,11 +254,17 @@ def test_memory_maps_and_runs_give_the_same(tmp_path: Path) -> None:
     data = drawn()
     np.save(tmp_path / "x.npy", data.clients.x)
     train = data.clients.splits["train"]
-    splits = {**data.clients.splits, "train": make_range_split(train.index[train.offsets[:-1]], train.sizes())}
+    splits = {
+        **data.clients.splits,
+        "train": make_range_split(train.index[train.offsets[:-1]], train.sizes()),
+    }
     mapped = ClientExamples(np.load(tmp_path / "x.npy", mmap_mode="r"), data.clients.y, splits)
     same = FederatedDataset("same", mapped, data.client_names, data.groups, data.server, 3)
     for options in ({}, {"projections": 4}):
-        one, other = compute_example_distances(data, **options), compute_example_distances(same, **options)  # type: ignore[arg-type]
+        one, other = (
+            compute_example_distances(data, **options),
+            compute_example_distances(same, **options),
+        )  # type: ignore[arg-type]
         assert one is not None
         assert other is not None
         np.testing.assert_array_equal(one.clients, other.clients)
@@ -241,7 +273,9 @@ def test_memory_maps_and_runs_give_the_same(tmp_path: Path) -> None:
 def test_tokens_are_at_no_distance() -> None:
     draws = np.random.default_rng(2)
     assert (
-        compute_example_distances(people(draws.integers(0, 9, (9, 4)), draws.integers(0, 3, 9), (4, 5), tokens=True))
+        compute_example_distances(
+            people(draws.integers(0, 9, (9, 4)), draws.integers(0, 3, 9), (4, 5), tokens=True)
+        )
         is None
     )
     with pytest.raises(InputError, match="label"):
@@ -264,6 +298,11 @@ def test_the_bound_by_transport_holds_for_losses_that_bend_by_one(seed: int) -> 
     data = drawn(seed=seed)
     found = compute_example_distances(data, label=0)
     assert found is not None
-    means = np.array([data.clients.x[data.clients.splits["train"].get_rows(who)].mean(axis=0) for who in range(4)])
+    means = np.array(
+        [
+            data.clients.x[data.clients.splits["train"].get_rows(who)].mean(axis=0)
+            for who in range(4)
+        ]
+    )
     diversity = ((means - means.mean(axis=0)) ** 2).sum(axis=1).mean()
     assert diversity <= diversity_from_wasserstein(found, 1.0) + 1e-6

@@ -30,7 +30,9 @@ COLOURS = np.stack([ONE, OTHER, 255 - ONE]), np.stack([OTHER // 3, ONE, OTHER //
     ],
     ids=["apart", "darker", "floating", "color"],
 )
-def test_figures_are_those_of_scikit_image(one: Image, other: Image, data_range: float, expected: float) -> None:
+def test_figures_are_those_of_scikit_image(
+    one: Image, other: Image, data_range: float, expected: float
+) -> None:
     """structural_similarity(gaussian_weights=True, sigma=1.5, use_sample_covariance=False), version 0.26.0."""
     assert ssim(one, other, data_range=data_range) == pytest.approx(expected, abs=1e-12)
 
@@ -47,7 +49,9 @@ def by_loop(one: Image, other: Image, data_range: float, window: int, sigma: flo
             m, n = (weights * a).sum(), (weights * b).sum()
             var_a, var_b = (weights * (a - m) ** 2).sum(), (weights * (b - n) ** 2).sum()
             both = (weights * (a - m) * (b - n)).sum()
-            found.append((2 * m * n + c1) * (2 * both + c2) / ((m * m + n * n + c1) * (var_a + var_b + c2)))
+            found.append(
+                (2 * m * n + c1) * (2 * both + c2) / ((m * m + n * n + c1) * (var_a + var_b + c2))
+            )
     return float(np.mean(found))
 
 
@@ -56,7 +60,9 @@ def test_it_is_the_formula_window_by_window(window: int, sigma: float) -> None:
     draws = np.random.default_rng(0)
     one, other = draws.normal(size=(2, 14, 17))
     expected = by_loop(one, other, 2.5, window, sigma)
-    assert ssim(one, other, data_range=2.5, window=window, sigma=sigma) == pytest.approx(expected, abs=1e-12)
+    assert ssim(one, other, data_range=2.5, window=window, sigma=sigma) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def smooth(image: Image) -> Image:
@@ -78,7 +84,9 @@ def test_an_image_is_like_itself_and_likeness_is_mutual() -> None:
     one, other = draws.random((2, 3, 16, 12))
     assert ssim(one, one, data_range=1) == pytest.approx(1)
     assert ssim(one, other, data_range=1) == pytest.approx(ssim(other, one, data_range=1))
-    assert ssim(255 * one, 255 * other, data_range=255) == pytest.approx(ssim(one, other, data_range=1))
+    assert ssim(255 * one, 255 * other, data_range=255) == pytest.approx(
+        ssim(one, other, data_range=1)
+    )
     assert ssim(one, other, data_range=1) < 0.5
     each = [ssim(a, b, data_range=1) for a, b in zip(one, other, strict=True)]
     assert ssim(one, other, data_range=1) == pytest.approx(np.mean(each))
@@ -119,7 +127,9 @@ def mean_by_loop(data: FederatedDataset, client: int) -> Image:
 
 
 @pytest.mark.parametrize(("shape", "side"), [((3, 12, 15), 11), ((1, 8, 9), 7), ((9, 10), 9)])
-def test_mean_images_are_compared(shape: tuple[int, ...], side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_images_are_compared(
+    shape: tuple[int, ...], side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(image_similarity, "BLOCK_BYTES", 5 * np.prod(shape))  # five images a block
     draws = np.random.default_rng(3)
     data = images(draws.integers(0, 256, (60, *shape), np.uint8), 1 / 255)
@@ -128,7 +138,9 @@ def test_mean_images_are_compared(shape: tuple[int, ...], side: int, monkeypatch
     assert data.server is not None
     assert (found.window, found.data_range) == (side, 1.0)
     own = (data.server.x / 255).mean(axis=0)
-    expected = [ssim(own, mean_by_loop(data, client), data_range=1, window=side) for client in range(3)]
+    expected = [
+        ssim(own, mean_by_loop(data, client), data_range=1, window=side) for client in range(3)
+    ]
     np.testing.assert_allclose(found.clients, expected, atol=1e-12)
     assert found.mean == pytest.approx(sum(expected) / 3)
     assert found.variance == pytest.approx(sum((each - found.mean) ** 2 for each in expected) / 3)
@@ -162,7 +174,9 @@ def test_the_range_is_what_the_scale_says_or_what_occurs() -> None:
 def test_images_of_one_brightness_are_alike() -> None:
     x = np.full((12, 1, 8, 8), 7, np.uint8)
     y = np.zeros(12, np.int64)
-    data = from_arrays(x[3:], y[3:], np.arange(9) % 3, server=(x[:3], y[:3]), overlap="they are all equal")
+    data = from_arrays(
+        x[3:], y[3:], np.arange(9) % 3, server=(x[:3], y[:3]), overlap="they are all equal"
+    )
     found = mean_image_ssim(data)
     assert found is not None
     np.testing.assert_allclose(found.clients, 1)

@@ -13,7 +13,12 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedtailor.errors import InputError
-from fedtailor.inspection.statistics import optimal_transport, sample_directions, sliced_wasserstein, wasserstein
+from fedtailor.inspection.statistics import (
+    optimal_transport,
+    sample_directions,
+    sliced_wasserstein,
+    wasserstein,
+)
 from fedtailor.inspection.statistics.optimal_transport import wasserstein_1d
 
 Numbers = NDArray[np.float64]
@@ -34,19 +39,28 @@ def clouds(draw: st.DrawFn, sets: int, most: int = 5) -> list[Numbers]:
     """Small sets of points in as many dimensions, which may coincide."""
     dimensions = draw(st.integers(1, 3))
     numbers = st.integers(-4, 4).map(lambda whole: whole / 2)
-    return [draw(arrays(np.float64, (draw(st.integers(1, most)), dimensions), elements=numbers)) for _ in range(sets)]
+    return [
+        draw(arrays(np.float64, (draw(st.integers(1, most)), dimensions), elements=numbers))
+        for _ in range(sets)
+    ]
 
 
 def test_a_set_that_has_moved_is_as_far_as_it_has_moved() -> None:
     for points in (7, 60):
-        assert wasserstein(cloud(points), cloud(points) + MOVE) == pytest.approx(np.linalg.norm(MOVE), abs=1e-12)
+        assert wasserstein(cloud(points), cloud(points) + MOVE) == pytest.approx(
+            np.linalg.norm(MOVE), abs=1e-12
+        )
     weights = shares(9, 1)
-    assert wasserstein(cloud(9), cloud(9) + MOVE, weights, weights) == pytest.approx(np.linalg.norm(MOVE), abs=1e-6)
+    assert wasserstein(cloud(9), cloud(9) + MOVE, weights, weights) == pytest.approx(
+        np.linalg.norm(MOVE), abs=1e-6
+    )
 
 
 def test_equal_sets_are_matched_as_well_as_can_be() -> None:
     one, other = cloud(6), cloud(6, 1)
-    every = (np.linalg.norm(one - other[list(order)], axis=1).mean() for order in permutations(range(6)))
+    every = (
+        np.linalg.norm(one - other[list(order)], axis=1).mean() for order in permutations(range(6))
+    )
     assert wasserstein(one, other) == pytest.approx(min(every), abs=1e-12)
 
 
@@ -54,25 +68,38 @@ def test_to_a_single_point_it_is_the_mean_distance() -> None:
     point, weights = cloud(1, 2), shares(8, 3)
     away = np.linalg.norm(cloud(8) - point, axis=1)
     assert wasserstein(cloud(8), point) == pytest.approx(away.mean(), abs=1e-12)
-    assert wasserstein(point, cloud(8), other_weights=weights) == pytest.approx(away @ weights, abs=1e-6)
+    assert wasserstein(point, cloud(8), other_weights=weights) == pytest.approx(
+        away @ weights, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 3), (3, 6), (4, 1)])
-def test_unequal_sets_are_coupled_as_well_as_can_be(n: int, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unequal_sets_are_coupled_as_well_as_can_be(
+    n: int, m: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, other, size = cloud(n), cloud(m, 1), math.lcm(n, m)
     each, its = one.repeat(size // n, axis=0), other.repeat(size // m, axis=0)
-    expected = min(np.linalg.norm(each - its[list(order)], axis=1).mean() for order in permutations(range(size)))
+    expected = min(
+        np.linalg.norm(each - its[list(order)], axis=1).mean()
+        for order in permutations(range(size))
+    )
     assert wasserstein(one, other) == pytest.approx(expected, abs=1e-12)
     monkeypatch.setattr(optimal_transport, "MAX_COPIES", 0)  # a linear program whatever the sizes
     assert wasserstein(one, other) == pytest.approx(expected, abs=1e-6)
 
 
-@pytest.mark.skipif(not hasattr(stats, "wasserstein_distance_nd"), reason="SciPy has it from 1.13 on")
+@pytest.mark.skipif(
+    not hasattr(stats, "wasserstein_distance_nd"), reason="SciPy has it from 1.13 on"
+)
 @pytest.mark.parametrize(("n", "m"), [(12, 5), (13, 31), (20, 50)])
 def test_larger_sets_are_as_far_apart_as_scipy_says(n: int, m: int) -> None:
     one, other, p, q = cloud(n), cloud(m, 1), shares(n, 2), shares(m, 3)
-    assert wasserstein(one, other) == pytest.approx(stats.wasserstein_distance_nd(one, other), abs=1e-6)
-    assert wasserstein(one, other, p, q) == pytest.approx(stats.wasserstein_distance_nd(one, other, p, q), abs=1e-6)
+    assert wasserstein(one, other) == pytest.approx(
+        stats.wasserstein_distance_nd(one, other), abs=1e-6
+    )
+    assert wasserstein(one, other, p, q) == pytest.approx(
+        stats.wasserstein_distance_nd(one, other, p, q), abs=1e-6
+    )
 
 
 def test_matching_copies_gives_what_the_program_gives(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,16 +112,22 @@ def test_matching_copies_gives_what_the_program_gives(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("unit", [1e-9, 1e9])
 def test_the_unit_of_length_does_not_matter(unit: float) -> None:
     one, other, p = cloud(13), cloud(31, 1), shares(13, 2)
-    assert wasserstein(unit * one, unit * other, p) == pytest.approx(unit * wasserstein(one, other, p), rel=1e-6)
+    assert wasserstein(unit * one, unit * other, p) == pytest.approx(
+        unit * wasserstein(one, other, p), rel=1e-6
+    )
 
 
 def test_weights_are_copies_in_other_words() -> None:
     copies = np.array([1, 3, 2, 2])
     copied = cloud(4).repeat(copies, axis=0)
     expected = wasserstein(copied, cloud(8, 1))
-    assert wasserstein(cloud(4), cloud(8, 1), copies.astype(float)) == pytest.approx(expected, abs=1e-6)
+    assert wasserstein(cloud(4), cloud(8, 1), copies.astype(float)) == pytest.approx(
+        expected, abs=1e-6
+    )
     along = sliced_wasserstein(copied, cloud(8, 1), seed=3)
-    assert sliced_wasserstein(cloud(4), cloud(8, 1), copies.astype(float), seed=3) == pytest.approx(along, abs=1e-12)
+    assert sliced_wasserstein(cloud(4), cloud(8, 1), copies.astype(float), seed=3) == pytest.approx(
+        along, abs=1e-12
+    )
 
 
 @settings(deadline=None, max_examples=60)
@@ -110,7 +143,9 @@ def test_on_a_line_it_is_what_scipy_says(pair: list[Numbers], seed: int) -> None
 
 @settings(deadline=None, max_examples=60)
 @given(clouds(4, most=6), st.integers(0, 99))
-def test_many_distributions_are_compared_with_a_reference_at_once(sets: list[Numbers], seed: int) -> None:
+def test_many_distributions_are_compared_with_a_reference_at_once(
+    sets: list[Numbers], seed: int
+) -> None:
     reference, *others = (points[:, 0] for points in sets)
     weights = [shares(len(values), seed + number) for number, values in enumerate(others)]
     mass, sizes = shares(len(reference), seed + 9), np.array([len(values) for values in others])
@@ -146,8 +181,12 @@ def test_slicing_a_move_finds_its_length_along_each_line() -> None:
 def test_slicing_is_a_mean_of_scipys_distances_on_lines() -> None:
     one, other, p, q = cloud(11), cloud(17, 1), shares(11, 2), shares(17, 3)
     lines = sample_directions(3, 25, seed=8)
-    expected = np.mean([stats.wasserstein_distance(one @ line, other @ line, p, q) for line in lines])
-    assert sliced_wasserstein(one, other, p, q, projections=25, seed=8) == pytest.approx(expected, abs=1e-12)
+    expected = np.mean(
+        [stats.wasserstein_distance(one @ line, other @ line, p, q) for line in lines]
+    )
+    assert sliced_wasserstein(one, other, p, q, projections=25, seed=8) == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_directions_are_uniform_on_the_sphere_and_the_seeds_own() -> None:
@@ -162,7 +201,11 @@ def test_directions_are_uniform_on_the_sphere_and_the_seeds_own() -> None:
 
 
 def test_what_cannot_be_measured_is_refused() -> None:
-    for one, other in ((cloud(3), cloud(3, 0, 2)), (cloud(3)[:, 0], cloud(3)), (cloud(0), cloud(3))):
+    for one, other in (
+        (cloud(3), cloud(3, 0, 2)),
+        (cloud(3)[:, 0], cloud(3)),
+        (cloud(0), cloud(3)),
+    ):
         for distance in (wasserstein, sliced_wasserstein):
             with pytest.raises(InputError, match="points must be"):
                 distance(one, other)

@@ -23,14 +23,19 @@ def test_it_is_the_largest_eigenvalue_of_the_dense_hessian() -> None:
 
     def loss(flat: Tensor) -> Tensor:
         pieces = torch.split(flat, sizes)
-        params = {name: part.reshape(shape) for name, part, shape in zip(names, pieces, shapes, strict=True)}
+        params = {
+            name: part.reshape(shape)
+            for name, part, shape in zip(names, pieces, shapes, strict=True)
+        }
         outputs = torch.func.functional_call(task.eval_module, params, (batch.x,))
         return torch.nn.functional.cross_entropy(outputs, batch.y)
 
     flat = torch.cat([value.detach().flatten() for value in task.params.values()])
     hessian = torch.func.hessian(loss)(flat)
     largest = float(torch.linalg.eigvalsh(hessian).abs().max())
-    assert estimate_smoothness(task, task.params, batch, steps=300) == pytest.approx(largest, rel=1e-4)
+    assert estimate_smoothness(task, task.params, batch, steps=300) == pytest.approx(
+        largest, rel=1e-4
+    )
     assert estimate_smoothness(task, task.params, batch, steps=3) <= largest * (1 + 1e-9)
 
 

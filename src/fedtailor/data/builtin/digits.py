@@ -49,7 +49,9 @@ def digits(
     x = pixels.reshape(-1, 1, 8, 8)
     order = make_rng(seed, DataStream.DIGITS_SERVER).permutation(len(x))
     server_rows, rest = np.split(order, [min(resolve_count("digits", server, len(x)), len(x))])
-    owners = _partition_examples(y[rest], clients, labels, make_rng(seed, DataStream.DIGITS_PARTITION))
+    owners = _partition_examples(
+        y[rest], clients, labels, make_rng(seed, DataStream.DIGITS_PARTITION)
+    )
     is_assigned_row = rest[owners >= 0]
     dataset = from_arrays(
         x[is_assigned_row],
@@ -66,13 +68,15 @@ def digits(
         seed=seed,
         scale=1 / 16,
     )
-    sizes = [len(dataset.groups[group]) for group in ("train", "validation", "new")]
+    sizes = [len(dataset.groups[group]) for group in ("train", "validation", "unseen")]
     train, validation, new = np.split(np.arange(clients), np.cumsum(sizes)[:-1])
-    groups = {"train": train, "local": train, "validation": validation, "new": new}
+    groups = {"train": train, "participating": train, "validation": validation, "unseen": new}
     return replace(dataset, groups=groups, trust=True)  # the same people, grouped otherwise
 
 
-def _partition_examples(y: NDArray[np.int64], clients: int, labels: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _partition_examples(
+    y: NDArray[np.int64], clients: int, labels: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
     """Whose each example is; -1 where its label was dealt to nobody."""
     most = int(np.bincount(y, minlength=NUM_LABELS).min()) // MIN_PER_LABEL * NUM_LABELS // labels
     served = f"{MIN_PER_LABEL} examples of each of {labels} labels from the {len(y)} that the server leaves"
@@ -83,7 +87,9 @@ def _partition_examples(y: NDArray[np.int64], clients: int, labels: int, rng: np
         client_ids = np.flatnonzero(hands[:, label])
         if len(client_ids):
             examples = rng.permutation(np.flatnonzero(y == label))
-            owners[examples] = np.repeat(client_ids, _split_unevenly(len(examples), weights[client_ids]))
+            owners[examples] = np.repeat(
+                client_ids, _split_unevenly(len(examples), weights[client_ids])
+            )
     return owners
 
 
@@ -100,5 +106,7 @@ def _split_unevenly(total: int, weights: NDArray[np.float64]) -> NDArray[np.int6
     bounds = np.cumsum(weights) / weights.sum()
     bounds[-1] = 1
     return np.asarray(
-        MIN_PER_LABEL + np.diff(np.floor(bounds * (total - MIN_PER_LABEL * len(weights))), prepend=0), np.int64
+        MIN_PER_LABEL
+        + np.diff(np.floor(bounds * (total - MIN_PER_LABEL * len(weights))), prepend=0),
+        np.int64,
     )

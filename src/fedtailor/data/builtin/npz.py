@@ -19,11 +19,25 @@ def read_npz(path: str | Path, needed: tuple[str, ...]) -> dict[str, Array]:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (OSError, ValueError, BadZipFile, zlib.error, EOFError, AttributeError, TypeError, RuntimeError) as problem:
+    except (
+        OSError,
+        ValueError,
+        BadZipFile,
+        zlib.error,
+        EOFError,
+        AttributeError,
+        TypeError,
+        RuntimeError,
+    ) as problem:
         reason = next(iter(str(problem).splitlines()), type(problem).__name__)
-        raise InputError(f"'{path}' cannot be read as an .npz file of plain arrays: {reason}") from None
+        raise InputError(
+            f"'{path}' cannot be read as an .npz file of plain arrays: {reason}"
+        ) from None
     missing = [name for name in needed if name not in arrays]
-    require(not missing, f"'{path}' must hold arrays {', '.join(needed)}, but has only {', '.join(arrays) or 'none'}.")
+    require(
+        not missing,
+        f"'{path}' must hold arrays {', '.join(needed)}, but has only {', '.join(arrays) or 'none'}.",
+    )
     return arrays
 
 
@@ -50,7 +64,9 @@ def from_npz(
     arrays = read_npz(path, ("x", "y", "client"))
     server_data: ServerData = server or None
     if "x_server" in arrays or "y_server" in arrays:
-        server_data = tuple(read_npz(path, ("x_server", "y_server"))[name] for name in ("x_server", "y_server"))  # type: ignore[assignment]
+        server_data = tuple(
+            read_npz(path, ("x_server", "y_server"))[name] for name in ("x_server", "y_server")
+        )  # type: ignore[assignment]
     return from_arrays(
         arrays["x"],
         arrays["y"],

@@ -67,12 +67,18 @@ def synthetic(
     _check_options(alpha, beta, clients, features, classes, most, server, server_clients)
     params = SyntheticParams(alpha, beta, features, classes, iid, seed)
     x, y, owners = _concatenate_clients(
-        [_make_client(params, (DataStream.SYNTHETIC_CLIENT, k), max_size=most) for k in range(clients)]
+        [
+            _make_client(params, (DataStream.SYNTHETIC_CLIENT, k), max_size=most)
+            for k in range(clients)
+        ]
     )
     parts = [size for size in _split_evenly(server, server_clients) if size]
     server_examples = (
         _concatenate_clients(
-            [_make_client(params, (DataStream.SYNTHETIC_SERVER_CLIENT, k), size=size) for k, size in enumerate(parts)]
+            [
+                _make_client(params, (DataStream.SYNTHETIC_SERVER_CLIENT, k), size=size)
+                for k, size in enumerate(parts)
+            ]
         )[:2]
         if parts
         else None
@@ -94,12 +100,30 @@ def synthetic(
 
 
 def _check_options(
-    alpha: float, beta: float, clients: int, features: int, classes: int, most: int, server: int, server_clients: int
+    alpha: float,
+    beta: float,
+    clients: int,
+    features: int,
+    classes: int,
+    most: int,
+    server: int,
+    server_clients: int,
 ) -> None:
     for what, value in (("alpha", alpha), ("beta", beta)):
-        require(0 <= value < np.inf, f"synthetic: {what} must be at least 0 and finite, got {value}.")
-    floors = (("clients", clients, 1), ("features", features, 2), ("classes", classes, 2), ("most", most, 1))
-    for what, count, least in (*floors, ("server", server, 0), ("server_clients", server_clients, 1)):
+        require(
+            0 <= value < np.inf, f"synthetic: {what} must be at least 0 and finite, got {value}."
+        )
+    floors = (
+        ("clients", clients, 1),
+        ("features", features, 2),
+        ("classes", classes, 2),
+        ("most", most, 1),
+    )
+    for what, count, least in (
+        *floors,
+        ("server", server, 0),
+        ("server_clients", server_clients, 1),
+    ):
         require_int("synthetic", what, count, least)
 
 
@@ -115,15 +139,24 @@ def _make_client(
     return x, np.argmax(x @ W + b, axis=1)
 
 
-def _draw_client_model(params: SyntheticParams, rng: np.random.Generator) -> tuple[NDArray[np.float64], ...]:
+def _draw_client_model(
+    params: SyntheticParams, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], ...]:
     u, B = rng.normal(0, params.alpha), rng.normal(0, params.beta)
     center = rng.normal(B, 1, params.features)
-    return center, rng.normal(u, 1, (params.features, params.classes)), rng.normal(u, 1, params.classes)
+    return (
+        center,
+        rng.normal(u, 1, (params.features, params.classes)),
+        rng.normal(u, 1, params.classes),
+    )
 
 
 def _draw_shared_model(params: SyntheticParams) -> tuple[NDArray[np.float64], ...]:
     rng = make_rng(params.seed, DataStream.SYNTHETIC_SHARED)
-    W, b = rng.standard_normal((params.features, params.classes)), rng.standard_normal(params.classes)
+    W, b = (
+        rng.standard_normal((params.features, params.classes)),
+        rng.standard_normal(params.classes),
+    )
     return np.zeros(params.features), W, b
 
 
@@ -132,7 +165,9 @@ def _split_evenly(total: int, parts: int) -> list[int]:
     return [total // parts + (part < total % parts) for part in range(parts)]
 
 
-def _concatenate_clients(clients: list[Examples]) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+def _concatenate_clients(
+    clients: list[Examples],
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
     """Everybody's examples below each other, and whose each is."""
     owners = np.repeat(np.arange(len(clients)), [len(y) for _, y in clients])
     return np.concatenate([x for x, _ in clients]), np.concatenate([y for _, y in clients]), owners

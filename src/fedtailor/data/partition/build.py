@@ -75,7 +75,9 @@ def load_federated(name: str, **overrides: Any) -> FederatedDataset:
     split_config = SplitConfig(*(options[key] for key in SplitConfig._fields))
     split_config.validate(name)
     about = {"division": ASSIGNMENT_VERSION, **options, **_get_server_hash(options)}
-    scenario = load_or_build_scenario(data, about, partial(_build_scenario, data, options, split_config))
+    scenario = load_or_build_scenario(
+        data, about, partial(_build_scenario, data, options, split_config)
+    )
     return _build_dataset(
         data,
         options,
@@ -93,10 +95,16 @@ def get_dataset_defaults(name: str) -> Options:
 
 def _get_server_hash(options: Options) -> Options:
     """What another data set was when its examples were taken."""
-    return {"server_identity": open_dataset(options["server_set"]).content_hash} if options.get("server_set") else {}
+    return (
+        {"server_identity": open_dataset(options["server_set"]).content_hash}
+        if options.get("server_set")
+        else {}
+    )
 
 
-def _build_scenario(data: StoredDataset, options: Options, split_config: SplitConfig) -> StoredScenario:
+def _build_scenario(
+    data: StoredDataset, options: Options, split_config: SplitConfig
+) -> StoredScenario:
     """The division, checked, as it is kept on disk."""
     assignment = assign_clients(data, options, split_config)
     arrays = _select_server_arrays(data, options, assignment)
@@ -116,8 +124,14 @@ def _build_scenario(data: StoredDataset, options: Options, split_config: SplitCo
 
 def _restore_assignment(scenario: StoredScenario) -> ClientAssignment:
     arrays = scenario.arrays
-    groups = {what.removeprefix("group_"): array for what, array in arrays.items() if what.startswith("group_")}
-    return ClientAssignment(scenario.splits, groups, arrays["ids"], NO_ROWS, arrays.get("y"), arrays["relabelled"])
+    groups = {
+        what.removeprefix("group_"): array
+        for what, array in arrays.items()
+        if what.startswith("group_")
+    }
+    return ClientAssignment(
+        scenario.splits, groups, arrays["ids"], NO_ROWS, arrays.get("y"), arrays["relabelled"]
+    )
 
 
 def _build_dataset(
@@ -132,12 +146,18 @@ def _build_dataset(
     x, y = data.columns["x"], data.columns["y"] if assignment.y is None else assignment.y
     if options.get("augment"):
         x = augment_clients(
-            x, assignment.splits, assignment.relabeled_clients, make_rng(options["seed"], DataStream.AUGMENT)
+            x,
+            assignment.splits,
+            assignment.relabeled_clients,
+            make_rng(options["seed"], DataStream.AUGMENT),
         )
     if server_examples is not None and options["server_damage"] != "none":
         harm = {"damage": options["server_damage"], "amount": options["server_amount"]}
         server_examples = damage_examples(
-            *server_examples, count_classes(data) or 1, **harm, rng=make_rng(options["seed"], DataStream.DAMAGE)
+            *server_examples,
+            count_classes(data) or 1,
+            **harm,
+            rng=make_rng(options["seed"], DataStream.DAMAGE),
         )
     return FederatedDataset(
         name=data.name,
@@ -157,18 +177,24 @@ def _build_dataset(
     )
 
 
-def _select_server_arrays(data: StoredDataset, options: Options, assignment: ClientAssignment) -> dict[str, Array]:
+def _select_server_arrays(
+    data: StoredDataset, options: Options, assignment: ClientAssignment
+) -> dict[str, Array]:
     """What the server keeps, as it is kept on disk: rows of the data set, or examples from elsewhere themselves."""
     if not options["server"]:
         return {"own": assignment.server_rows}
-    elsewhere = make_external_examples(data, options, make_rng(options["seed"], DataStream.STORE_SERVER))
+    elsewhere = make_external_examples(
+        data, options, make_rng(options["seed"], DataStream.STORE_SERVER)
+    )
     drawn, rows = (
         (data.columns["x"], assignment.server_rows)
         if elsewhere is None
         else (elsewhere[0], np.arange(len(elsewhere[0])))
     )
     kept = _filter_server_rows(data, options, assignment, drawn, rows)
-    have, or_else = ("are tested on", "") if options["overlap"] else ("have", ", or for overlap=true")
+    have, or_else = (
+        ("are tested on", "") if options["overlap"] else ("have", ", or for overlap=true")
+    )
     gave = f"clients {have} an equal of each of the {len(rows)} examples drawn for the server, which gives these up"
     require(len(kept) > 0, f"{data.name}: {gave}; ask for more than {options['server']}{or_else}.")
     if elsewhere is None:
@@ -198,16 +224,28 @@ def _filter_server_rows(
     for split in {id(split): split for split in parts}.values():
         for start in range(0, len(split.index), 1 << 20):
             held = np.asarray(split.index[start : start + (1 << 20)])
-            shared.append(content_hash.hash_examples(x, held[content_hash.is_duplicate(x, held, server_hashes)]))
+            shared.append(
+                content_hash.hash_examples(
+                    x, held[content_hash.is_duplicate(x, held, server_hashes)]
+                )
+            )
     return np.flatnonzero(~np.isin(server_hashes, np.concatenate(shared)))
 
 
-def augment_clients(x: Array, parts: dict[str, Split], client_ids: Rows, rng: np.random.Generator) -> Array:
+def augment_clients(
+    x: Array, parts: dict[str, Split], client_ids: Rows, rng: np.random.Generator
+) -> Array:
     """A copy of images of which each of these people's are turned and mirrored, in a way of that person's own."""
     changed = np.array(x)
-    require(x.ndim == 4 and x.shape[2] == x.shape[3], f"augment needs square images, got {list(x.shape[1:])} of each.")
+    require(
+        x.ndim == 4 and x.shape[2] == x.shape[3],
+        f"augment needs square images, got {list(x.shape[1:])} of each.",
+    )
     for client, turns, mirrored in zip(
-        client_ids, rng.integers(0, 4, len(client_ids)), rng.random(len(client_ids)) < 0.5, strict=True
+        client_ids,
+        rng.integers(0, 4, len(client_ids)),
+        rng.random(len(client_ids)) < 0.5,
+        strict=True,
     ):
         rows = np.unique(np.concatenate([split.get_rows(int(client)) for split in parts.values()]))
         turned = np.rot90(x[rows], turns, (2, 3))

@@ -37,33 +37,49 @@ class NaturalClients(NamedTuple):
     def get_rows(self) -> Rows:
         """All their rows."""
         ends = np.cumsum(self.sizes)
-        return np.asarray(np.repeat(self.starts - (ends - self.sizes), self.sizes) + np.arange(self.sizes.sum()))
+        return np.asarray(
+            np.repeat(self.starts - (ends - self.sizes), self.sizes) + np.arange(self.sizes.sum())
+        )
 
 
 def select_clients(data: StoredDataset, options: dict[str, Any]) -> NaturalClients:
     """The people with at least so many examples, or so many at random of these."""
     known = len(data.client_names) > 1 or str(data.client_names[0]) != ""
-    require(known, f"{data.name}: there are no people in this set; choose a partition (partition=dirichlet, say).")
+    require(
+        known,
+        f"{data.name}: there are no people in this set; choose a partition (partition=dirichlet, say).",
+    )
     for option in ("least", *(key for key in ("most", "clients") if options[key] is not None)):
         require_int(data.name, option, options[option], 1)
     starts, sizes = np.asarray(data.offsets[:-1]), np.diff(data.offsets)
     large = np.flatnonzero(sizes >= options["least"])
     least = f"least={options['least']}"
-    require(len(large) > 0, f"{data.name}: {least} leaves no client, the largest client has {sizes.max()}.")
+    require(
+        len(large) > 0,
+        f"{data.name}: {least} leaves no client, the largest client has {sizes.max()}.",
+    )
     count = options["clients"]
     if count is not None:
         require(
-            count <= len(large), f"{data.name}: clients must be at most {len(large)}, who have {least}, got {count}."
+            count <= len(large),
+            f"{data.name}: clients must be at most {len(large)}, who have {least}, got {count}.",
         )
-        large = np.sort(make_rng(options["seed"], DataStream.STORE_PARTITION).permutation(large)[:count])
-    return NaturalClients(large, starts[large], sizes[large], _count_test_examples(data, options)[large])
+        large = np.sort(
+            make_rng(options["seed"], DataStream.STORE_PARTITION).permutation(large)[:count]
+        )
+    return NaturalClients(
+        large, starts[large], sizes[large], _count_test_examples(data, options)[large]
+    )
 
 
 def _count_test_examples(data: StoredDataset, options: dict[str, Any]) -> Rows:
     """How many test examples of the set's own everybody has."""
     if options["split"] != "own":
         return np.zeros(data.num_clients, np.int64)
-    require("testing" in data.columns, f"{data.name}: split=own needs a test part, but this set has none; take random.")
+    require(
+        "testing" in data.columns,
+        f"{data.name}: split=own needs a test part, but this set has none; take random.",
+    )
     found: Rows = np.add.reduceat(data.columns["testing"], data.offsets[:-1], dtype=np.int64)
     return found
 
@@ -97,7 +113,9 @@ def has_test_rows_last(data: StoredDataset) -> bool:
     return bool(np.isin(again, data.offsets).all())
 
 
-def split_into_ranges(clients: NaturalClients, options: dict[str, Any], split_config: SplitConfig) -> dict[str, Split]:
+def split_into_ranges(
+    clients: NaturalClients, options: dict[str, Any], split_config: SplitConfig
+) -> dict[str, Split]:
     """Splits without an array of rows: everybody's train rows, then those for test, which are the last ones."""
     most = options["most"]
     used = _cap_sizes(clients.sizes, most)
@@ -110,7 +128,11 @@ def split_into_ranges(clients: NaturalClients, options: dict[str, Any], split_co
     train = make_range_split(clients.starts, trains)
     if isinstance(split_config.adapt, str):
         test = make_range_split(begin, tests)
-        return {"train": train, "test": test, "adapt": test if split_config.adapt == "test" else train}
+        return {
+            "train": train,
+            "test": test,
+            "adapt": test if split_config.adapt == "test" else train,
+        }
     adapts = take_share(split_config.adapt, tests)
     return {
         "train": train,

@@ -16,7 +16,9 @@ from fedtailor.data.partition.helpers import (
 from fedtailor.errors import InputError, require
 
 
-def dirichlet(y: Array, clients: int, rng: np.random.Generator, *, alpha: float = 0.5, least: int = 10) -> Owners:
+def dirichlet(
+    y: Array, clients: int, rng: np.random.Generator, *, alpha: float = 0.5, least: int = 10
+) -> Owners:
     """The examples of each label are divided by shares from Dirichlet(alpha), so that all are held.
 
     Nothing is drawn again: whoever then has fewer than `least` examples is given random ones of the largest clients'.
@@ -25,8 +27,16 @@ def dirichlet(y: Array, clients: int, rng: np.random.Generator, *, alpha: float 
     require_in_range("dirichlet", "alpha", alpha, 1e-3, 1e6)
     require_enough_examples("dirichlet", least, clients, len(y))
     shares = rng.dirichlet(np.full(clients, float(alpha)), len(kinds))
-    want = [split_unevenly(int(there), share) for there, share in zip(np.bincount(codes), shares, strict=True)]
-    return _fill_smallest(assign_by_counts("dirichlet", kinds, codes, np.stack(want, axis=1), rng), clients, least, rng)
+    want = [
+        split_unevenly(int(there), share)
+        for there, share in zip(np.bincount(codes), shares, strict=True)
+    ]
+    return _fill_smallest(
+        assign_by_counts("dirichlet", kinds, codes, np.stack(want, axis=1), rng),
+        clients,
+        least,
+        rng,
+    )
 
 
 def _fill_smallest(owners: Owners, clients: int, minimum: int, rng: np.random.Generator) -> Owners:
@@ -75,18 +85,26 @@ def pachinko(
 def _find_parents(coarse: Array, fine: Array, codes: Owners, kinds: int) -> Owners:
     """The coarse label, as a number from 0 on, of each fine label."""
     require(
-        coarse.shape == fine.shape, f"pachinko: {len(coarse)} coarse labels cannot pair with {len(fine)} fine ones."
+        coarse.shape == fine.shape,
+        f"pachinko: {len(coarse)} coarse labels cannot pair with {len(fine)} fine ones.",
     )
     coarse_codes = np.unique(coarse, return_inverse=True)[1].astype(np.int64)
     parents = np.zeros(kinds, np.int64)
     parents[codes] = coarse_codes
     for stray in np.flatnonzero(parents[codes] != coarse_codes)[:1]:
-        raise InputError(f"pachinko: fine label {fine[stray]} must belong to one coarse label, but belongs to several.")
+        raise InputError(
+            f"pachinko: fine label {fine[stray]} must belong to one coarse label, but belongs to several."
+        )
     return parents
 
 
 def _draw_label_counts(
-    remaining: NDArray[np.int64], parents: Owners, size: int, alpha: float, beta: float, rng: np.random.Generator
+    remaining: NDArray[np.int64],
+    parents: Owners,
+    size: int,
+    alpha: float,
+    beta: float,
+    rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """How many of each fine label one client draws, while so many are left."""
     counts, tops = np.zeros_like(remaining), int(parents.max()) + 1

@@ -15,9 +15,14 @@ UNASSIGNED = -1
 
 def encode_labels(name: str, y: Array, clients: int) -> tuple[Array, Owners]:
     """The labels that there are, in order, and which of them each example has; refuses what cannot be divided."""
-    require(y.ndim == 1 and y.dtype.kind in "iu", f"{name}: labels must be integers, got {list(y.shape)} of {y.dtype}.")
+    require(
+        y.ndim == 1 and y.dtype.kind in "iu",
+        f"{name}: labels must be integers, got {list(y.shape)} of {y.dtype}.",
+    )
     require_int(name, "clients", clients, 1)
-    require(clients <= len(y), f"{name}: clients must be at most the {len(y)} examples, got {clients}.")
+    require(
+        clients <= len(y), f"{name}: clients must be at most the {len(y)} examples, got {clients}."
+    )
     kinds, codes = np.unique(y, return_inverse=True)
     return kinds, codes.astype(np.int64)
 
@@ -33,11 +38,14 @@ def require_enough_examples(name: str, minimum: int, clients: int, examples: int
     require_int(name, "least", minimum, 1)
     enough = clients * minimum <= examples
     require(
-        enough, f"{name}: {clients} clients with at least {minimum} need {clients * minimum} of {examples} examples."
+        enough,
+        f"{name}: {clients} clients with at least {minimum} need {clients * minimum} of {examples} examples.",
     )
 
 
-def deal_labels(clients: int, labels: int, kinds: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def deal_labels(
+    clients: int, labels: int, kinds: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
     """Who has which kinds, so many each: each client in turn gets those dealt least so far, ties broken at random."""
     hands, dealt = np.zeros((clients, kinds), bool), np.zeros(kinds, np.int64)
     for hand in hands:
@@ -50,7 +58,9 @@ def split_unevenly(total: int, weights: NDArray[np.float64], minimum: int = 0) -
     """Sizes that add up to the total: `least` for each, and of the rest a part by weight."""
     bounds = np.cumsum(weights) / weights.sum()
     bounds[-1] = 1
-    return np.asarray(minimum + np.diff(np.floor(bounds * (total - minimum * len(weights))), prepend=0), np.int64)
+    return np.asarray(
+        minimum + np.diff(np.floor(bounds * (total - minimum * len(weights))), prepend=0), np.int64
+    )
 
 
 def assign_by_counts(

@@ -17,7 +17,13 @@ from fedtailor.errors import require
 
 
 def two_labels(
-    y: Array, clients: int, rng: np.random.Generator, *, ratio: float = 50.0, least: int = 10, used: float = 1.0
+    y: Array,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    ratio: float = 50.0,
+    least: int = 10,
+    used: float = 1.0,
 ) -> Owners:
     """Two labels a client and uneven sizes, as for FedMeta-Per.
 
@@ -39,7 +45,10 @@ def two_labels(
     require_in_range("two-labels", "ratio", ratio, 1, 1e6)
     require_in_range("two-labels", "used", used, 0, 1)
     require_enough_examples("two-labels", least, clients, len(y))
-    hands, weights = deal_labels(clients, 2, len(kinds), rng), rng.permutation(np.geomspace(1, ratio, clients))
+    hands, weights = (
+        deal_labels(clients, 2, len(kinds), rng),
+        rng.permutation(np.geomspace(1, ratio, clients)),
+    )
     want, each = np.zeros(hands.shape, np.int64), -(-least // 2)
     for kind, there in enumerate(np.bincount(codes)):
         client_ids = np.flatnonzero(hands[:, kind])
@@ -61,7 +70,10 @@ def half_and_half(
     even = len(kinds) >= 2 and len(kinds) % 2 == 0
     require(even, f"half-and-half: there must be an even number of labels, got {len(kinds)}.")
     require_int("half-and-half", "images", images, 2)
-    require(isinstance(drop_half, bool), f"half-and-half: drop_half must be true or false, got {drop_half!r}.")
+    require(
+        isinstance(drop_half, bool),
+        f"half-and-half: drop_half must be true or false, got {drop_half!r}.",
+    )
     middle, others = len(kinds) // 2, clients // 2
     want = np.zeros((clients, len(kinds)), np.int64)
     want[::2, :middle] = images
@@ -70,21 +82,34 @@ def half_and_half(
     return assign_by_counts("half-and-half", kinds, codes, want, rng)
 
 
-def few_labels(y: Array, clients: int, rng: np.random.Generator, *, labels: int = 2, size: int | None = None) -> Owners:
+def few_labels(
+    y: Array, clients: int, rng: np.random.Generator, *, labels: int = 2, size: int | None = None
+) -> Owners:
     """FSL's: each client has `labels` labels and size / labels examples of each; None: as many as there are for all.
 
     Labels are dealt so that all are held equally often, give or take one.
     """
     kinds, codes = encode_labels("few-labels", y, clients)
     require_int("few-labels", "labels", labels, 1)
-    require(labels <= len(kinds), f"few-labels: labels must be at most the {len(kinds)} that there are, got {labels}.")
+    require(
+        labels <= len(kinds),
+        f"few-labels: labels must be at most the {len(kinds)} that there are, got {labels}.",
+    )
     hands = deal_labels(clients, labels, len(kinds), rng)
     if size is None:
-        each = int((np.bincount(codes) // np.maximum(hands.sum(axis=0), 1))[hands.any(axis=0)].min())
-        require(each > 0, f"few-labels: {clients} clients of {labels} labels are too many for {len(y)} examples.")
+        each = int(
+            (np.bincount(codes) // np.maximum(hands.sum(axis=0), 1))[hands.any(axis=0)].min()
+        )
+        require(
+            each > 0,
+            f"few-labels: {clients} clients of {labels} labels are too many for {len(y)} examples.",
+        )
     else:
         require_int("few-labels", "size", size, 1)
-        require(size % labels == 0, f"few-labels: size must be a multiple of the {labels} labels, got {size}.")
+        require(
+            size % labels == 0,
+            f"few-labels: size must be a multiple of the {labels} labels, got {size}.",
+        )
         each = size // labels
     return assign_by_counts("few-labels", kinds, codes, hands * np.int64(each), rng)
 
@@ -94,10 +119,15 @@ def shards(y: Array, clients: int, rng: np.random.Generator, *, shards: int = 2)
     codes = encode_labels("shards", y, clients)[1]
     require_int("shards", "shards", shards, 1)
     enough = clients * shards <= len(y)
-    require(enough, f"shards: {clients} clients with {shards} shards need {clients * shards} of {len(y)} examples.")
+    require(
+        enough,
+        f"shards: {clients} clients with {shards} shards need {clients * shards} of {len(y)} examples.",
+    )
     shuffled = rng.permutation(len(y))
     by_label = shuffled[np.argsort(codes[shuffled], kind="stable")]
     owners = rng.permutation(np.repeat(np.arange(clients), shards))
     assigned = np.empty(len(y), np.int64)
-    assigned[by_label] = np.repeat(owners, [len(part) for part in np.array_split(by_label, len(owners))])
+    assigned[by_label] = np.repeat(
+        owners, [len(part) for part in np.array_split(by_label, len(owners))]
+    )
     return assigned

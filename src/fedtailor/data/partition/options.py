@@ -47,7 +47,10 @@ PARTITION_OPTIONS: dict[str, dict[str, Any]] = {
 """The options of each partition."""
 
 SERVER_OPTIONS: dict[str, dict[str, Any]] = {name: {} for name in SERVER_SOURCES} | {
-    "clients": {f"server_{option}": default for option, default in _get_keyword_defaults(draw_from_clients).items()},
+    "clients": {
+        f"server_{option}": default
+        for option, default in _get_keyword_defaults(draw_from_clients).items()
+    },
     "rendered": {
         "server_fonts": "cursive",
         "server_rotations": "-20,-10,0,10,20",
@@ -63,7 +66,11 @@ ALL_OPTIONS = {
     "others_share",
     "augment",
     "server_amount",
-    *(option for table in (*PARTITION_OPTIONS.values(), *SERVER_OPTIONS.values()) for option in table),
+    *(
+        option
+        for table in (*PARTITION_OPTIONS.values(), *SERVER_OPTIONS.values())
+        for option in table
+    ),
 }
 """All options there are."""
 
@@ -71,20 +78,30 @@ ALL_OPTIONS = {
 def fill_defaults(name: str, defaults: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
     """The options given, with the defaults of all others that matter beside them; refuses those that do not."""
     overrides = {
-        option: value.item() if isinstance(value, np.generic) else value for option, value in overrides.items()
+        option: value.item() if isinstance(value, np.generic) else value
+        for option, value in overrides.items()
     }
     for option in overrides:
-        require(option in ALL_OPTIONS, f"{name}: there is no option '{option}'; {suggest_name(option, ALL_OPTIONS)}")
-    general = {key: overrides.get(key, defaults.get(key, default)) for key, default in GENERAL_OPTIONS.items()}
+        require(
+            option in ALL_OPTIONS,
+            f"{name}: there is no option '{option}'; {suggest_name(option, ALL_OPTIONS)}",
+        )
+    general = {
+        key: overrides.get(key, defaults.get(key, default))
+        for key, default in GENERAL_OPTIONS.items()
+    }
     _check_choices(name, general)
     if general["partition"] == "natural" and "clients" not in overrides:
         general["clients"] = None  # everybody
     depending = _get_dependent_options(general)
-    resolved = general | {key: overrides.get(key, defaults.get(key, default)) for key, default in depending.items()}
+    resolved = general | {
+        key: overrides.get(key, defaults.get(key, default)) for key, default in depending.items()
+    }
     for option, value in overrides.items():
         if option not in resolved:
             require(
-                False, f"{name}: {_describe_choice(general, option)} has no use for {option}={value!r}; leave it out."
+                False,
+                f"{name}: {_describe_choice(general, option)} has no use for {option}={value!r}; leave it out.",
             )
     return resolved
 
@@ -99,14 +116,24 @@ def _check_choices(name: str, general: dict[str, Any]) -> None:
     for option, known in choices.items():
         value = general[option]
         there = isinstance(value, str) and value in known
-        what = {"server_from": "place for the server's examples", "server_damage": "damage"}.get(option, option)
+        what = {"server_from": "place for the server's examples", "server_damage": "damage"}.get(
+            option, option
+        )
         require(there, f"{name}: there is no {what} '{value}'; {suggest_name(str(value), known)}")
     others = general["others"]
     known_other = others == "" or (isinstance(others, str) and others in PARTITIONERS)
-    require(known_other, f"{name}: there is no partition '{others}'; {suggest_name(str(others), PARTITIONERS)}")
+    require(
+        known_other,
+        f"{name}: there is no partition '{others}'; {suggest_name(str(others), PARTITIONERS)}",
+    )
     alone = not others or general["partition"] in PARTITIONERS
-    require(alone, f"{name}: others cannot go beside partition={general['partition']}; leave it out.")
-    require(isinstance(general["overlap"], bool), f"{name}: overlap must be true or false, got {general['overlap']!r}.")
+    require(
+        alone, f"{name}: others cannot go beside partition={general['partition']}; leave it out."
+    )
+    require(
+        isinstance(general["overlap"], bool),
+        f"{name}: overlap must be true or false, got {general['overlap']!r}.",
+    )
 
 
 def _get_dependent_options(general: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,9 @@ def iid(y: Array, clients: int, rng: np.random.Generator) -> Owners:
     return rng.permutation(np.arange(len(y)) % clients)
 
 
-def quantity(y: Array, clients: int, rng: np.random.Generator, *, alpha: float = 0.5, least: int = 10) -> Owners:
+def quantity(
+    y: Array, clients: int, rng: np.random.Generator, *, alpha: float = 0.5, least: int = 10
+) -> Owners:
     """Random examples for everybody, at least `least`; what is left is divided by shares from Dirichlet(alpha)."""
     encode_labels("quantity", y, clients)
     require_in_range("quantity", "alpha", alpha, 1e-3, 1e6)

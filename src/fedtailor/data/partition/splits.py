@@ -25,7 +25,9 @@ class SplitConfig(NamedTuple):
         shares: dict[str, Any] = self._asdict()
         adapt = shares.pop("adapt")
         known = adapt in ("train", "test") or not isinstance(adapt, str)
-        require(known, f"{name}: adapt must be train, test or a share of the test part, got {adapt!r}.")
+        require(
+            known, f"{name}: adapt must be train, test or a share of the test part, got {adapt!r}."
+        )
         shares |= {} if isinstance(adapt, str) else {"adapt": adapt}
         for what, share in shares.items():
             good = is_number(share) and 0 <= share < 1
@@ -43,7 +45,9 @@ def compute_offsets(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def take_share(share: float, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """That share of each size, rounded down."""
-    counts: NDArray[np.int64] = np.floor(share * sizes + 1e-9).astype(np.int64)  # 0.29 * 100 is just under 29
+    counts: NDArray[np.int64] = np.floor(share * sizes + 1e-9).astype(
+        np.int64
+    )  # 0.29 * 100 is just under 29
     return counts
 
 
@@ -90,10 +94,14 @@ def split_rows(
         tests = np.where(own_test_counts < sizes, own_test_counts, tests)
     if strategy == "last":
         rows = rows[np.argsort(~_is_last(owners, sizes, tests), kind="stable")]
-    return split_sorted_rows(rows[np.argsort(owners[rows], kind="stable")], sizes, tests, split_config.adapt)
+    return split_sorted_rows(
+        rows[np.argsort(owners[rows], kind="stable")], sizes, tests, split_config.adapt
+    )
 
 
-def _is_last(owners: NDArray[np.int64], sizes: NDArray[np.int64], tests: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _is_last(
+    owners: NDArray[np.int64], sizes: NDArray[np.int64], tests: NDArray[np.int64]
+) -> NDArray[np.bool_]:
     """Which entries are among the last so many of their person's."""
     order = np.argsort(owners, kind="stable")
     rank = np.empty_like(order)
@@ -101,7 +109,9 @@ def _is_last(owners: NDArray[np.int64], sizes: NDArray[np.int64], tests: NDArray
     return np.asarray(rank >= (sizes - tests)[owners])
 
 
-def compute_group_sizes(count: int, split_config: SplitConfig, num_trainable: int) -> tuple[int, int]:
+def compute_group_sizes(
+    count: int, split_config: SplitConfig, num_trainable: int
+) -> tuple[int, int]:
     """How many validation and new people there are of so many, of whom so many can train: one is left to train."""
     unseen = min(round(split_config.unseen_clients * count), count - 1)
     unseen = max(unseen, count - num_trainable)
@@ -112,12 +122,14 @@ def compute_group_sizes(count: int, split_config: SplitConfig, num_trainable: in
 def assign_random_groups(
     is_test_only: NDArray[np.bool_], split_config: SplitConfig, rng: np.random.Generator
 ) -> Groups:
-    """Validation and new people at random, of these first those who cannot train; the rest train, scored as local."""
+    """Choose validation and unseen clients at random, those that cannot train first; the rest train and participate."""
     count = len(is_test_only)
     validation, unseen = compute_group_sizes(count, split_config, count - int(is_test_only.sum()))
     order = rng.permutation(count)
     order = order[np.argsort(~is_test_only[order], kind="stable")]
-    return _build_groups(order[unseen + validation :], order[unseen : unseen + validation], order[:unseen])
+    return _build_groups(
+        order[unseen + validation :], order[unseen : unseen + validation], order[:unseen]
+    )
 
 
 def assign_groups_covering_labels(
@@ -130,7 +142,9 @@ def assign_groups_covering_labels(
     """
     able, unable = np.flatnonzero(~is_test_only), np.flatnonzero(is_test_only)
     validation, unseen = compute_group_sizes(len(has_label), split_config, len(able))
-    chosen = np.append(unable, able[select_clients_covering_labels(has_label[able], unseen - len(unable))])
+    chosen = np.append(
+        unable, able[select_clients_covering_labels(has_label[able], unseen - len(unable))]
+    )
     rest = np.setdiff1d(able, chosen)
     train, validated = np.split(rest, [len(rest) - validation])
     return _build_groups(train, validated, chosen)
@@ -148,6 +162,10 @@ def select_clients_covering_labels(has_label: NDArray[np.bool_], count: int) -> 
     return np.sort(np.array(chosen + waiting[: count - len(chosen)], np.int64))
 
 
-def _build_groups(train: NDArray[np.int64], validation: NDArray[np.int64], unseen: NDArray[np.int64]) -> Groups:
-    train, validation, unseen = (np.sort(each).astype(np.int64) for each in (train, validation, unseen))
-    return {"train": train, "local": train, "validation": validation, "new": unseen}
+def _build_groups(
+    train: NDArray[np.int64], validation: NDArray[np.int64], unseen: NDArray[np.int64]
+) -> Groups:
+    train, validation, unseen = (
+        np.sort(each).astype(np.int64) for each in (train, validation, unseen)
+    )
+    return {"train": train, "participating": train, "validation": validation, "unseen": unseen}

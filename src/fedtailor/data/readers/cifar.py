@@ -21,7 +21,10 @@ from fedtailor.errors import InputError, require
 IMAGE_BYTES = 3 * 32 * 32
 CIFAR10_FILES = (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch")
 CIFAR100_FILES = ("train", "test")
-LABEL_COLUMNS = {10: {"y": 10}, 100: {"coarse": 20, "y": 100}}  # of a binary row in that order, with how many classes
+LABEL_COLUMNS = {
+    10: {"y": 10},
+    100: {"coarse": 20, "y": 100},
+}  # of a binary row in that order, with how many classes
 PICKLE_KEYS = {10: {"y": b"labels"}, 100: {"coarse": b"coarse_labels", "y": b"fine_labels"}}
 KIND = "a batch of CIFAR-{}"
 
@@ -36,7 +39,9 @@ def cifar100(path: str | Path | Sequence[str | Path]) -> Iterator[Block]:
     return _read_batches(path, CIFAR100_FILES, 100)
 
 
-def _read_batches(path: str | Path | Sequence[str | Path], names: tuple[str, ...], classes: int) -> Iterator[Block]:
+def _read_batches(
+    path: str | Path | Sequence[str | Path], names: tuple[str, ...], classes: int
+) -> Iterator[Block]:
     if not isinstance(path, str | Path):
         for each in path:
             yield from _read_batches(each, names, classes)
@@ -65,7 +70,10 @@ def _read_binary(display_path: str, file: IO[bytes], classes: int) -> Iterator[d
     """Rows of one label (CIFAR-10) or two (coarse, fine), then red, green and blue."""
     kinds = LABEL_COLUMNS[classes]
     for rows in read_fixed_rows(display_path, file, len(kinds) + IMAGE_BYTES):
-        labels = {name: parse_labels(display_path, rows[:, at], most) for at, (name, most) in enumerate(kinds.items())}
+        labels = {
+            name: parse_labels(display_path, rows[:, at], most)
+            for at, (name, most) in enumerate(kinds.items())
+        }
         yield {"x": rows[:, len(kinds) :].reshape(-1, 3, 32, 32)} | labels
 
 
@@ -74,7 +82,9 @@ def _read_pickled(display_path: str, file: IO[bytes], classes: int) -> dict[str,
         content = read_pickle(file.read())
         require(isinstance(content, dict), "it holds no dict")
         content = {_to_bytes(key): value for key, value in content.items()}
-        missing = [key.decode() for key in (b"data", *PICKLE_KEYS[classes].values()) if key not in content]
+        missing = [
+            key.decode() for key in (b"data", *PICKLE_KEYS[classes].values()) if key not in content
+        ]
         require(not missing, f"it has no {', '.join(missing)}")
         images = to_byte_array(content[b"data"])
     except InputError as problem:
@@ -84,7 +94,9 @@ def _read_pickled(display_path: str, file: IO[bytes], classes: int) -> dict[str,
         f"'{display_path}' must have images of {IMAGE_BYTES} bytes each.",
     )
     for key in PICKLE_KEYS[classes].values():
-        require(isinstance(content[key], list), f"'{display_path}' must have a list of {key.decode()}.")
+        require(
+            isinstance(content[key], list), f"'{display_path}' must have a list of {key.decode()}."
+        )
     labels = {
         name: parse_labels(display_path, content[PICKLE_KEYS[classes][name]], most)
         for name, most in LABEL_COLUMNS[classes].items()

@@ -43,11 +43,16 @@ def pick_label_dtype(highest: int) -> type[np.integer[Any]]:
     return next(kind for kind in LABEL_DTYPES if highest <= np.iinfo(kind).max)
 
 
-def parse_labels(path: object, labels: Any, classes: int, lowest: int = 0, what: str = "labels") -> Array:
+def parse_labels(
+    path: object, labels: Any, classes: int, lowest: int = 0, what: str = "labels"
+) -> Array:
     """Labels, moved so that they start at 0, in the smallest integer type; refused unless whole and in range."""
     column = np.asarray(labels)
     whole = column.ndim == 1 and (column.dtype.kind in "iu" or column.size == 0)
-    require(whole, f"'{path}' must have whole numbers as {what}, one for each example, got {column.dtype}.")
+    require(
+        whole,
+        f"'{path}' must have whole numbers as {what}, one for each example, got {column.dtype}.",
+    )
     if column.size:
         low, high = int(column.min()), int(column.max())
         inside = lowest <= low and high < lowest + classes
@@ -59,9 +64,16 @@ def parse_labels(path: object, labels: Any, classes: int, lowest: int = 0, what:
 def parse_pixels(path: object, values: Any, shape: tuple[int, ...]) -> Array:
     """Pixels from 0 to 1 as uint8 [n, *shape], rounded; refused unless they are such numbers and as many."""
     numbers = np.asarray(values)
-    good = numbers.dtype.kind in "fiu" and numbers.ndim > 0 and numbers.size == len(numbers) * int(np.prod(shape))
+    good = (
+        numbers.dtype.kind in "fiu"
+        and numbers.ndim > 0
+        and numbers.size == len(numbers) * int(np.prod(shape))
+    )
     size = " x ".join(map(str, shape))
-    require(good, f"'{path}' must have images of {size} numbers, got {list(numbers.shape)} of {numbers.dtype}.")
+    require(
+        good,
+        f"'{path}' must have images of {size} numbers, got {list(numbers.shape)} of {numbers.dtype}.",
+    )
     inside = bool(((numbers >= 0) & (numbers <= 1)).all())  # false for NaN too
     require(inside, f"'{path}' must have pixels from 0 to 1, but some are outside or not numbers.")
     return np.rint(numbers.reshape(len(numbers), *shape) * 255.0).astype(np.uint8)
@@ -70,7 +82,10 @@ def parse_pixels(path: object, values: Any, shape: tuple[int, ...]) -> Array:
 def require_equal_lengths(path: object, owner: str, **columns: Any) -> None:
     """Refuses columns of one client that are not equally long."""
     lengths = {name: len(column) for name, column in columns.items()}
-    require(len(set(lengths.values())) <= 1, f"'{path}' must have equally long columns, but {owner} has {lengths}.")
+    require(
+        len(set(lengths.values())) <= 1,
+        f"'{path}' must have equally long columns, but {owner} has {lengths}.",
+    )
 
 
 def add_test_column(columns: dict[str, Array], is_test: bool) -> dict[str, Array]:
@@ -81,9 +96,13 @@ def add_test_column(columns: dict[str, Array], is_test: bool) -> dict[str, Array
 def split_into_blocks(client: str, columns: dict[str, Array]) -> Iterator[Block]:
     """The blocks of one client, none of them much larger than BLOCK_BYTES."""
     count = len(columns["x"])
-    size = count_block_rows(max(1, sum(column.nbytes for column in columns.values()) // max(1, count)))
+    size = count_block_rows(
+        max(1, sum(column.nbytes for column in columns.values()) // max(1, count))
+    )
     for start in range(0, count, size):
-        yield Block(client, {name: column[start : start + size] for name, column in columns.items()})
+        yield Block(
+            client, {name: column[start : start + size] for name, column in columns.items()}
+        )
 
 
 def count_block_rows(row_bytes: int) -> int:
@@ -97,18 +116,25 @@ def read_bytes(path: object, file: IO[bytes], count: int) -> bytes:
         return file.read(count)
 
 
-def read_fixed_rows(path: object, file: IO[bytes], row_bytes: int, count: int | None = None) -> Iterator[Array]:
+def read_fixed_rows(
+    path: object, file: IO[bytes], row_bytes: int, count: int | None = None
+) -> Iterator[Array]:
     """The rest of a file as uint8 [rows, row_bytes], piece by piece: `count` rows if given, and nothing after them."""
     left, size = count, count_block_rows(row_bytes)
     while left is None or left > 0:
         raw = read_bytes(path, file, row_bytes * (size if left is None else min(size, left)))
         rows, rest = divmod(len(raw), row_bytes)
-        require(rest == 0 and (rows > 0 or left is None), f"'{path}' is cut off: it ends within an example.")
+        require(
+            rest == 0 and (rows > 0 or left is None),
+            f"'{path}' is cut off: it ends within an example.",
+        )
         if rows == 0:
             return
         yield np.frombuffer(raw, np.uint8).reshape(rows, row_bytes)
         left = None if left is None else left - rows
-    require(not read_bytes(path, file, 1), f"'{path}' must end after {count} examples, but has more.")
+    require(
+        not read_bytes(path, file, 1), f"'{path}' must end after {count} examples, but has more."
+    )
 
 
 class FileSource:

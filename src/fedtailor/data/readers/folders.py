@@ -7,7 +7,12 @@ import numpy as np
 
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.readers.files import count_block_rows, parse_labels, split_into_blocks, translate_read_errors
+from fedtailor.data.readers.files import (
+    count_block_rows,
+    parse_labels,
+    split_into_blocks,
+    translate_read_errors,
+)
 from fedtailor.errors import InputError, import_extra, require
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg"}
@@ -20,7 +25,10 @@ def read_image_folders(folder: str | Path, channels: int = 3) -> Iterator[Block]
 
     Labels number the names of the class folders of all clients in alphabetical order. Needs Pillow.
     """
-    require(channels in MODES, f"Image folders: channels must be 1 (gray) or 3 (color), got {channels!r}.")
+    require(
+        channels in MODES,
+        f"Image folders: channels must be 1 (gray) or 3 (color), got {channels!r}.",
+    )
     clients = _list_folders(Path(folder))
     names = sorted({kind.name for client in clients for kind in _list_folders(client)})
     shape: tuple[int, ...] | None = None
@@ -31,7 +39,9 @@ def read_image_folders(folder: str | Path, channels: int = 3) -> Iterator[Block]
             for path in sorted(kind.iterdir())
             if path.suffix.lower() in IMAGE_SUFFIXES
         ]
-        require(bool(paths), f"'{client}' must have images as CLASS/FILE.png (or .jpg), but has none.")
+        require(
+            bool(paths), f"'{client}' must have images as CLASS/FILE.png (or .jpg), but has none."
+        )
         size = count_block_rows(DEFAULT_IMAGE_BYTES if shape is None else int(np.prod(shape)))
         for start in range(0, len(paths), size):
             piece = paths[start : start + size]
@@ -39,9 +49,14 @@ def read_image_folders(folder: str | Path, channels: int = 3) -> Iterator[Block]
             shape = shape or images[0].shape
             for path, image in zip(piece, images, strict=True):
                 same = image.shape == shape
-                require(same, f"'{path}' must be {shape[1]} x {shape[2]} pixels as the others, got {image.shape[1:]}.")
+                require(
+                    same,
+                    f"'{path}' must be {shape[1]} x {shape[2]} pixels as the others, got {image.shape[1:]}.",
+                )
             labels = [names.index(path.parent.name) for path in piece]
-            yield Block(client.name, {"x": np.stack(images), "y": parse_labels(client, labels, len(names))})
+            yield Block(
+                client.name, {"x": np.stack(images), "y": parse_labels(client, labels, len(names))}
+            )
 
 
 def read_array_folders(folder: str | Path, x: str = "x.npy", y: str = "y.npy") -> Iterator[Block]:
@@ -49,13 +64,18 @@ def read_array_folders(folder: str | Path, x: str = "x.npy", y: str = "y.npy") -
     for client in _list_folders(Path(folder)):
         columns = {"x": _load_array(client / x), "y": _load_array(client / y)}
         lengths = [len(column) for column in columns.values()]
-        require(len(set(lengths)) == 1, f"'{client}' must have {x} and {y} equally long, got {lengths}.")
+        require(
+            len(set(lengths)) == 1, f"'{client}' must have {x} and {y} equally long, got {lengths}."
+        )
         for block in split_into_blocks(client.name, columns):
             with translate_read_errors(client, "arrays"):
                 copies = {name: np.array(column) for name, column in block.columns.items()}
             for name, column in copies.items():
                 finite = column.dtype.kind != "f" or bool(np.isfinite(column).all())
-                require(finite, f"'{client}' must have finite numbers, but {name} has a NaN or infinity.")
+                require(
+                    finite,
+                    f"'{client}' must have finite numbers, but {name} has a NaN or infinity.",
+                )
             yield Block(client.name, copies)
 
 

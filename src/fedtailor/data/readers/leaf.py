@@ -52,10 +52,19 @@ def _decode_images(path: Path, user: str, x: Any, y: Any) -> Columns:
 
 def _decode_characters(path: Path, user: str, x: Any, y: Any) -> Columns:
     good = all(isinstance(window, str) and len(window) == WINDOW_LENGTH for window in x)
-    require(good, f"'{path}' must have windows of {WINDOW_LENGTH} characters, but some of '{user}' are not.")
+    require(
+        good,
+        f"'{path}' must have windows of {WINDOW_LENGTH} characters, but some of '{user}' are not.",
+    )
     good = all(isinstance(character, str) and len(character) == 1 for character in y)
-    require(good, f"'{path}' must have one character as the label of each example, but '{user}' has others.")
-    return {"x": get_character_ids("".join(x)).reshape(-1, WINDOW_LENGTH), "y": get_character_ids("".join(y))}
+    require(
+        good,
+        f"'{path}' must have one character as the label of each example, but '{user}' has others.",
+    )
+    return {
+        "x": get_character_ids("".join(x)).reshape(-1, WINDOW_LENGTH),
+        "y": get_character_ids("".join(y)),
+    }
 
 
 def _read_blocks(folder: Path, decode: Decode) -> Iterator[Block]:
@@ -99,8 +108,12 @@ def _read_users(path: Path, decode: Decode) -> Iterator[tuple[str, Columns]]:
             found = True
             for user in text.iter_members():
                 data = text.read_value()
-                good = isinstance(data, dict) and all(isinstance(data.get(name), list) for name in "xy")
-                require(good, f"'{path}' must have lists x and y of every user, but '{user}' has not.")
+                good = isinstance(data, dict) and all(
+                    isinstance(data.get(name), list) for name in "xy"
+                )
+                require(
+                    good, f"'{path}' must have lists x and y of every user, but '{user}' has not."
+                )
                 require_equal_lengths(path, f"'{user}'", x=data["x"], y=data["y"])
                 if data["x"]:
                     yield user, decode(path, user, data["x"], data["y"])
@@ -121,7 +134,9 @@ class _JsonReader:
     def _expect(self, *signs: str) -> str:
         sign = self._peek()
         if sign not in signs:
-            raise ValueError(f"expected {' or '.join(signs)} at character {self.position}, got {sign or 'the end'}")
+            raise ValueError(
+                f"expected {' or '.join(signs)} at character {self.position}, got {sign or 'the end'}"
+            )
         self.position += 1
         return sign
 

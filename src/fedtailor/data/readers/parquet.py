@@ -28,16 +28,23 @@ def read_parquet(
     """
     arrow = import_extra("pyarrow.parquet", "parquet", "Reading Parquet files")
     require(
-        is_number(max_rows, integer=True) and max_rows >= 1, f"'{path}': held must be at least 1 row, got {max_rows!r}."
+        is_number(max_rows, integer=True) and max_rows >= 1,
+        f"'{path}': held must be at least 1 row, got {max_rows!r}.",
     )
     inputs = (x,) if isinstance(x, str) else tuple(x)
     with translate_read_errors(path, "a Parquet file"), Path(path).open("rb") as opened:
         file = arrow.ParquetFile(opened)
         have = file.schema_arrow.names
         for name in (*inputs, y, client, *extra_columns):
-            require(name in have, f"'{path}' must have a column '{name}', but has {', '.join(have)}.")
+            require(
+                name in have, f"'{path}' must have a column '{name}', but has {', '.join(have)}."
+            )
         names, groups = _index_clients(path, file, client)
-        sizes = np.bincount(np.concatenate(groups), minlength=len(names)) if names else np.zeros(0, np.int64)
+        sizes = (
+            np.bincount(np.concatenate(groups), minlength=len(names))
+            if names
+            else np.zeros(0, np.int64)
+        )
         require(bool(names), f"'{path}' must have rows, but has none.")
         for first, last in _iter_client_ranges(sizes, max_rows):
             parts: dict[str, list[Array]] = {}
@@ -45,9 +52,13 @@ def read_parquet(
             for group, codes in enumerate(groups):
                 rows = np.flatnonzero((codes >= first) & (codes < last))
                 if len(rows):
-                    table = file.read_row_group(group, columns=[*inputs, y, *extra_columns]).take(rows)
+                    table = file.read_row_group(group, columns=[*inputs, y, *extra_columns]).take(
+                        rows
+                    )
                     owners.append(codes[rows])
-                    for name, column in _convert_columns(path, table, inputs, y, extra_columns).items():
+                    for name, column in _convert_columns(
+                        path, table, inputs, y, extra_columns
+                    ).items():
                         parts.setdefault(name, []).append(column)
             yield from _iter_blocks(path, names, np.concatenate(owners), parts)
 
@@ -60,7 +71,9 @@ def _index_clients(path: str | Path, file: Any, client: str) -> tuple[list[str],
         values = file.read_row_group(group, columns=[client]).column(0).to_pylist()
         for value in values:
             good = isinstance(value, str | int) and not isinstance(value, bool) and value != ""
-            require(good, f"'{path}' must have whole numbers or names as '{client}', got {value!r}.")
+            require(
+                good, f"'{path}' must have whole numbers or names as '{client}', got {value!r}."
+            )
             client_ids.setdefault(str(value), len(client_ids))
         groups.append(np.array([client_ids[str(value)] for value in values], np.int64))
     return list(client_ids), groups
@@ -84,7 +97,9 @@ def _convert_columns(
         name: _to_numeric_array(path, name, table.column(name).combine_chunks())
         for name in (*inputs, y, *extra_columns)
     }
-    together = found[inputs[0]] if len(inputs) == 1 else np.stack([found[name] for name in inputs], axis=1)
+    together = (
+        found[inputs[0]] if len(inputs) == 1 else np.stack([found[name] for name in inputs], axis=1)
+    )
     return {"x": together, "y": found[y]} | {name: found[name] for name in extra_columns}
 
 
@@ -92,8 +107,14 @@ def _to_numeric_array(path: str | Path, name: str, column: Any) -> Array:
     """A column of numbers, or of equally long lists of numbers, as an array."""
     types = import_extra("pyarrow.types", "parquet", "Reading Parquet files")
     shape = [len(column)]
-    while types.is_list(column.type) or types.is_large_list(column.type) or types.is_fixed_size_list(column.type):
-        require(column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has.")
+    while (
+        types.is_list(column.type)
+        or types.is_large_list(column.type)
+        or types.is_fixed_size_list(column.type)
+    ):
+        require(
+            column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has."
+        )
         below = column.flatten()
         length = len(below) // max(1, len(column))
         ragged = any(len(entry) != length for entry in column)
@@ -102,13 +123,20 @@ def _to_numeric_array(path: str | Path, name: str, column: Any) -> Array:
         column = below
     require(column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has.")
     values = column.to_numpy(zero_copy_only=False)
-    require(values.dtype.kind in "fiub", f"'{path}' must have numbers in column '{name}', got {column.type}.")
+    require(
+        values.dtype.kind in "fiub",
+        f"'{path}' must have numbers in column '{name}', got {column.type}.",
+    )
     finite = values.dtype.kind != "f" or bool(np.isfinite(values).all())
-    require(finite, f"'{path}' must have finite numbers, but column '{name}' has a NaN or infinity.")
+    require(
+        finite, f"'{path}' must have finite numbers, but column '{name}' has a NaN or infinity."
+    )
     return np.asarray(values).reshape(shape)
 
 
-def _iter_blocks(path: str | Path, names: list[str], owners: Array, parts: dict[str, list[Array]]) -> Iterator[Block]:
+def _iter_blocks(
+    path: str | Path, names: list[str], owners: Array, parts: dict[str, list[Array]]
+) -> Iterator[Block]:
     shapes = {name: {column.shape[1:] for column in columns} for name, columns in parts.items()}
     for name, found in shapes.items():
         require(len(found) == 1, f"'{path}' must have lists of the same length in column '{name}'.")
@@ -116,4 +144,6 @@ def _iter_blocks(path: str | Path, names: list[str], owners: Array, parts: dict[
     columns = {name: np.concatenate(pieces)[order] for name, pieces in parts.items()}
     clients, starts = np.unique(owners[order], return_index=True)
     for client, start, end in zip(clients, starts, [*starts[1:], len(order)], strict=True):
-        yield from split_into_blocks(names[client], {name: column[start:end] for name, column in columns.items()})
+        yield from split_into_blocks(
+            names[client], {name: column[start:end] for name, column in columns.items()}
+        )

@@ -15,11 +15,31 @@ from fedtailor.data.examples import Array
 from fedtailor.errors import require
 
 ALLOWED_OPCODES = {
-    *("PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "BINGET", "LONG_BINGET", "GET"),
+    *(
+        "PROTO",
+        "FRAME",
+        "STOP",
+        "MARK",
+        "MEMOIZE",
+        "BINPUT",
+        "LONG_BINPUT",
+        "PUT",
+        "BINGET",
+        "LONG_BINGET",
+        "GET",
+    ),
     *("EMPTY_DICT", "DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "LIST", "APPEND", "APPENDS"),
     *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NONE", "NEWTRUE", "NEWFALSE"),
     *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1"),
-    *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BYTEARRAY8"),
+    *(
+        "STRING",
+        "BINSTRING",
+        "SHORT_BINSTRING",
+        "BINBYTES",
+        "SHORT_BINBYTES",
+        "BINBYTES8",
+        "BYTEARRAY8",
+    ),
     *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"),
     *("GLOBAL", "STACK_GLOBAL", "REDUCE", "BUILD"),
 }
@@ -56,14 +76,19 @@ for _core in ("numpy.core", "numpy._core"):
 class _RestrictedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """A stand-in for a name that describes arrays; any other is refused."""
-        require((module, name) in ALLOWED_NAMES, f"it names {module}.{name}, which plain data does not need")
+        require(
+            (module, name) in ALLOWED_NAMES,
+            f"it names {module}.{name}, which plain data does not need",
+        )
         return ALLOWED_NAMES[module, name]
 
 
 def read_pickle(raw: bytes) -> Any:
     """Read a pickle; arrays come as `ArrayStandIn`, for `to_byte_array`. Anything but plain data is refused."""
     for word, argument, _ in pickletools.genops(raw):
-        require(word.name in ALLOWED_OPCODES, f"it uses {word.name}, which plain data does not need")
+        require(
+            word.name in ALLOWED_OPCODES, f"it uses {word.name}, which plain data does not need"
+        )
         # The unpickler makes room for as many remembered things as the highest number says.
         tame = not word.name.endswith("PUT") or int(argument or 0) <= len(raw)
         require(tame, "it numbers more things than it can hold")
@@ -78,7 +103,10 @@ def to_byte_array(stand_in: Any) -> Array:
     else:
         _, shape, kind, by_column, raw = stand_in.state
         order = "F" if by_column else "C"
-    require(isinstance(kind, ArrayStandIn) and kind.args[0] in ("u1", b"u1"), "its array is not of unsigned bytes")
+    require(
+        isinstance(kind, ArrayStandIn) and kind.args[0] in ("u1", b"u1"),
+        "its array is not of unsigned bytes",
+    )
     require(isinstance(raw, bytes | bytearray), "its array has no bytes")
     whole = isinstance(shape, tuple) and all(isinstance(size, int) and size >= 0 for size in shape)
     require(whole and order in ("C", "F"), "its array has no proper shape")

@@ -12,7 +12,9 @@ from fedtailor.errors import require
 
 CLASSES = ("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck")
 SIDE = 96
-TO_CIFAR10 = np.array([0, 2, 1, 3, 4, 5, 7, -1, 8, 9])  # -1: monkeys, which CIFAR-10 has not; it has frogs (6) instead
+TO_CIFAR10 = np.array(
+    [0, 2, 1, 3, 4, 5, 7, -1, 8, 9]
+)  # -1: monkeys, which CIFAR-10 has not; it has frogs (6) instead
 
 
 def stl10(path: str | Path, like: str = "stl10", side: int = SIDE) -> Iterator[Block]:
@@ -37,7 +39,10 @@ def _read_pairs(source: FileSource, name: str) -> Iterator[tuple[Array, Array]]:
     """Images [n, 3, 96, 96], turned upright, and labels from 0."""
     with source.open(f"{name}_y.bin", "labels of STL-10") as file:
         y = parse_labels(
-            source.get_display_path(f"{name}_y.bin"), np.frombuffer(file.read(), np.uint8), len(CLASSES), lowest=1
+            source.get_display_path(f"{name}_y.bin"),
+            np.frombuffer(file.read(), np.uint8),
+            len(CLASSES),
+            lowest=1,
         )
     start, images = 0, source.get_display_path(f"{name}_X.bin")
     with source.open(f"{name}_X.bin", "images of STL-10") as file:

@@ -21,7 +21,9 @@ from fedtailor.errors import require
 
 Encoder = Callable[[Sequence[str]], dict[str, Array]]
 
-CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
+CHARACTERS = (
+    "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
+)
 """The 86 characters of TensorFlow Federated's text tutorial, in its order."""
 
 PAD, UNK, BOS, EOS = 0, len(CHARACTERS) + 1, len(CHARACTERS) + 2, len(CHARACTERS) + 3
@@ -112,17 +114,28 @@ def read_vocabulary(path: str | Path, count: int) -> Vocabulary:
     _require_positive(count, "a vocabulary", "count")
     opened = gzip.open if str(path).endswith(".gz") else open
     words: list[str] = []
-    with translate_read_errors(path, "a list of words with counts"), opened(path, "rt", encoding="utf-8") as file:
+    with (
+        translate_read_errors(path, "a list of words with counts"),
+        opened(path, "rt", encoding="utf-8") as file,
+    ):
         for line in islice(file, count):
             entry = line.split()
             good = len(entry) == 2 and entry[1].isdecimal()
-            require(good, f"'{path}' must have a word and its count on every line, got {line.strip()[:40]!r}.")
+            require(
+                good,
+                f"'{path}' must have a word and its count on every line, got {line.strip()[:40]!r}.",
+            )
             words.append(entry[0])
-    require(len(set(words)) == count, f"'{path}' must have {count} different words, got {len(set(words))}.")
+    require(
+        len(set(words)) == count,
+        f"'{path}' must have {count} different words, got {len(set(words))}.",
+    )
     return make_vocabulary(words)
 
 
-def encode_words(sentences: Sequence[str], vocabulary: Vocabulary, length: int = 20) -> dict[str, Array]:
+def encode_words(
+    sentences: Sequence[str], vocabulary: Vocabulary, length: int = 20
+) -> dict[str, Array]:
     """Every sentence cut to `length` words: x [n, length] begins with `begin`, y [n, length] is the word that follows.
 
     A sentence shorter than `length` ends with `end` and is padded. As TensorFlow Federated's baselines do.
@@ -132,7 +145,10 @@ def encode_words(sentences: Sequence[str], vocabulary: Vocabulary, length: int =
     for row, sentence in zip(rows, sentences, strict=True):
         ids = [
             vocabulary.bos_id,
-            *(vocabulary.word_ids.get(word, vocabulary.unk_id) for word in sentence.split()[:length]),
+            *(
+                vocabulary.word_ids.get(word, vocabulary.unk_id)
+                for word in sentence.split()[:length]
+            ),
             vocabulary.eos_id,
         ]
         row[: len(ids)] = ids[: length + 1]

@@ -41,25 +41,38 @@ def fed_emnist(path: str | Path, digits_only: bool = False) -> Iterator[Block]:
     stem, classes = ("fed_emnist_digitsonly", 10) if digits_only else ("fed_emnist", 62)
     for client, is_test, found in _read_parts(path, stem, ("pixels", "label")):
         label = f"{path}' of '{client}"
-        x, y = parse_pixels(label, found["pixels"], (1, 28, 28)), _parse_labels(label, found["label"], classes)
+        x, y = (
+            parse_pixels(label, found["pixels"], (1, 28, 28)),
+            _parse_labels(label, found["label"], classes),
+        )
         require_equal_lengths(path, f"'{client}'", x=x, y=y)
         yield from split_into_blocks(client, add_test_column({"x": x, "y": y}, is_test))
 
 
 def fed_cifar100(path: str | Path) -> Iterator[Block]:
     """Federated CIFAR-100: 500 clients `train_N` and 100 others `test_N` of 100 images each."""
-    for client, is_test, found in _read_parts(path, "fed_cifar100", ("image", "label", "coarse_label")):
+    for client, is_test, found in _read_parts(
+        path, "fed_cifar100", ("image", "label", "coarse_label")
+    ):
         label = f"{path}' of '{client}"
         images = np.asarray(found["image"])
         good = images.dtype.kind in "iu" and images.size == len(images) * 32 * 32 * 3
-        require(good, f"'{label}' must have images of 32 x 32 x 3, got {list(images.shape)} of {images.dtype}.")
+        require(
+            good,
+            f"'{label}' must have images of 32 x 32 x 3, got {list(images.shape)} of {images.dtype}.",
+        )
         inside = images.size == 0 or (images.min() >= 0 and images.max() <= 255)
         require(inside, f"'{label}' must have pixels from 0 to 255, but some are outside.")
-        y, coarse = _parse_labels(label, found["label"], 100), _parse_labels(label, found["coarse_label"], 20)
+        y, coarse = (
+            _parse_labels(label, found["label"], 100),
+            _parse_labels(label, found["coarse_label"], 20),
+        )
         require_equal_lengths(path, f"'{client}'", x=images, y=y, coarse=coarse)
         x = np.moveaxis(images.astype(np.uint8).reshape(-1, 32, 32, 3), -1, 1)
         columns = {"x": np.ascontiguousarray(x), "y": y, "coarse": coarse}
-        yield from split_into_blocks(f"{'test' if is_test else 'train'}_{client}", add_test_column(columns, is_test))
+        yield from split_into_blocks(
+            f"{'test' if is_test else 'train'}_{client}", add_test_column(columns, is_test)
+        )
 
 
 def shakespeare(path: str | Path, encode: Encoder = encode_characters) -> Iterator[Block]:
@@ -75,16 +88,26 @@ def stackoverflow(
     `held_out` asks for the users that are in neither train nor test instead.
     """
     good = max_sentences is None or (is_number(max_sentences, integer=True) and max_sentences >= 1)
-    require(good, f"StackOverflow: most must be None or a whole number of at least 1, got {max_sentences!r}.")
+    require(
+        good,
+        f"StackOverflow: most must be None or a whole number of at least 1, got {max_sentences!r}.",
+    )
     return _read_texts(
-        path, "stackoverflow", "tokens", encode, max_sentences, ("held_out",) if held_out else TRAIN_AND_TEST
+        path,
+        "stackoverflow",
+        "tokens",
+        encode,
+        max_sentences,
+        ("held_out",) if held_out else TRAIN_AND_TEST,
     )
 
 
 def _parse_labels(label: str, values: Any, classes: int) -> Array:
     """Labels that may come as one number a row or as rows of one."""
     column = np.asarray(values)
-    return parse_labels(label, column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column, classes)
+    return parse_labels(
+        label, column[:, 0] if column.ndim == 2 and column.shape[1] == 1 else column, classes
+    )
 
 
 def _read_texts(
@@ -97,7 +120,9 @@ def _read_texts(
 ) -> Iterator[Block]:
     for client, is_test, found in _read_parts(path, stem, (key,), max_sentences, endings):
         with translate_read_errors(path, f"texts in UTF-8 of '{client}'"):
-            snippets = [each if isinstance(each, str) else bytes(each).decode() for each in found[key]]
+            snippets = [
+                each if isinstance(each, str) else bytes(each).decode() for each in found[key]
+            ]
         yield from split_into_blocks(client, add_test_column(encode(snippets), is_test))
 
 
@@ -125,6 +150,10 @@ def _read_parts(
         for client in sorted(clients):
             for is_test, (file, group) in enumerate(groups.items()):
                 with translate_read_errors(file, KIND):
-                    held = {key: group[client][key][:max_examples] for key in keys} if client in group else None
+                    held = (
+                        {key: group[client][key][:max_examples] for key in keys}
+                        if client in group
+                        else None
+                    )
                 if held is not None:
                     yield Part(client, bool(is_test), held)

@@ -14,7 +14,9 @@ Images = NDArray[np.uint8]
 ImageDamage = Callable[[Images, float, np.random.Generator], Images]
 LabelDamage = Callable[[Array, int, np.random.Generator], Array]
 
-BLOCK_IMAGES = 4096  # images at a time: what is computed in floating point stays small beside what is damaged
+BLOCK_IMAGES = (
+    4096  # images at a time: what is computed in floating point stays small beside what is damaged
+)
 BLUR_CUTOFF = 4  # standard deviations: where a Gaussian is cut off
 
 
@@ -72,7 +74,9 @@ def blur(x: Images, amount: float, _rng: np.random.Generator) -> Images:
     height, width = x.shape[-2:]
     deviation = amount * min(height, width)
     return _to_uint8(
-        _make_blur_matrix(height, deviation) @ x.astype(np.float32) @ _make_blur_matrix(width, deviation).T
+        _make_blur_matrix(height, deviation)
+        @ x.astype(np.float32)
+        @ _make_blur_matrix(width, deviation).T
     )
 
 
@@ -97,7 +101,9 @@ def occlude(x: Images, amount: float, rng: np.random.Generator) -> Images:
     tall, wide = round(height * amount**0.5), round(width * amount**0.5)
     top, left = rng.integers(0, height - tall + 1, count), rng.integers(0, width - wide + 1, count)
     down, right = np.arange(height) - top[:, None], np.arange(width) - left[:, None]
-    hidden = ((down >= 0) & (down < tall))[:, None, :, None] & ((right >= 0) & (right < wide))[:, None, None, :]
+    hidden = ((down >= 0) & (down < tall))[:, None, :, None] & ((right >= 0) & (right < wide))[
+        :, None, None, :
+    ]
     flat = x.reshape(count, channels, -1)
     plain = np.percentile(flat, 50, axis=2, method="lower")  # of characters, this is the background
     return np.where(hidden, plain[:, :, None, None].astype(np.uint8), x)
@@ -106,7 +112,9 @@ def occlude(x: Images, amount: float, rng: np.random.Generator) -> Images:
 def rotate(x: Images, _amount: float, rng: np.random.Generator) -> Images:
     """By 90, 180 or 270 degrees, at random, `amount` of the images."""
     square = x.shape[2] == x.shape[3]
-    require(square, f"rotate: images must be as high as they are wide, got {x.shape[2]} x {x.shape[3]}.")
+    require(
+        square, f"rotate: images must be as high as they are wide, got {x.shape[2]} x {x.shape[3]}."
+    )
     out, turns = x.copy(), rng.integers(1, 4, len(x))
     for turn in (1, 2, 3):
         out[turns == turn] = np.rot90(x[turns == turn], turn, axes=(2, 3))
@@ -119,7 +127,9 @@ def reduce_contrast(x: Images, amount: float, _rng: np.random.Generator) -> Imag
     return _to_uint8(mean + (1 - amount) * (x - mean))
 
 
-def _damage_labels(damage: str, y: Array, classes: int, amount: float, rng: np.random.Generator) -> Array:
+def _damage_labels(
+    damage: str, y: Array, classes: int, amount: float, rng: np.random.Generator
+) -> Array:
     require_int(damage, "classes", classes, 2)
     require(y.dtype.kind in "iu", f"{damage}: labels must be whole numbers, got {y.dtype}.")
     inside = y.size == 0 or (int(y.min()) >= 0 and int(y.max()) < classes)
@@ -148,7 +158,13 @@ IMAGE_DAMAGES: dict[str, ImageDamage] = {
     "rotate": rotate,
     "contrast": reduce_contrast,
 }
-PER_IMAGE_DAMAGES = ("invert", "rotate")  # the amount of these is the share of the images that they are done to
-LABEL_DAMAGES: dict[str, LabelDamage] = {"wrong-labels": replace_labels, "shuffled-labels": shuffle_labels}
+PER_IMAGE_DAMAGES = (
+    "invert",
+    "rotate",
+)  # the amount of these is the share of the images that they are done to
+LABEL_DAMAGES: dict[str, LabelDamage] = {
+    "wrong-labels": replace_labels,
+    "shuffled-labels": shuffle_labels,
+}
 DAMAGES: dict[str, Callable[..., Array]] = {**IMAGE_DAMAGES, **LABEL_DAMAGES}
 """What can be done to examples: each function says what its amount means; of labels, it is the share that is chosen."""

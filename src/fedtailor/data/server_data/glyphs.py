@@ -13,7 +13,18 @@ GlyphRenderer = Callable[[str, int, float], Any]
 """(character, pixels of an em, pixels of the pen) -> a gray Pillow image, white where ink is, cropped to it."""
 
 STYLES = (
-    *("cursive", "scripts", "scriptc", "timesi", "timesib", "timesr", "timesrb", "rowmans", "rowmand", "rowmant"),
+    *(
+        "cursive",
+        "scripts",
+        "scriptc",
+        "timesi",
+        "timesib",
+        "timesr",
+        "timesrb",
+        "rowmans",
+        "rowmand",
+        "rowmant",
+    ),
     *("futural", "futuram", "gothiceng", "gothicger", "gothicita"),
 )
 UNITS_PER_EM = 30  # of an em: capitals of these styles are 21 units high, and 0.7 em is usual
@@ -29,7 +40,9 @@ def get_glyph_renderer(font: str) -> GlyphRenderer:
     return partial(
         _draw_outline,
         font,
-        _find_font_file(font) if font.lower().endswith(FONT_SUFFIXES) else _find_installed_font(font),
+        _find_font_file(font)
+        if font.lower().endswith(FONT_SUFFIXES)
+        else _find_installed_font(font),
     )
 
 
@@ -41,7 +54,10 @@ def import_pillow(part: str) -> Any:
 def _draw_strokes(style: str, character: str, em: int, pen: float) -> Any:
     """A character drawn with a round pen."""
     glyphs, scale, middle = _load_glyphs(style), em / UNITS_PER_EM, 2 * em
-    require(character in glyphs, f"rendered: the style {style} has no character {character!r}; name another font.")
+    require(
+        character in glyphs,
+        f"rendered: the style {style} has no character {character!r}; name another font.",
+    )
     image = import_pillow("Image").new("L", (4 * em, 4 * em))
     draw, radius = import_pillow("ImageDraw").Draw(image), (pen - 1) / 2  # Pillow paints both ends
     for stroke in glyphs[character].strokes:
@@ -66,7 +82,9 @@ def _draw_outline(font: str, path: Path, character: str, em: int, _pen: float) -
         opened = fonts.truetype(str(path), em, layout_engine=fonts.Layout.BASIC)
         left, top, right, bottom = opened.getbbox(character)
         lacking = bytes(opened.getmask(character)) == bytes(opened.getmask(MISSING_CHARACTER))
-    require(not lacking, f"rendered: the font {font} has no character {character!r}; name another font.")
+    require(
+        not lacking, f"rendered: the font {font} has no character {character!r}; name another font."
+    )
     image = import_pillow("Image").new("L", (max(1, right - left), max(1, bottom - top)))
     import_pillow("ImageDraw").Draw(image).text((-left, -top), character, 255, opened)
     return _crop_to_ink(font, character, image)
@@ -74,7 +92,9 @@ def _draw_outline(font: str, path: Path, character: str, em: int, _pen: float) -
 
 def _crop_to_ink(font: str, character: str, image: Any) -> Any:
     box = image.getbbox()
-    require(box is not None, f"rendered: the character {character!r} leaves no ink in the font {font}.")
+    require(
+        box is not None, f"rendered: the character {character!r} leaves no ink in the font {font}."
+    )
     return image.crop(box)
 
 
@@ -101,7 +121,10 @@ def _list_families(folders: tuple[Path, ...]) -> list[tuple[str, str, Path]]:
     """Family, style and file of every font below some folders; what cannot be opened is nobody's font."""
     fonts, found = import_pillow("ImageFont"), []
     for path in (
-        path for folder in folders for path in sorted(folder.rglob("*")) if path.suffix.lower() in FONT_SUFFIXES
+        path
+        for folder in folders
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in FONT_SUFFIXES
     ):
         try:
             family, style = fonts.truetype(str(path), 10).getname()
@@ -117,9 +140,14 @@ def _list_font_folders() -> Iterable[Path]:
     shared = (env("XDG_DATA_DIRS") or "/usr/local/share:/usr/share").split(":")
     unix = [
         home / ".fonts",
-        *(Path(data) / "fonts" for data in (env("XDG_DATA_HOME") or home / ".local/share", *shared)),
+        *(
+            Path(data) / "fonts"
+            for data in (env("XDG_DATA_HOME") or home / ".local/share", *shared)
+        ),
     ]
     mac = [home / "Library/Fonts", Path("/Library/Fonts"), Path("/System/Library/Fonts")]
     roots = {"WINDIR": "Fonts", "LOCALAPPDATA": "Microsoft/Windows/Fonts"}
-    windows = [Path(os.environ[root]) / below for root, below in roots.items() if root in os.environ]
+    windows = [
+        Path(os.environ[root]) / below for root, below in roots.items() if root in os.environ
+    ]
     return [path for path in (*unix, *mac, *windows) if path.is_dir()]

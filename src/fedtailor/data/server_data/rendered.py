@@ -18,15 +18,14 @@ ROTATIONS = (-20, -10, 0, 10, 20)
 POINTS = (100, 110, 120)
 FIGURE_POINTS = 144  # points: FSL's figures are two inches wide and high, and a point is 1/72 inch
 EMNIST_FILL = 24 / 28
-OVERSAMPLING = (
-    8  # times as many pixels before resizing; the figure is measured in inches, so this sets smoothness alone
-)
+OVERSAMPLING = 8  # times as many pixels before resizing; the figure is measured in inches, so this sets smoothness alone
 
 
 def add_lowercase(classes: Sequence[str]) -> tuple[str, ...]:
     """Classes with the lower case beside every capital, "A" as "Aa", except where the lower case is a class itself."""
     return tuple(
-        name + name.lower() if name.isupper() and name.lower() not in (*classes, name) else name for name in classes
+        name + name.lower() if name.isupper() and name.lower() not in (*classes, name) else name
+        for name in classes
     )
 
 
@@ -76,7 +75,9 @@ def _drop_duplicate_images(images: Iterable[NDArray[np.uint8]]) -> NDArray[np.ui
     return every[np.sort(np.unique(every.reshape(len(every), -1), axis=0, return_index=True)[1])]
 
 
-def _choose_images(characters: str, available: int, count: int | None, rng: np.random.Generator | None) -> Array:
+def _choose_images(
+    characters: str, available: int, count: int | None, rng: np.random.Generator | None
+) -> Array:
     """Which of a class's images are taken, in their order."""
     if count is None or count == available:
         return np.arange(available)
@@ -87,7 +88,9 @@ def _choose_images(characters: str, available: int, count: int | None, rng: np.r
         f"rendered: per_class must be at most {available}, as {most}, got {count}; name more of them.",
     )
     if rng is None:
-        raise InputError(f"rendered: draws must be a generator where per_class is {count}, as {most}.")
+        raise InputError(
+            f"rendered: draws must be a generator where per_class is {count}, as {most}."
+        )
     return np.sort(rng.choice(available, count, replace=False))
 
 
@@ -134,14 +137,22 @@ def _validate_options(
 ) -> None:
     """Refuses what cannot be rendered."""
     all_there = len(classes) > 0 and all(isinstance(name, str) and name for name in classes)
-    require(all_there, f"rendered: classes must be strings of one or more characters each, got {classes!r}.")
+    require(
+        all_there,
+        f"rendered: classes must be strings of one or more characters each, got {classes!r}.",
+    )
     every = "".join(classes)
-    require(len(set(every)) == len(every), f"rendered: a character must be in one class, once, got {classes!r}.")
+    require(
+        len(set(every)) == len(every),
+        f"rendered: a character must be in one class, once, got {classes!r}.",
+    )
     require_int("rendered", "side", side, OVERSAMPLING)
     named = len(fonts) > 0 and not isinstance(fonts, str)
     require(named, f"rendered: fonts must be a sequence of one or more names, got {fonts!r}.")
     turns = len(rotations) > 0 and all(map(is_number, rotations))
-    require(turns, f"rendered: rotations must be one or more numbers of degrees, got {rotations!r}.")
+    require(
+        turns, f"rendered: rotations must be one or more numbers of degrees, got {rotations!r}."
+    )
     sizes = len(points) > 0 and all(is_number(size) and size > 0 for size in points)
     require(sizes, f"rendered: points must be one or more positive numbers, got {points!r}.")
     require_in_range("rendered", "pen", pen, 0.01, 0.3)

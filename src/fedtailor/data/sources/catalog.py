@@ -37,7 +37,9 @@ class CatalogEntry(NamedTuple):
     defaults: Mapping[str, Any] = MappingProxyType({})  # of options, where it has its own
 
 
-def image_attributes(classes: int, labels: str | list[str], dark: bool = False, **more: Any) -> dict[str, Any]:
+def image_attributes(
+    classes: int, labels: str | list[str], dark: bool = False, **more: Any
+) -> dict[str, Any]:
     """What is said of a set of images of bytes; `dark` of one that is dark on white."""
     return {"classes": classes, "scale": 1 / 255, "labels": list(labels), "dark": dark, **more}
 

@@ -20,7 +20,9 @@ def download(remote: Remote, target_dir: Path, progress: DownloadCallback | None
 
     pooch.get_logger().setLevel("ERROR")
     downloader = _ResumableDownloader(target_dir / f".{remote.name}.part", progress)
-    return Path(pooch.retrieve(remote.url, remote.checksum, remote.name, target_dir, downloader=downloader))
+    return Path(
+        pooch.retrieve(remote.url, remote.checksum, remote.name, target_dir, downloader=downloader)
+    )
 
 
 class _ResumableDownloader:
@@ -43,7 +45,9 @@ class _ResumableDownloader:
             beyond = answer.status_code == requests.codes.requested_range_not_satisfiable
             if not beyond:
                 answer.raise_for_status()
-                self._write_response(answer, have if answer.status_code == requests.codes.partial_content else 0)
+                self._write_response(
+                    answer, have if answer.status_code == requests.codes.partial_content else 0
+                )
         self._part.replace(output)
 
     def _write_response(self, response: Any, offset: int) -> None:
@@ -54,4 +58,6 @@ class _ResumableDownloader:
                 if self._progress is not None:
                     self._progress(self._part.name[1:-5], offset, total)
         if offset < total:
-            raise OSError(f"the connection broke off after {offset} of {total} bytes; the next try goes on from there")
+            raise OSError(
+                f"the connection broke off after {offset} of {total} bytes; the next try goes on from there"
+            )

@@ -8,8 +8,14 @@ from fedtailor.data.reader_blocks import Block, drop_duplicates
 from fedtailor.data.readers import cifar, idx, leaf, prepared, stl10, tff
 from fedtailor.data.sources.catalog import CatalogEntry, Remote, image_attributes
 
-DIGITS, UPPERCASE, LOWERCASE = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwxyz"
-MERGED_CHARACTERS = DIGITS + UPPERCASE + "abdefghnqrt"  # small letters that look like capitals are merged with these
+DIGITS, UPPERCASE, LOWERCASE = (
+    "0123456789",
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    "abcdefghijklmnopqrstuvwxyz",
+)
+MERGED_CHARACTERS = (
+    DIGITS + UPPERCASE + "abdefghnqrt"
+)  # small letters that look like capitals are merged with these
 FASHION_LABELS = [
     "T-shirt/top",
     "Trouser",
@@ -22,8 +28,30 @@ FASHION_LABELS = [
     "Bag",
     "Ankle boot",
 ]
-CIFAR10_LABELS = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
-STL10_LABELS = ["airplane", "bird", "automobile", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"]
+CIFAR10_LABELS = [
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+]
+STL10_LABELS = [
+    "airplane",
+    "bird",
+    "automobile",
+    "cat",
+    "deer",
+    "dog",
+    "horse",
+    "monkey",
+    "ship",
+    "truck",
+]
 CIFAR100_NAMES = (
     "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
     "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
@@ -62,8 +90,13 @@ FASHION_MD5 = (
     "bef4ecab320f06d8554ea6380940ec79",
     "bb300cfdad3c16e7a12a480ee83cd310",
 )
-EMNIST_ZIP = Remote("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e")
-TORONTO_URL, TFF_URL = "https://www.cs.toronto.edu/~kriz", "https://storage.googleapis.com/tff-datasets-public"
+EMNIST_ZIP = Remote(
+    "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e"
+)
+TORONTO_URL, TFF_URL = (
+    "https://www.cs.toronto.edu/~kriz",
+    "https://storage.googleapis.com/tff-datasets-public",
+)
 
 
 def _read_mnist(path: Path) -> Iterator[Block]:
@@ -77,7 +110,11 @@ def _read_emnist(variant: str, path: Path) -> Iterator[Block]:
 
 
 def _read_cifar10(path: Path) -> Iterator[Block]:
-    return prepared.read_images(path, (32, 32, 3), 10) if path.suffix == ".npz" else cifar.cifar10(path)
+    return (
+        prepared.read_images(path, (32, 32, 3), 10)
+        if path.suffix == ".npz"
+        else cifar.cifar10(path)
+    )
 
 
 def _read_femnist(path: Path) -> Iterator[Block]:
@@ -98,10 +135,15 @@ def _read_writers(path: Path) -> Iterator[Block]:
 
 
 def _make_idx_remotes(base: str, checksums: tuple[str, ...]) -> tuple[Remote, ...]:
-    return tuple(Remote(f"{base}/{name}", f"md5:{md5}") for name, md5 in zip(IDX_FILES, checksums, strict=True))
+    return tuple(
+        Remote(f"{base}/{name}", f"md5:{md5}")
+        for name, md5 in zip(IDX_FILES, checksums, strict=True)
+    )
 
 
-def _make_idx_entry(about: str, labels: str | list[str], remotes: tuple[Remote, ...]) -> CatalogEntry:
+def _make_idx_entry(
+    about: str, labels: str | list[str], remotes: tuple[Remote, ...]
+) -> CatalogEntry:
     return CatalogEntry(
         about=about,
         expected_files=f"{IDX_HINT}, {NPZ_HINT}",
@@ -133,9 +175,14 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
     "fashion-mnist": _make_idx_entry(
         "Fashion-MNIST: 70,000 articles of clothing, 28 x 28",
         FASHION_LABELS,
-        _make_idx_remotes("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FASHION_MD5),
+        _make_idx_remotes(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", FASHION_MD5
+        ),
     ),
-    **{f"emnist-{variant}": _make_emnist_entry(variant, labels) for variant, labels in EMNIST_LABELS.items()},
+    **{
+        f"emnist-{variant}": _make_emnist_entry(variant, labels)
+        for variant, labels in EMNIST_LABELS.items()
+    },
     "cifar10": CatalogEntry(
         about="CIFAR-10: 60,000 color photographs of 10 kinds, 32 x 32",
         expected_files=f"cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it, {NPZ_HINT}",
@@ -143,9 +190,14 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         attributes=image_attributes(
             10,
             CIFAR10_LABELS,
-            coarse=[int(name not in ("airplane", "automobile", "ship", "truck")) for name in CIFAR10_LABELS],
+            coarse=[
+                int(name not in ("airplane", "automobile", "ship", "truck"))
+                for name in CIFAR10_LABELS
+            ],
         ),
-        remotes=(Remote(f"{TORONTO_URL}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),),
+        remotes=(
+            Remote(f"{TORONTO_URL}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
+        ),
         defaults={"partition": "two-labels", "ratio": 2.5, "used": 0.875, "images": 68},
     ),
     "cifar100": CatalogEntry(
@@ -153,7 +205,11 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         expected_files="cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder in it",
         read=cifar.cifar100,
         attributes=image_attributes(100, CIFAR100_LABELS),
-        remotes=(Remote(f"{TORONTO_URL}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"),),
+        remotes=(
+            Remote(
+                f"{TORONTO_URL}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"
+            ),
+        ),
         defaults={"partition": "pachinko", "clients": 500},
     ),
     "fed-cifar100": CatalogEntry(
@@ -175,7 +231,10 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         read=stl10.stl10,
         attributes=image_attributes(10, STL10_LABELS),
         remotes=(
-            Remote("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz", "md5:91f7769df0f17e558f3565bffb0c7dfb"),
+            Remote(
+                "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+                "md5:91f7769df0f17e558f3565bffb0c7dfb",
+            ),
         ),
         defaults={"partition": "two-labels", "ratio": 2.5, "least": 10},
     ),

@@ -11,7 +11,14 @@ from fedtailor.data.sources.download import DownloadCallback, download
 from fedtailor.data.sources.images import IMAGE_SETS
 from fedtailor.data.sources.text import TEXT_SETS
 from fedtailor.data.sources.unpack import unpack_archives
-from fedtailor.data.store import Provenance, StoredDataset, build, fingerprint, list_stores, open_store
+from fedtailor.data.store import (
+    Provenance,
+    StoredDataset,
+    build,
+    fingerprint,
+    list_stores,
+    open_store,
+)
 from fedtailor.data.store.columns import ProgressCallback
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.storage.paths import data_dir
@@ -31,17 +38,22 @@ def add(
     What is downloaded is checked, kept, and not downloaded again; `progress` and `download_progress` are told
     how far it is.
     """
-    require(name in CATALOG, f"There is no data set '{name}' to be added; {suggest_name(name, CATALOG)}")
+    require(
+        name in CATALOG, f"There is no data set '{name}' to be added; {suggest_name(name, CATALOG)}"
+    )
     entry = CATALOG[name]
     paths = _download_files(name, entry, download_progress) if source is None else [Path(source)]
     for path in paths:
         require(
-            path.exists(), f"{name}: there is no file or folder '{path}'; what is wanted is {entry.expected_files}."
+            path.exists(),
+            f"{name}: there is no file or folder '{path}'; what is wanted is {entry.expected_files}.",
         )
     with ExitStack() as stack:
         with _explain_read_errors(name, entry):
             source_path = stack.enter_context(unpack_archives(name, paths))
-        made_from = Provenance(READER_VERSION, tuple(fingerprint(path) for path in paths if path.is_file()))
+        made_from = Provenance(
+            READER_VERSION, tuple(fingerprint(path) for path in paths if path.is_file())
+        )
         attributes = {**entry.attributes, "about": entry.about}
         return build(name, _read_blocks(name, entry, source_path), attributes, made_from, progress)
 
@@ -81,7 +93,9 @@ def add_custom(
     counted, from 0 to the highest label.
     """
     taken = name in CATALOG or name in BUILT_IN or name.endswith(".npz")
-    require(not taken, f"'{name}' is the name of a known data set or of a file; give yours another.")
+    require(
+        not taken, f"'{name}' is the name of a known data set or of a file; give yours another."
+    )
     attributes = {"classes": classes, "scale": scale, "tokens": tokens, "about": about}
     return build(name, blocks, attributes, Provenance(READER_VERSION), progress)
 
@@ -110,11 +124,15 @@ def get_attributes(name: str) -> dict[str, Any]:
     return CATALOG[name].attributes if name in CATALOG else open_dataset(name).attributes
 
 
-def _download_files(name: str, entry: CatalogEntry, progress: DownloadCallback | None) -> list[Path]:
+def _download_files(
+    name: str, entry: CatalogEntry, progress: DownloadCallback | None
+) -> list[Path]:
     """The published files, checked; those that are there already are not downloaded again."""
     remedy = f"get {entry.expected_files} yourself and say `fedtailor data add {name} --from PATH`."
     require(bool(entry.remotes), f"{name}: there is no place to download it from; {remedy}")
-    first = next(other for other, each in CATALOG.items() if each.remotes == entry.remotes)  # several may share files
+    first = next(
+        other for other, each in CATALOG.items() if each.remotes == entry.remotes
+    )  # several may share files
     target_dir, found = data_dir() / "downloads" / first, []
     for remote in entry.remotes:
         try:
@@ -122,6 +140,8 @@ def _download_files(name: str, entry: CatalogEntry, progress: DownloadCallback |
             found.append(download(remote, target_dir, progress))
         except Exception as problem:  # of the network, of the disk, or a checksum that differs
             reason = next(iter(str(problem).splitlines()), type(problem).__name__)
-            raise InputError(f"{name}: {remote.url} could not be had: {reason.rstrip('.')}; {remedy}") from None
+            raise InputError(
+                f"{name}: {remote.url} could not be had: {reason.rstrip('.')}; {remedy}"
+            ) from None
     # The four files of MNIST are read from their folder.
     return [target_dir] if all(path.name.endswith("ubyte.gz") for path in found) else found

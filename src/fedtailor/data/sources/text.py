@@ -28,7 +28,10 @@ def _read_speeches(encode: Encoder, path: Path) -> Iterator[Block]:
     if (path / "shakespeare_train.h5").exists():
         return tff.shakespeare(path, encode)
     found = sorted(path.glob("shakespeare*.npz"))
-    require(bool(found), f"'{path}' must hold shakespeare_train.h5 or a shakespeare*.npz file, but has neither.")
+    require(
+        bool(found),
+        f"'{path}' must hold shakespeare_train.h5 or a shakespeare*.npz file, but has neither.",
+    )
     return prepared.shakespeare_roles(found[0], encode)
 
 
@@ -40,7 +43,9 @@ def _read_windows(path: Path) -> Iterator[Block]:
 
 
 def _read_stackoverflow(path: Path) -> Iterator[Block]:
-    vocabulary = _load_vocabulary(path, "stackoverflow.word_count", partial(tff.stackoverflow, path))
+    vocabulary = _load_vocabulary(
+        path, "stackoverflow.word_count", partial(tff.stackoverflow, path)
+    )
     return tff.stackoverflow(path, partial(text.encode_words, vocabulary=vocabulary))
 
 
@@ -48,16 +53,22 @@ def _read_stackexchange(path: Path) -> Iterator[Block]:
     folder = path if path.is_dir() else path.parent
     found = sorted(folder.glob("stackexchange*.npz")) if path.is_dir() else [path]
     require(bool(found), f"'{path}' must hold a stackexchange*.npz file, but has none.")
-    vocabulary = _load_vocabulary(folder, "stackexchange_vocab.txt.gz", partial(prepared.stackexchange, found[0]))
+    vocabulary = _load_vocabulary(
+        folder, "stackexchange_vocab.txt.gz", partial(prepared.stackexchange, found[0])
+    )
     return prepared.stackexchange(found[0], partial(text.encode_words, vocabulary=vocabulary))
 
 
-def _load_vocabulary(folder: Path, file_name: str, read: Callable[[Encoder], Iterator[Block]]) -> Vocabulary:
+def _load_vocabulary(
+    folder: Path, file_name: str, read: Callable[[Encoder], Iterator[Block]]
+) -> Vocabulary:
     """The most frequent words: as a list beside the texts says, or as they are counted in them."""
     if (folder / file_name).exists():
         return text.read_vocabulary(folder / file_name, NUM_WORDS)
     words = text.build_vocabulary(_iter_sentences(read), NUM_WORDS).word_ids
-    return text.make_vocabulary([*words, *(f"<unused {number}>" for number in range(NUM_WORDS - len(words)))])
+    return text.make_vocabulary(
+        [*words, *(f"<unused {number}>" for number in range(NUM_WORDS - len(words)))]
+    )
 
 
 def _iter_sentences(read: Callable[[Encoder], Iterator[Block]]) -> Iterator[str]:

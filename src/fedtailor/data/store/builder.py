@@ -56,4 +56,7 @@ def _require_json(name: str, attributes: dict[str, Any]) -> None:
         same = json.loads(json.dumps(attributes, allow_nan=False)) == attributes
     except (TypeError, ValueError):
         same = False
-    require(same, f"{name}: attributes must be what JSON can hold (finite numbers, strings, lists), got {attributes}.")
+    require(
+        same,
+        f"{name}: attributes must be what JSON can hold (finite numbers, strings, lists), got {attributes}.",
+    )

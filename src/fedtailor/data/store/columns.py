@@ -31,7 +31,9 @@ _COLUMN_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @contextmanager
-def open_column_writer(folder: Path, name: str, progress: ProgressCallback | None) -> Iterator["ColumnWriter"]:
+def open_column_writer(
+    folder: Path, name: str, progress: ProgressCallback | None
+) -> Iterator["ColumnWriter"]:
     """Columns to be filled; their files are let go of whatever happens."""
     columns = ColumnWriter(name, folder, progress)
     try:
@@ -50,7 +52,9 @@ class ColumnWriter:
         self._layout: Layout = {}
         self._writers: dict[str, FileWriter] = {}
         self._buffers: dict[str, Array] = {}
-        self._spare_buffers: dict[str, Array] = {}  # what is being written while the others are filled
+        self._spare_buffers: dict[
+            str, Array
+        ] = {}  # what is being written while the others are filled
         self._capacity = self._num_buffered = self._num_rows = self._num_bytes = 0
         self._executor = ThreadPoolExecutor(1)
         self._pending_write: Future[None] | None = None
@@ -75,7 +79,10 @@ class ColumnWriter:
 
     def finish(self, attributes: dict[str, Any], made_from: Provenance) -> Manifest:
         """Everything on the disk but the manifest, which says so."""
-        require(bool(self._client_sizes), f"{self._name}: a store must hold examples, but no block came.")
+        require(
+            bool(self._client_sizes),
+            f"{self._name}: a store must hold examples, but no block came.",
+        )
         if self._num_buffered:
             self._flush()
         with files.translate_write_errors(self._name, self._folder.parent):
@@ -87,7 +94,14 @@ class ColumnWriter:
             for what, (dtype, shape) in self._layout.items()
         }
         return Manifest(
-            self._name, attributes, made_from, len(self._client_sizes), self._num_rows, columns, offsets, ids
+            self._name,
+            attributes,
+            made_from,
+            len(self._client_sizes),
+            self._num_rows,
+            columns,
+            offsets,
+            ids,
         )
 
     def close(self) -> None:
@@ -99,7 +113,9 @@ class ColumnWriter:
     def _init_layout(self, client: str, columns: dict[str, Array], layout: Layout) -> None:
         """Makes files and buffers for the columns of the first block, and refuses those of any other."""
         same = f"{self._name}: all blocks must have columns {_format_layout(self._layout)}"
-        require(not self._layout, f"{same}, but one of client {client!r} has {_format_layout(layout)}.")
+        require(
+            not self._layout, f"{same}, but one of client {client!r} has {_format_layout(layout)}."
+        )
         require(bool(layout), f"{self._name}: blocks must have columns, but the first has none.")
         for what, column in columns.items():
             _require_column(self._name, what, column)
@@ -107,18 +123,27 @@ class ColumnWriter:
         row = sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout.values())
         self._capacity = max(1, _BUFFER_BYTES // row)
         self._buffers, self._spare_buffers = (
-            {what: np.empty((self._capacity, *shape), dtype) for what, (dtype, shape) in layout.items()}
+            {
+                what: np.empty((self._capacity, *shape), dtype)
+                for what, (dtype, shape) in layout.items()
+            }
             for _ in range(2)
         )
         with files.translate_write_errors(self._name, self._folder.parent):
-            self._writers = {what: FileWriter(self._folder / f"column-{what}.bin") for what in columns}
+            self._writers = {
+                what: FileWriter(self._folder / f"column-{what}.bin") for what in columns
+            }
 
     def _check_lengths(self, client: str, columns: dict[str, Array]) -> int:
         lengths = {len(each) if each.ndim else 0 for each in columns.values()}
         if len(lengths) != 1 or 0 in lengths:
-            said = ", ".join(f"{what} of shape {list(each.shape)}" for what, each in columns.items())
+            said = ", ".join(
+                f"{what} of shape {list(each.shape)}" for what, each in columns.items()
+            )
             prefix = f"{self._name}: a block of client {client!r}"
-            raise InputError(f"{prefix} must have equally many rows in all columns, at least one, got {said}.")
+            raise InputError(
+                f"{prefix} must have equally many rows in all columns, at least one, got {said}."
+            )
         return lengths.pop()
 
     def _count_rows(self, client: str, rows: int) -> None:
@@ -132,9 +157,13 @@ class ColumnWriter:
             good = f"strings of up to {MAX_ID_LENGTH} characters without NUL"
             raise InputError(f"{self._name}: clients' names must be {good}, got {client!r}.")
         if client in self._client_sizes:
-            raise InputError(f"{self._name}: client {client!r} comes back after others; sort the blocks by client.")
+            raise InputError(
+                f"{self._name}: client {client!r} comes back after others; sort the blocks by client."
+            )
         if self._client_sizes and "" in (client, self._last_client):
-            raise InputError(f"{self._name}: either every block must name its client or none, but some do.")
+            raise InputError(
+                f"{self._name}: either every block must name its client or none, but some do."
+            )
 
     def _flush(self) -> None:
         """Has the buffers written, which takes place while others are filled."""
@@ -162,13 +191,17 @@ class ColumnWriter:
         good = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
         if not good.all():
             row, ends = self._num_rows + int(good.argmin()), accumulate(self._client_sizes.values())
-            owner = next(client for client, end in zip(self._client_sizes, ends, strict=True) if row < end)
+            owner = next(
+                client for client, end in zip(self._client_sizes, ends, strict=True) if row < end
+            )
             held = f"example {row}, of client {owner!r}, has a NaN or infinity"
             raise InputError(f"{self._name}: column {column_name} must be finite, but {held}.")
 
     def _write_offsets(self) -> ColumnFile:
         offsets = np.append(0, np.cumsum(list(self._client_sizes.values()), dtype=np.int64))
-        return ColumnFile(offsets.dtype.str, offsets.shape, files.write(self._folder / "offsets.bin", offsets))
+        return ColumnFile(
+            offsets.dtype.str, offsets.shape, files.write(self._folder / "offsets.bin", offsets)
+        )
 
     def _write_ids(self) -> ColumnFile:
         kind = np.dtype((np.str_, max(1, max(map(len, self._client_sizes)))))
@@ -180,7 +213,10 @@ class ColumnWriter:
 
 
 def _format_layout(layout: Layout) -> str:
-    return ", ".join(f"{what} ({dtype} {list(shape)})" for what, (dtype, shape) in layout.items()) or "none"
+    return (
+        ", ".join(f"{what} ({dtype} {list(shape)})" for what, (dtype, shape) in layout.items())
+        or "none"
+    )
 
 
 def _require_column(name: str, column_name: str, column: Array) -> None:
@@ -190,8 +226,12 @@ def _require_column(name: str, column_name: str, column: Array) -> None:
     )
     kind = column.dtype
     usable = kind.kind in "fiub" and kind.itemsize <= 8 and kind.isnative
-    require(usable, f"{name}: column {column_name} must be numbers in this machine's byte order, got {kind.str}.")
+    require(
+        usable,
+        f"{name}: column {column_name} must be numbers in this machine's byte order, got {kind.str}.",
+    )
     full = column.ndim > 0 and 0 not in column.shape[1:]
     require(
-        full, f"{name}: column {column_name} must have a number or more in each row, got shape {list(column.shape)}."
+        full,
+        f"{name}: column {column_name} must have a number or more in each row, got shape {list(column.shape)}.",
     )

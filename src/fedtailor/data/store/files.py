@@ -72,9 +72,14 @@ class FileWriter:
         hashed = self._executor.submit(self._hash.update, view)
         self._bytes += self._file.write(view)
         hashed.result()
-        if self._bytes - self._synced_bytes >= _SYNC_BYTES and (self._sync_future is None or self._sync_future.done()):
+        if self._bytes - self._synced_bytes >= _SYNC_BYTES and (
+            self._sync_future is None or self._sync_future.done()
+        ):
             self._wait_for_sync()
-            self._synced_bytes, self._sync_future = self._bytes, self._executor.submit(os.fsync, self._file.fileno())
+            self._synced_bytes, self._sync_future = (
+                self._bytes,
+                self._executor.submit(os.fsync, self._file.fileno()),
+            )
 
     def finish(self) -> File:
         """Returns when all of the file is on the disk."""
@@ -135,7 +140,10 @@ def build_folder(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
 @contextmanager
 def open_scratch_folder(name: str, path: Path) -> Iterator[Path]:
     """Yield a folder to fill that is removed afterwards; what processes that died left behind beside it is, too."""
-    with lock_folder(name, path), scratch_folder(path, partial(translate_write_errors, name, path.parent)) as fresh:
+    with (
+        lock_folder(name, path),
+        scratch_folder(path, partial(translate_write_errors, name, path.parent)) as fresh,
+    ):
         yield fresh
 
 
@@ -154,7 +162,11 @@ def lock_folder(name: str, path: Path, wait: bool = False) -> Iterator[None]:
 
 def _clear_stale_folders(path: Path) -> None:
     """Clear away what processes that died left beside a folder; what the living are building stays."""
-    left = [each for each in path.parent.glob(".*.*") if each.suffix[1:] in (_LOCK, NEW_SUFFIX, OLD_SUFFIX)]
+    left = [
+        each
+        for each in path.parent.glob(".*.*")
+        if each.suffix[1:] in (_LOCK, NEW_SUFFIX, OLD_SUFFIX)
+    ]
     for other in {path.with_name(each.stem[1:]) for each in left} - {path}:
         with suppress(InputError, OSError), hold_lock(hidden_path(other, _LOCK)) as sure:
             if sure:

@@ -50,7 +50,10 @@ class Manifest(NamedTuple):
         content = {
             "format": FORMAT,
             **self._asdict(),
-            "made_from": {"builder": self.made_from.builder, "files": [f._asdict() for f in self.made_from.files]},
+            "made_from": {
+                "builder": self.made_from.builder,
+                "files": [f._asdict() for f in self.made_from.files],
+            },
             "columns": {name: _column_to_json(column) for name, column in self.columns.items()},
             "offsets": _column_to_json(self.offsets),
             "ids": _column_to_json(self.ids),
@@ -64,11 +67,15 @@ def read_manifest(name: str, folder: Path) -> Manifest:
         content = json.loads((folder / MANIFEST).read_bytes())
         found = content.pop("format")
         if found != FORMAT:
-            raise InputError(f"{name}: '{folder}' is in format {found}, not {FORMAT}; {format_rebuild_hint(name)}")
+            raise InputError(
+                f"{name}: '{folder}' is in format {found}, not {FORMAT}; {format_rebuild_hint(name)}"
+            )
         return _parse_manifest(content)
     except OSError as problem:
         if folder.exists():
-            raise make_damage_error(name, f"'{MANIFEST}' cannot be read ({problem.strerror})") from None
+            raise make_damage_error(
+                name, f"'{MANIFEST}' cannot be read ({problem.strerror})"
+            ) from None
         missing = f"{name}: there is no such data set in '{folder.parent}'"
         raise InputError(f"{missing}; add it with `fedtailor data add {name}`.") from None
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):

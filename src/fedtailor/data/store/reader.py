@@ -12,7 +12,12 @@ from numpy.typing import NDArray
 from fedtailor.data.examples import Array, ClientExamples, Split
 from fedtailor.data.store import files
 from fedtailor.data.store.files import File, Provenance
-from fedtailor.data.store.manifest import MANIFEST, format_rebuild_hint, make_damage_error, read_manifest
+from fedtailor.data.store.manifest import (
+    MANIFEST,
+    format_rebuild_hint,
+    make_damage_error,
+    read_manifest,
+)
 from fedtailor.data.store.row_ranges import make_range_split
 from fedtailor.errors import InputError, require
 from fedtailor.storage.atomic import remove_folder
@@ -55,7 +60,10 @@ class StoredDataset:
     def to_client_examples(self, splits: dict[str, Split]) -> ClientExamples:
         """The columns "x" and "y", not copied, and who holds which of their rows."""
         have = ", ".join(self.columns)
-        require({"x", "y"} <= set(self.columns), f"{self.name}: holders need columns x and y, but there are {have}.")
+        require(
+            {"x", "y"} <= set(self.columns),
+            f"{self.name}: holders need columns x and y, but there are {have}.",
+        )
         return ClientExamples(self.columns["x"], self.columns["y"], splits)
 
     def verify(self) -> None:
@@ -64,7 +72,9 @@ class StoredDataset:
             try:
                 found = files.fingerprint(self.folder / file.name)
             except OSError as problem:
-                raise make_damage_error(self.name, f"'{file.name}' cannot be read: {problem.strerror}") from None
+                raise make_damage_error(
+                    self.name, f"'{file.name}' cannot be read: {problem.strerror}"
+                ) from None
             if found != file:
                 raise make_damage_error(self.name, f"'{file.name}' is not what was written")
 
@@ -94,7 +104,10 @@ def remove(name: str) -> None:
 def get_store_path(name: str) -> Path:
     """Where the store of that name is, or would be."""
     fits = bool(_NAME_PATTERN.fullmatch(name))
-    require(fits, f"A store's name must be letters, digits, '.', '_' and '-', not beginning with a sign, got {name!r}.")
+    require(
+        fits,
+        f"A store's name must be letters, digits, '.', '_' and '-', not beginning with a sign, got {name!r}.",
+    )
     return files.get_stores_dir() / name
 
 
@@ -102,19 +115,36 @@ def _open(name: str, folder: Path, builder: str | None) -> StoredDataset:
     manifest = read_manifest(name, folder)
     made = manifest.made_from.builder
     if builder is not None and made != builder:
-        raise InputError(f"{name}: '{folder}' was built by version {made}, not {builder}; {format_rebuild_hint(name)}")
+        raise InputError(
+            f"{name}: '{folder}' was built by version {made}, not {builder}; {format_rebuild_hint(name)}"
+        )
     for file in manifest.list_files():
         _check_size(name, folder, file)
     try:
         columns = {column: each.open_memmap(folder) for column, each in manifest.columns.items()}
-        offsets, client_names = manifest.offsets.open_memmap(folder), manifest.ids.open_memmap(folder)
+        offsets, client_names = (
+            manifest.offsets.open_memmap(folder),
+            manifest.ids.open_memmap(folder),
+        )
     except (OSError, ValueError, TypeError) as problem:
         raise make_damage_error(name, f"it cannot be mapped: {problem}") from None
-    fits = len(offsets) == len(client_names) + 1 == manifest.clients + 1 and offsets[-1] == manifest.rows
+    fits = (
+        len(offsets) == len(client_names) + 1 == manifest.clients + 1
+        and offsets[-1] == manifest.rows
+    )
     if not fits or any(len(column) != manifest.rows for column in columns.values()):
-        raise make_damage_error(name, f"its files are not of {manifest.clients} clients and {manifest.rows} rows")
+        raise make_damage_error(
+            name, f"its files are not of {manifest.clients} clients and {manifest.rows} rows"
+        )
     return StoredDataset(
-        name, folder, manifest.attributes, manifest.made_from, columns, offsets, client_names, manifest.list_files()
+        name,
+        folder,
+        manifest.attributes,
+        manifest.made_from,
+        columns,
+        offsets,
+        client_names,
+        manifest.list_files(),
     )
 
 

@@ -46,8 +46,12 @@ class RowRanges(NDArrayOperatorsMixin):
             return np.zeros(positions.shape, np.int64)
         low, high = positions.min(), positions.max()
         if not -len(self) <= low <= high < len(self):
-            raise IndexError(f"index {low if low < -len(self) else high} is out of bounds with size {len(self)}")
-        return self._get_rows(np.where(positions < 0, positions + len(self), positions) if low < 0 else positions)
+            raise IndexError(
+                f"index {low if low < -len(self) else high} is out of bounds with size {len(self)}"
+            )
+        return self._get_rows(
+            np.where(positions < 0, positions + len(self), positions) if low < 0 else positions
+        )
 
     def _get_rows(self, positions: IntArray) -> Any:
         client = np.searchsorted(self.offsets, positions, "right") - 1
@@ -55,10 +59,14 @@ class RowRanges(NDArrayOperatorsMixin):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         begins = np.asarray(self.starts) - np.asarray(self.offsets)[:-1]
-        return (np.repeat(begins, np.diff(self.offsets)) + np.arange(len(self))).astype(dtype or np.int64, copy=False)
+        return (np.repeat(begins, np.diff(self.offsets)) + np.arange(len(self))).astype(
+            dtype or np.int64, copy=False
+        )
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        return getattr(ufunc, method)(*(np.asarray(i) if isinstance(i, RowRanges) else i for i in inputs), **kwargs)
+        return getattr(ufunc, method)(
+            *(np.asarray(i) if isinstance(i, RowRanges) else i for i in inputs), **kwargs
+        )
 
 
 def make_range_split(starts: IntArray, sizes: IntArray) -> Split:
@@ -75,7 +83,9 @@ def compact(split: Split) -> Split:
     within[np.asarray(split.offsets[1:-1])[_is_inner_boundary(split)] - 1] = True
     if not within.all():
         return split
-    firsts = np.minimum(split.offsets[:-1], len(split.index) - 1)  # whoever has nothing may start anywhere
+    firsts = np.minimum(
+        split.offsets[:-1], len(split.index) - 1
+    )  # whoever has nothing may start anywhere
     return make_range_split(np.asarray(split.index[firsts]), split.sizes())
 
 

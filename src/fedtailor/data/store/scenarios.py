@@ -36,21 +36,30 @@ def load_or_build_scenario(
     What is read is memory maps and runs. The options must be what JSON can hold, and say all that `make` depends on
     besides the store's content.
     """
-    about = json.dumps({"format": _FORMAT, "store": dataset.content_hash, "options": options}, sort_keys=True)
+    about = json.dumps(
+        {"format": _FORMAT, "store": dataset.content_hash, "options": options}, sort_keys=True
+    )
     folder = dataset.folder / "scenarios" / hashlib.sha256(about.encode()).hexdigest()[:32]
     found = _read(folder)
     if found is not None:
         return found
     built = make()
-    with suppress(InputError):  # a disk that is full or may not be written to: it is made again next time
+    with suppress(
+        InputError
+    ):  # a disk that is full or may not be written to: it is made again next time
         _save(dataset.name, folder, built, about)
     return _read(folder) or built
 
 
 def _save(name: str, folder: Path, scenario: StoredScenario, about: str) -> None:
-    as_split = {what: _find_alias(scenario.splits, split) for what, split in scenario.splits.items()}
+    as_split = {
+        what: _find_alias(scenario.splits, split) for what, split in scenario.splits.items()
+    }
     contents = {**json.loads(about), "splits": as_split, "arrays": list(scenario.arrays)}
-    with files.build_folder(name, folder, wait=True) as fresh, files.translate_write_errors(name, folder):
+    with (
+        files.build_folder(name, folder, wait=True) as fresh,
+        files.translate_write_errors(name, folder),
+    ):
         for what in set(as_split.values()):
             for part, array in _to_arrays(compact(scenario.splits[what])).items():
                 _write_array(fresh / f"split-{what}-{part}.npy", array)
@@ -76,7 +85,9 @@ def _read(folder: Path) -> StoredScenario | None:
         contents = json.loads((folder / _SCENARIO_FILE).read_bytes())
         splits = {what: _read_split(folder, what) for what in set(contents["splits"].values())}
         arrays = {what: _read_array(folder / f"array-{what}.npy") for what in contents["arrays"]}
-        return StoredScenario({what: splits[same] for what, same in contents["splits"].items()}, arrays)
+        return StoredScenario(
+            {what: splits[same] for what, same in contents["splits"].items()}, arrays
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

@@ -42,7 +42,11 @@ class ClientStateShards:
 
     def plan_moves_to_all(self, client_ids: np.ndarray, initial: Tree) -> list[Move]:
         """What must be sent so that every rank has a copy of some clients' memories."""
-        return [move for rank in range(self._ranks.world_size) for move in self._plan_moves(client_ids, rank, initial)]
+        return [
+            move
+            for rank in range(self._ranks.world_size)
+            for move in self._plan_moves(client_ids, rank, initial)
+        ]
 
     def plan_moves_to_rank_0(self, initial: Tree) -> list[Move]:
         """What must be sent so that rank 0 has a copy of everything that has changed."""
@@ -62,7 +66,9 @@ class ClientStateShards:
             if self._ranks.rank == src:
                 self._ranks.send(self._client_states.read_rows(client_ids), dst)
             elif self._ranks.rank == dst:
-                like = [((len(client_ids), *leaf.shape), leaf.dtype) for leaf in trees.leaves(initial)]
+                like = [
+                    ((len(client_ids), *leaf.shape), leaf.dtype) for leaf in trees.leaves(initial)
+                ]
                 self._client_states.restore(client_ids, self._ranks.receive(like, src), initial)
         self._client_states.changed.copy_(changed)
 
@@ -77,5 +83,7 @@ class ClientStateShards:
             if src != dst
         ]
         return [
-            Move(src, dst, some[begin : begin + rows]) for src, some in found for begin in range(0, len(some), rows)
+            Move(src, dst, some[begin : begin + rows])
+            for src, some in found
+            for begin in range(0, len(some), rows)
         ]

@@ -52,14 +52,24 @@ class DistributedEngine:
 
     def __init__(self, context: EngineContext, inner: Engine, ranks: Ranks) -> None:
         _require_device(context, ranks)
-        self.context, self.inner, self.client_states, self.ranks = context, inner, context.client_states, ranks
+        self.context, self.inner, self.client_states, self.ranks = (
+            context,
+            inner,
+            context.client_states,
+            ranks,
+        )
         self.notes = (*inner.notes, *(() if ranks.world_size > 1 else (SINGLE_PROCESS_NOTE,)))
-        self._shards, self._state = ClientStateShards(context.client_states, ranks), context.init_server_state()
+        self._shards, self._state = (
+            ClientStateShards(context.client_states, ranks),
+            context.init_server_state(),
+        )
         self._sent_state: ServerState | None = None
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
         """Trains the cohort, every rank its part."""
-        parts = self._split_clients(cohort[np.argsort(-self.context.count_steps(cohort), kind="stable")])
+        parts = self._split_clients(
+            cohort[np.argsort(-self.context.count_steps(cohort), kind="stable")]
+        )
         initial = self.context.method.init_client_state(state)
         statuses, update = self._run_on_all_ranks(
             "train", state, parts, self._shards.plan_moves_to_parts(parts, initial), round_idx
@@ -72,15 +82,22 @@ class DistributedEngine:
         down, up, steps = np.sum([status.costs for status in statuses], axis=0).tolist()
         return TrainResult(CohortUpdate(update, *counts), down, up, steps)
 
-    def update_server(self, state: ServerState, cohort_update: CohortUpdate, round_idx: int) -> ServerState:
+    def update_server(
+        self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
+    ) -> ServerState:
         """Does the server's work on what was gathered, on rank 0."""
         return self.inner.update_server(state, cohort_update, round_idx)
 
-    def score(self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None) -> ScoreResult:
+    def score(
+        self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
+    ) -> ScoreResult:
         """Personalizes and scores clients, every rank its part."""
         if not len(client_ids):
             return ScoreResult({}, {})
-        parts, initial = self._split_clients(client_ids), self.context.method.init_client_state(state)
+        parts, initial = (
+            self._split_clients(client_ids),
+            self.context.method.init_client_state(state),
+        )
         moves = self._shards.plan_moves_to_parts(parts, initial)
         if self.context.method.num_offered_states:
             moves += self._shards.plan_moves_to_all(self.context.select_offered_clients(), initial)
@@ -91,9 +108,13 @@ class DistributedEngine:
 
     def collect_client_states(self) -> ClientStateStore:
         """Every client's memory as it is now, on rank 0."""
-        moves = self._shards.plan_moves_to_rank_0(self.context.method.init_client_state(self._state))
+        moves = self._shards.plan_moves_to_rank_0(
+            self.context.method.init_client_state(self._state)
+        )
         if moves:
-            self._run_on_all_ranks("collect", self._state, self._split_clients(np.array([], dtype=np.int64)), moves)
+            self._run_on_all_ranks(
+                "collect", self._state, self._split_clients(np.array([], dtype=np.int64)), moves
+            )
         return self.client_states
 
     def follow_commands(self) -> Any:
@@ -103,7 +124,9 @@ class DistributedEngine:
         return command
 
     def _split_clients(self, client_ids: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(client_ids[rank :: self.ranks.world_size] for rank in range(self.ranks.world_size))
+        return tuple(
+            client_ids[rank :: self.ranks.world_size] for rank in range(self.ranks.world_size)
+        )
 
     def _run_on_all_ranks(
         self,
@@ -139,7 +162,11 @@ class DistributedEngine:
             self.ranks.round_idx = command.round_idx + 1
         if command.has_new_state:
             leaves = self.ranks.broadcast(trees.leaves(tuple(self._state)))
-            self._state = ServerState(*trees.unflatten(tuple(self._state), leaves)) if self.ranks.rank else self._state
+            self._state = (
+                ServerState(*trees.unflatten(tuple(self._state), leaves))
+                if self.ranks.rank
+                else self._state
+            )
         self.client_states.initialized.copy_(torch.from_numpy(command.initialized))
         self._shards.apply_moves(command.moves, self.context.method.init_client_state(self._state))
         status, result = self._run_own_part(command)
@@ -147,8 +174,12 @@ class DistributedEngine:
         if command.action == "collect" or any(each.error for each in statuses):
             return statuses, None
         if command.action == "final_eval_clients":
-            return statuses, _interleave_scores(self.ranks.gather_object(result), self.ranks.world_size)
-        pooled = self._reduce_mean if self.context.method.aggregate is None else self._aggregate_uploads
+            return statuses, _interleave_scores(
+                self.ranks.gather_object(result), self.ranks.world_size
+            )
+        pooled = (
+            self._reduce_mean if self.context.method.aggregate is None else self._aggregate_uploads
+        )
         return statuses, pooled(statuses, result)
 
     def _run_own_part(self, command: Command) -> tuple[Status, Any]:
@@ -167,17 +198,22 @@ class DistributedEngine:
             message = f"Rank {self.ranks.rank} failed: {type(problem).__name__}: {first_line}"
             return Status(RoutineError(message)), None
         shapes = [(tuple(leaf.shape), leaf.dtype) for leaf in trees.leaves(update)]
-        return Status(None, shapes, float(self.context.compute_weights(part).sum()), (down, up, steps)), update
+        return Status(
+            None, shapes, float(self.context.compute_weights(part).sum()), (down, up, steps)
+        ), update
 
     def _reduce_mean(self, statuses: list[Status], update: Tree | None) -> Tree:
         """The weighted mean of all changes, from each rank's mean."""
         if update is None:
             leaves = [
-                torch.zeros(shape, dtype=dtype, device=self.context.device) for shape, dtype in statuses[0].shapes
+                torch.zeros(shape, dtype=dtype, device=self.context.device)
+                for shape, dtype in statuses[0].shapes
             ]
         else:
             leaves = trees.leaves(trees.scale(update, statuses[self.ranks.rank].weight))
-        total = sum(status.weight for status in statuses) or 1.0  # nobody counts: nothing has changed
+        total = (
+            sum(status.weight for status in statuses) or 1.0
+        )  # nobody counts: nothing has changed
         sums = self.ranks.reduce_sum(leaves)
         return None if self.ranks.rank else trees.unflatten(update, [leaf / total for leaf in sums])
 
@@ -187,23 +223,33 @@ class DistributedEngine:
             return None
         if self.ranks.rank:
             return self.ranks.send(trees.leaves(uploads), 0)
-        received = [self.ranks.receive(status.shapes, 1 + index) for index, status in enumerate(statuses[1:])]
+        received = [
+            self.ranks.receive(status.shapes, 1 + index)
+            for index, status in enumerate(statuses[1:])
+        ]
         all_parts = [trees.leaves(uploads), *(leaves for leaves in received if leaves)]
-        interleaved = [_interleave(parts, self.ranks.world_size) for parts in zip(*all_parts, strict=True)]
-        aggregate, (updates, weights) = self.context.method.aggregate, trees.unflatten(uploads, interleaved)
+        interleaved = [
+            _interleave(parts, self.ranks.world_size) for parts in zip(*all_parts, strict=True)
+        ]
+        aggregate, (updates, weights) = (
+            self.context.method.aggregate,
+            trees.unflatten(uploads, interleaved),
+        )
         assert aggregate is not None
         return aggregate(updates, weights)
 
 
-SINGLE_PROCESS_NOTE = (
-    "distributed runs as one process; several are started by: torchrun --nproc-per-node N -m fedtailor ..."
-)
+SINGLE_PROCESS_NOTE = "distributed runs as one process; several are started by: torchrun --nproc-per-node N -m fedtailor ..."
 
 
 def make_rank_context(context: EngineContext) -> EngineContext:
     """The setting of one rank's own engine: uploads that are combined by a rule are left as they are."""
     method = context.method
-    return context if method.aggregate is None else replace(context, method=method._replace(aggregate=_keep_uploads))
+    return (
+        context
+        if method.aggregate is None
+        else replace(context, method=method._replace(aggregate=_keep_uploads))
+    )
 
 
 def _keep_uploads(updates: Tree, weights: Tensor) -> Tree:
@@ -218,14 +264,21 @@ def _interleave(parts: Sequence[Tensor], world_size: int) -> Tensor:
     return whole
 
 
-def _interleave_scores(parts: list[tuple[dict[str, Tensor], dict[str, Tensor]]], world_size: int) -> ScoreResult:
+def _interleave_scores(
+    parts: list[tuple[dict[str, Tensor], dict[str, Tensor]]], world_size: int
+) -> ScoreResult:
     """What rank 0 was handed in, in the order in which clients were asked for; other ranks have nothing."""
     found = [part for part in parts if part[0]]
-    return ScoreResult(*(_interleave_figures([part[when] for part in found], world_size) for when in (0, 1)))
+    return ScoreResult(
+        *(_interleave_figures([part[when] for part in found], world_size) for when in (0, 1))
+    )
 
 
 def _interleave_figures(parts: list[dict[str, Tensor]], world_size: int) -> dict[str, Tensor]:
-    return {name: _interleave([part[name] for part in parts], world_size) for name in (parts[0] if parts else ())}
+    return {
+        name: _interleave([part[name] for part in parts], world_size)
+        for name in (parts[0] if parts else ())
+    }
 
 
 def _require_device(context: EngineContext, ranks: Ranks) -> None:
@@ -234,7 +287,10 @@ def _require_device(context: EngineContext, ranks: Ranks) -> None:
         return
     device, count = context.device, torch.cuda.device_count()
     is_own_device = device.type == "cuda" and device.index in (None, get_local_rank())
-    require(is_own_device, f"Engine: ranks of distributed need device=cpu or device=cuda, got {str(device)!r}.")
+    require(
+        is_own_device,
+        f"Engine: ranks of distributed need device=cpu or device=cuda, got {str(device)!r}.",
+    )
     require(
         get_local_rank() < count,
         f"Engine: rank {ranks.rank} has no GPU of its own, as PyTorch sees {count} here; start fewer ranks.",

@@ -14,8 +14,12 @@ from contextlib import suppress
 from torch.distributed.distributed_c10d import Store
 
 INTERVAL_SECONDS = 0.5  # seconds between two looks
-SILENCE_TIMEOUT = 4.0  # seconds without a count after which a rank is gone, if talking to somebody has failed
-LOST_TIMEOUT = 40.0  # seconds without a count after which a rank is gone, even if nothing has failed
+SILENCE_TIMEOUT = (
+    4.0  # seconds without a count after which a rank is gone, if talking to somebody has failed
+)
+LOST_TIMEOUT = (
+    40.0  # seconds without a count after which a rank is gone, even if nothing has failed
+)
 _LEFT = "left"
 
 
@@ -26,7 +30,9 @@ class Heartbeat(threading.Thread):
     say      what to say then, given who is gone; nothing if that is for somebody else to say
     """
 
-    def __init__(self, store: Store, rank: int, world_size: int, describe_loss: Callable[[list[int]], str]) -> None:
+    def __init__(
+        self, store: Store, rank: int, world_size: int, describe_loss: Callable[[list[int]], str]
+    ) -> None:
         super().__init__(name="fedtailor-watch", daemon=True)
         self._store, self._rank, self._describe_loss = store, rank, describe_loss
         self.keys = [f"fedtailor/beat/{other}" for other in range(world_size)]
@@ -56,7 +62,11 @@ class Heartbeat(threading.Thread):
     def find_lost(self, patience: float) -> list[int]:
         """Ranks that have not counted on for so many seconds."""
         least = self._num_polls - patience / INTERVAL_SECONDS
-        silent = sorted(other for other, (last, when) in self._last_beats.items() if last != _LEFT and when < least)
+        silent = sorted(
+            other
+            for other, (last, when) in self._last_beats.items()
+            if last != _LEFT and when < least
+        )
         return (
             [0] if self._is_store_unreachable and 0 in silent else silent
         )  # whoever started them may have the store at rank 0
@@ -64,7 +74,11 @@ class Heartbeat(threading.Thread):
     def wait_for_lost(self) -> list[int]:
         """Who is gone, now that talking has failed: waits until it is seen, or no longer than it would take."""
         until = time.monotonic() + 2 * SILENCE_TIMEOUT
-        while not (gone := self.find_lost(SILENCE_TIMEOUT)) and time.monotonic() < until and self.is_alive():
+        while (
+            not (gone := self.find_lost(SILENCE_TIMEOUT))
+            and time.monotonic() < until
+            and self.is_alive()
+        ):
             time.sleep(INTERVAL_SECONDS / 5)
         return gone
 

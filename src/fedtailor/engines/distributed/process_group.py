@@ -19,7 +19,9 @@ from fedtailor.engines.distributed.heartbeat import Heartbeat
 from fedtailor.errors import LostRankError, require
 
 JOIN_TIMEOUT = timedelta(minutes=5)  # how long ranks wait for each other in the beginning
-RESPONSE_TIMEOUT = timedelta(days=1)  # how long a rank may work before it answers; a dead one is noticed by `Heartbeat`
+RESPONSE_TIMEOUT = timedelta(
+    days=1
+)  # how long a rank may work before it answers; a dead one is noticed by `Heartbeat`
 
 
 class Ranks:
@@ -37,13 +39,23 @@ class Ranks:
         """Meets the others."""
         with self._detect_lost_ranks():
             store, _, _ = next(rendezvous("env://", timeout=JOIN_TIMEOUT))
-            self._heartbeat = Heartbeat(store.clone(), self.rank, self.world_size, self._describe_loss)
+            self._heartbeat = Heartbeat(
+                store.clone(), self.rank, self.world_size, self._describe_loss
+            )
             self._heartbeat.beat()
             store.wait(self._heartbeat.keys, JOIN_TIMEOUT)
             self._heartbeat.start()
-            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+            backend = (
+                "cpu:gloo,cuda:nccl"
+                if torch.cuda.is_available() and dist.is_nccl_available()
+                else "gloo"
+            )
             dist.init_process_group(
-                backend, store=store, rank=self.rank, world_size=self.world_size, timeout=RESPONSE_TIMEOUT
+                backend,
+                store=store,
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=RESPONSE_TIMEOUT,
             )
             self._object_group = dist.new_group(backend="gloo", timeout=RESPONSE_TIMEOUT)
 
@@ -100,7 +112,10 @@ class Ranks:
         """Rank 0's tensors, on every rank; the others give tensors of the same shapes."""
         if self.world_size == 1:
             return list(leaves)
-        tensors = [leaf.contiguous() if self.rank == 0 else torch.empty_like(leaf).contiguous() for leaf in leaves]
+        tensors = [
+            leaf.contiguous() if self.rank == 0 else torch.empty_like(leaf).contiguous()
+            for leaf in leaves
+        ]
         with self._detect_lost_ranks():
             for leaf in tensors:
                 dist.broadcast(leaf, src=0)
@@ -163,7 +178,9 @@ def join() -> Ranks:
     """Meets the processes that torchrun has started, each of which calls this once, and takes a GPU if there is one."""
     global _joined_ranks
     if get_launched_world_size() > 1 and _joined_ranks.world_size == 1:
-        lacking = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+        lacking = [
+            name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)
+        ]
         require(
             not lacking,
             f"The environment says WORLD_SIZE={get_launched_world_size()}, but not {', '.join(lacking)}; "

@@ -1,7 +1,11 @@
 """How far the server's data are from the clients', and clients' from each other."""
 
 from fedtailor.data.label_table import total_variation
-from fedtailor.inspection.statistics.fsl_conditions import Condition, Conditions, check_fsl_conditions
+from fedtailor.inspection.statistics.fsl_conditions import (
+    Condition,
+    Conditions,
+    check_fsl_conditions,
+)
 from fedtailor.inspection.statistics.gradients import GradientGaps, compute_gradient_gaps
 from fedtailor.inspection.statistics.heterogeneity import (
     Distances,
@@ -11,7 +15,11 @@ from fedtailor.inspection.statistics.heterogeneity import (
     diversity_from_wasserstein,
 )
 from fedtailor.inspection.statistics.image_similarity import ImageSimilarity, mean_image_ssim, ssim
-from fedtailor.inspection.statistics.optimal_transport import sample_directions, sliced_wasserstein, wasserstein
+from fedtailor.inspection.statistics.optimal_transport import (
+    sample_directions,
+    sliced_wasserstein,
+    wasserstein,
+)
 from fedtailor.inspection.statistics.smoothness import estimate_smoothness
 
 __all__ = [

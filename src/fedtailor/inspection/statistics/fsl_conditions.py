@@ -50,12 +50,20 @@ def check_fsl_conditions(
     Section III-A, with (8) and (9), writes eta_0 for the size s of the server's step, which in algorithm 1 is gamma
     eta_0: so it is here. With gamma = 0, (8) says that the gradients make an acute angle, and 1/gamma bounds nothing.
     """
-    positive_args = {"smoothness": smoothness, "lr": lr, "steps": steps, "server_lr": server_lr, "learn_lr": learn_lr}
+    positive_args = {
+        "smoothness": smoothness,
+        "lr": lr,
+        "steps": steps,
+        "server_lr": server_lr,
+        "learn_lr": learn_lr,
+    }
     for name, value in (positive_args | {"learn_steps": learn_steps}).items():
         require(value > 0, f"fsl_conditions: {name} must be positive, got {value}.")
     require(gamma >= 0, f"fsl_conditions: gamma must not be negative, got {gamma}.")
     if gaps.server is None or gaps.server_norm is None or gaps.product is None:
-        raise InputError("fsl_conditions: the server's gradient is needed, but the server has no examples.")
+        raise InputError(
+            "fsl_conditions: the server's gradient is needed, but the server has no examples."
+        )
     step, pace = smoothness * gamma * learn_lr, learn_steps * learn_lr
     kappa = max(4 * gamma**3, 2 / server_lr**2 + 3 * gamma**2)
     theirs, inverse = steps * lr * server_lr, 1 / gamma if gamma else math.inf
@@ -64,7 +72,9 @@ def check_fsl_conditions(
         distance=_greater_than(gaps.overall_norm + (1 - step) * gaps.server_norm, gaps.server),
         equal_steps=Condition(theirs, pace, math.isclose(theirs, pace, rel_tol=1e-9)),
         small_steps=_at_most(pace, min(server_lr, inverse, 8 / 9) / (4 * smoothness)),
-        progress=_at_most(pace, min(1.0, (gamma + 1) ** 2 / (2 * kappa)) / (8 * smoothness * (gamma + 1))),
+        progress=_at_most(
+            pace, min(1.0, (gamma + 1) ** 2 / (2 * kappa)) / (8 * smoothness * (gamma + 1))
+        ),
     )
 
 

@@ -66,14 +66,24 @@ def compute_gradient_gaps(
     the parameters; one gradient is kept, not one for each client.
     """
     require(
-        weight_by in ("examples", "alike"), f"gradient_gaps: weight_by must be examples or alike, got {weight_by!r}."
+        weight_by in ("examples", "alike"),
+        f"gradient_gaps: weight_by must be examples or alike, got {weight_by!r}.",
     )
     selected = dataset.groups["train"] if client_ids is None else client_ids
-    require(len(selected) > 0, f"gradient_gaps: at least one client of '{dataset.name}' is needed, got none.")
-    require(params.keys() == task.params.keys(), f"gradient_gaps: params must be {sorted(task.params)}.")
-    compute_one = partial(compute_loss_gradient, task, params, example_spec=dataset.example_spec, batch=batch)
+    require(
+        len(selected) > 0,
+        f"gradient_gaps: at least one client of '{dataset.name}' is needed, got none.",
+    )
+    require(
+        params.keys() == task.params.keys(), f"gradient_gaps: params must be {sorted(task.params)}."
+    )
+    compute_one = partial(
+        compute_loss_gradient, task, params, example_spec=dataset.example_spec, batch=batch
+    )
     loss_gradients = (
-        _require_finite(compute_one(dataset.clients, int(one)), f"client {str(dataset.client_names[one])!r}")
+        _require_finite(
+            compute_one(dataset.clients, int(one)), f"client {str(dataset.client_names[one])!r}"
+        )
         for one in selected
     )
     overall, apart = _aggregate_gradients(loss_gradients, weight_by)
@@ -104,25 +114,37 @@ def compute_loss_gradient(
     """The mean loss over a holder's train examples and its gradient, gathered batch by batch."""
     require(batch >= 1, f"gradient_gaps: batch must be at least 1, got {batch}.")
     rows, like = examples.splits["train"].get_rows(client), next(iter(params.values()))
-    gradient, sums = torch.zeros(sum(leaf.numel() for leaf in trees.leaves(params)), dtype=torch.float64), np.zeros(2)
+    gradient, sums = (
+        torch.zeros(sum(leaf.numel() for leaf in trees.leaves(params)), dtype=torch.float64),
+        np.zeros(2),
+    )
     of_sum = torch.func.grad(partial(_sum_losses, task), has_aux=True)
     for begin in range(0, len(rows), batch):
-        found, pair = of_sum(params, make_batch(examples, rows[begin : begin + batch], example_spec, like))
-        gradient += torch.cat([leaf.detach().flatten().cpu().double() for leaf in trees.leaves(found)])
+        found, pair = of_sum(
+            params, make_batch(examples, rows[begin : begin + batch], example_spec, like)
+        )
+        gradient += torch.cat(
+            [leaf.detach().flatten().cpu().double() for leaf in trees.leaves(found)]
+        )
         sums += pair.detach().cpu().double().numpy()
     weight = max(float(sums[1]), 1.0)  # a mean over nothing is 0
     return LossGradient(gradient / weight, float(sums[0]) / weight, float(sums[1]))
 
 
 def _require_finite(loss_gradient: LossGradient, name: str) -> LossGradient:
-    is_finite = math.isfinite(loss_gradient.loss) and bool(torch.isfinite(loss_gradient.gradient).all())
+    is_finite = math.isfinite(loss_gradient.loss) and bool(
+        torch.isfinite(loss_gradient.gradient).all()
+    )
     require(
-        is_finite, f"gradient_gaps: at params, every loss and gradient must be finite, but those of {name} are not."
+        is_finite,
+        f"gradient_gaps: at params, every loss and gradient must be finite, but those of {name} are not.",
     )
     return loss_gradient
 
 
-def make_batch(examples: ClientExamples, rows: NDArray[np.int64], example_spec: ExampleSpec, like: Tensor) -> Batch:
+def make_batch(
+    examples: ClientExamples, rows: NDArray[np.int64], example_spec: ExampleSpec, like: Tensor
+) -> Batch:
     """These examples, on the device and in the precision of a parameter; without padding."""
     x, y = (torch.from_numpy(column[rows]).to(like.device) for column in (examples.x, examples.y))
     mask, key = torch.ones(len(rows), dtype=like.dtype), torch.zeros((), dtype=torch.int64)
@@ -140,7 +162,9 @@ def _sum_losses(task: Task, params: Params, batch: Batch) -> tuple[Tensor, Tenso
     return pair[0], pair
 
 
-def _aggregate_gradients(loss_gradients: Iterable[LossGradient], weight_by: str) -> tuple[LossGradient, float]:
+def _aggregate_gradients(
+    loss_gradients: Iterable[LossGradient], weight_by: str
+) -> tuple[LossGradient, float]:
     """F's slope and G^2, from slopes that are seen once.
 
     With m the plain mean of gradients, sum_i |g_i - grad F|^2 = sum_i |g_i - m|^2 + N |m - grad F|^2; the first sum is

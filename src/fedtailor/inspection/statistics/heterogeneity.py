@@ -16,7 +16,11 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples
 from fedtailor.data.label_table import total_variation
 from fedtailor.errors import require
-from fedtailor.inspection.statistics.optimal_transport import sample_directions, wasserstein, wasserstein_1d
+from fedtailor.inspection.statistics.optimal_transport import (
+    sample_directions,
+    wasserstein,
+    wasserstein_1d,
+)
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -37,16 +41,23 @@ class Distances(NamedTuple):
     projections: int = 0  # over which sliced distances are a mean; 0: they are exact
 
 
-def compute_label_shares(examples: ClientExamples, client_ids: IntArray, classes: int) -> FloatArray:
+def compute_label_shares(
+    examples: ClientExamples, client_ids: IntArray, classes: int
+) -> FloatArray:
     """The share of each label among the train examples of each holder, [who, classes]."""
     train = examples.splits["train"]
     counts = np.array(
-        [np.bincount(examples.y[train.get_rows(int(one))].astype(np.int64), minlength=classes) for one in client_ids]
+        [
+            np.bincount(examples.y[train.get_rows(int(one))].astype(np.int64), minlength=classes)
+            for one in client_ids
+        ]
     )
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))
 
 
-def compute_label_distances(dataset: FederatedDataset, client_ids: IntArray | None = None) -> Distances | None:
+def compute_label_distances(
+    dataset: FederatedDataset, client_ids: IntArray | None = None
+) -> Distances | None:
     """Total variation between label distributions of all clients, or of the clients `who`, and of the server.
 
     None if examples have no single label. It is at most the total variation between distributions of whole examples,
@@ -54,12 +65,19 @@ def compute_label_distances(dataset: FederatedDataset, client_ids: IntArray | No
     """
     if dataset.classes is None or dataset.clients.y.ndim > 1:
         return None
-    client_shares = compute_label_shares(dataset.clients, _select_clients(dataset, client_ids), dataset.classes)
-    mean, to_mean = client_shares.mean(axis=0), total_variation(client_shares, client_shares.mean(axis=0))
+    client_shares = compute_label_shares(
+        dataset.clients, _select_clients(dataset, client_ids), dataset.classes
+    )
+    mean, to_mean = (
+        client_shares.mean(axis=0),
+        total_variation(client_shares, client_shares.mean(axis=0)),
+    )
     if dataset.server is None:
         return Distances(to_mean, None, None)
     server = compute_label_shares(dataset.server, np.array([0]), dataset.classes)[0]
-    return Distances(to_mean, float(total_variation(server, mean)), total_variation(client_shares, server))
+    return Distances(
+        to_mean, float(total_variation(server, mean)), total_variation(client_shares, server)
+    )
 
 
 def compute_example_distances(
@@ -84,7 +102,9 @@ def compute_example_distances(
     client_points = _ClientPoints(dataset, _select_clients(dataset, client_ids), label)
     if projections is None and client_points.sizes.sum() <= MAX_EXACT_EXAMPLES:
         return _compute_exact_distances(client_points)
-    return _compute_sliced_distances(client_points, NUM_PROJECTIONS if projections is None else projections, seed)
+    return _compute_sliced_distances(
+        client_points, NUM_PROJECTIONS if projections is None else projections, seed
+    )
 
 
 def diversity_from_total_variation(distances: Distances, bound: float) -> float:
@@ -102,13 +122,18 @@ def diversity_from_wasserstein(distances: Distances, lipschitz: float) -> float:
     With rho_Z, the Lipschitz constant of their Hessians, for L_Z it is gamma_H^2. The constant goes with the distance
     between examples; of sliced distances the figure is an indication, not a bound.
     """
-    require(lipschitz >= 0, f"diversity_by_transport: lipschitz must not be negative, got {lipschitz}.")
+    require(
+        lipschitz >= 0, f"diversity_by_transport: lipschitz must not be negative, got {lipschitz}."
+    )
     return float(lipschitz**2 * np.mean(distances.clients**2))
 
 
 def _select_clients(dataset: FederatedDataset, client_ids: IntArray | None) -> IntArray:
     selected = np.arange(dataset.clients.count) if client_ids is None else np.asarray(client_ids)
-    require(len(selected) > 0, f"{dataset.name}: at least one client is needed to measure distances, got none.")
+    require(
+        len(selected) > 0,
+        f"{dataset.name}: at least one client is needed to measure distances, got none.",
+    )
     return selected
 
 
@@ -119,8 +144,12 @@ class _ClientPoints:
         self.dataset, self.label = dataset, label
         rows = [dataset.clients.splits["train"].get_rows(int(client)) for client in client_ids]
         self.rows, self.sizes = np.concatenate(rows), np.array([len(own) for own in rows])
-        self.weights = np.repeat(1 / self.sizes, self.sizes)  # of a client's examples, to 1 for each client
-        self.server_rows = None if dataset.server is None else dataset.server.splits["train"].get_rows(0)
+        self.weights = np.repeat(
+            1 / self.sizes, self.sizes
+        )  # of a client's examples, to 1 for each client
+        self.server_rows = (
+            None if dataset.server is None else dataset.server.splits["train"].get_rows(0)
+        )
 
     def to_points(self, examples: ClientExamples, rows: IntArray) -> FloatArray:
         """Examples as points [rows, dimensions]."""
@@ -130,14 +159,18 @@ class _ClientPoints:
             return flat
         classes, targets = self.dataset.classes, y.reshape(len(rows), -1)
         if classes is not None and y.ndim == 1:
-            targets = np.eye(classes)[y] / math.sqrt(2)  # corners of a simplex: any two labels are as far apart
+            targets = np.eye(classes)[y] / math.sqrt(
+                2
+            )  # corners of a simplex: any two labels are as far apart
         return np.concatenate([flat, self.label * targets], axis=1)
 
     def project(self, examples: ClientExamples, rows: IntArray, lines: FloatArray) -> FloatArray:
         """Examples along lines, [lines, rows], block by block."""
         size = max(1, BLOCK_BYTES // (8 * lines.shape[1]))
         blocks = (rows[begin : begin + size] for begin in range(0, len(rows), size))
-        return np.concatenate([lines @ self.to_points(examples, block).T for block in blocks], axis=1)
+        return np.concatenate(
+            [lines @ self.to_points(examples, block).T for block in blocks], axis=1
+        )
 
 
 def _compute_exact_distances(client_points: _ClientPoints) -> Distances:
@@ -156,7 +189,9 @@ def _compute_exact_distances(client_points: _ClientPoints) -> Distances:
     )
 
 
-def _compute_sliced_distances(client_points: _ClientPoints, projections: int, seed: int) -> Distances:
+def _compute_sliced_distances(
+    client_points: _ClientPoints, projections: int, seed: int
+) -> Distances:
     found = [
         np.concatenate(_compute_line_distances(client_points, *line))
         for line in _iter_projections(client_points, projections, seed)

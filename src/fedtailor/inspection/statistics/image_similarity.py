@@ -62,7 +62,10 @@ def ssim(
 
 
 def mean_image_ssim(
-    dataset: FederatedDataset, client_ids: NDArray[np.int64] | None = None, *, data_range: float | None = None
+    dataset: FederatedDataset,
+    client_ids: NDArray[np.int64] | None = None,
+    *,
+    data_range: float | None = None,
 ) -> ImageSimilarity | None:
     """Compares the mean image of the server with the mean image of each client, or of the clients `who`.
 
@@ -74,12 +77,21 @@ def mean_image_ssim(
     if dataset.server is None or not has_images(dataset):
         return None
     selected = np.arange(dataset.clients.count) if client_ids is None else client_ids
-    require(len(selected) > 0, f"mean_image_ssim: at least one client of '{dataset.name}' is needed, got none.")
+    require(
+        len(selected) > 0,
+        f"mean_image_ssim: at least one client of '{dataset.name}' is needed, got none.",
+    )
     server = _compute_image_stats(dataset.server, 0, dataset.scale)
-    clients = [_compute_image_stats(dataset.clients, int(client), dataset.scale) for client in selected]
-    width = _choose_data_range(dataset.scale, [server, *clients]) if data_range is None else data_range
+    clients = [
+        _compute_image_stats(dataset.clients, int(client), dataset.scale) for client in selected
+    ]
+    width = (
+        _choose_data_range(dataset.scale, [server, *clients]) if data_range is None else data_range
+    )
     window = _choose_window(min(server.mean.shape[-2:]))
-    each = np.array([ssim(server.mean, client.mean, data_range=width, window=window) for client in clients])
+    each = np.array(
+        [ssim(server.mean, client.mean, data_range=width, window=window) for client in clients]
+    )
     return ImageSimilarity(each, float(each.mean()), float(each.var()), window, width)
 
 
@@ -93,7 +105,10 @@ class _ImageStats(NamedTuple):
 
 def _compute_image_stats(examples: ClientExamples, client: int, scale: float) -> _ImageStats:
     """A holder's train images, read block by block."""
-    rows, size = examples.splits["train"].get_rows(client), max(1, BLOCK_BYTES // examples.x[:1].nbytes)
+    rows, size = (
+        examples.splits["train"].get_rows(client),
+        max(1, BLOCK_BYTES // examples.x[:1].nbytes),
+    )
     total, low, high = np.zeros(examples.x.shape[1:]), np.inf, -np.inf
     for begin in range(0, len(rows), size):
         images = examples.x[rows[begin : begin + size]]
@@ -132,9 +147,13 @@ def _validate_ssim_args(
 ) -> None:
     fits = one == other and len(one) in (2, 3)
     require(
-        fits, f"ssim: two images of one shape, [height, width] or [channels, height, width], got {one} and {other}."
+        fits,
+        f"ssim: two images of one shape, [height, width] or [channels, height, width], got {one} and {other}.",
     )
     require(window % 2 == 1 and window > 0, f"ssim: window must be odd and positive, got {window}.")
-    require(window <= min(one[-2:]), f"ssim: window must fit into the image of shape {one}, got {window}; choose less.")
+    require(
+        window <= min(one[-2:]),
+        f"ssim: window must fit into the image of shape {one}, got {window}; choose less.",
+    )
     require(sigma > 0, f"ssim: sigma must be positive, got {sigma}.")
     require(data_range > 0, f"ssim: data_range must be positive, got {data_range}.")

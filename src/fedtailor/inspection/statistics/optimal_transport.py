@@ -24,7 +24,10 @@ MAX_PAIRS = 4_000_000
 
 
 def wasserstein(
-    one: FloatArray, other: FloatArray, weights: FloatArray | None = None, other_weights: FloatArray | None = None
+    one: FloatArray,
+    other: FloatArray,
+    weights: FloatArray | None = None,
+    other_weights: FloatArray | None = None,
 ) -> float:
     """W1(p, q) exactly, for p at the rows of `one` [n, d] and q at the rows of `other` [m, d].
 
@@ -39,10 +42,14 @@ def wasserstein(
         _normalize_weights("wasserstein", other, other_weights),
     )
     if one.shape[1] == 1:
-        return float(wasserstein_1d(one[:, 0], p_weights, np.array([len(one)]), other[:, 0], q_weights)[0])
+        return float(
+            wasserstein_1d(one[:, 0], p_weights, np.array([len(one)]), other[:, 0], q_weights)[0]
+        )
     alike, copies = weights is None and other_weights is None, math.lcm(len(one), len(other))
     if alike and (len(one) == len(other) or copies <= MAX_COPIES):
-        return _solve_matching(one.repeat(copies // len(one), axis=0), other.repeat(copies // len(other), axis=0))
+        return _solve_matching(
+            one.repeat(copies // len(one), axis=0), other.repeat(copies // len(other), axis=0)
+        )
     return _solve_linear_program(one, other, p_weights, q_weights)
 
 
@@ -65,7 +72,14 @@ def sliced_wasserstein(
         _normalize_weights("sliced_wasserstein", other, other_weights),
     )
     size, lines = np.array([len(one)]), sample_directions(one.shape[1], projections, seed)
-    return float(np.mean([wasserstein_1d(one @ line, p_weights, size, other @ line, q_weights)[0] for line in lines]))
+    return float(
+        np.mean(
+            [
+                wasserstein_1d(one @ line, p_weights, size, other @ line, q_weights)[0]
+                for line in lines
+            ]
+        )
+    )
 
 
 def sample_directions(dimensions: int, projections: int, seed: int = 0) -> FloatArray:
@@ -76,7 +90,11 @@ def sample_directions(dimensions: int, projections: int, seed: int = 0) -> Float
 
 
 def wasserstein_1d(
-    values: FloatArray, weights: FloatArray, sizes: IntArray, reference: FloatArray, mass: FloatArray
+    values: FloatArray,
+    weights: FloatArray,
+    sizes: IntArray,
+    reference: FloatArray,
+    mass: FloatArray,
 ) -> FloatArray:
     """W1 on a line from each of several distributions F_i to one reference F: the areas between F_i and F.
 
@@ -105,47 +123,73 @@ def _solve_matching(one: FloatArray, other: FloatArray) -> float:
     return float(costs[_import_scipy("optimize").linear_sum_assignment(costs)].mean())
 
 
-def _solve_linear_program(one: FloatArray, other: FloatArray, weights: FloatArray, other_weights: FloatArray) -> float:
+def _solve_linear_program(
+    one: FloatArray, other: FloatArray, weights: FloatArray, other_weights: FloatArray
+) -> float:
     """The linear program over couplings [n, m] with these margins; in units in which all numbers are about 1."""
     sparse = _import_scipy("sparse")
     n, m = len(one), len(other)
     costs, points = _pairwise_distances(one, other).ravel(), max(n, m)
     unit = float(costs.max()) or 1.0
-    rows, columns = sparse.kron(sparse.eye(n), np.ones((1, m))), sparse.kron(np.ones((1, n)), sparse.eye(m))
-    margins, sums = sparse.vstack([rows, columns], format="csr"), points * np.concatenate([weights, other_weights])
+    rows, columns = (
+        sparse.kron(sparse.eye(n), np.ones((1, m))),
+        sparse.kron(np.ones((1, n)), sparse.eye(m)),
+    )
+    margins, sums = (
+        sparse.vstack([rows, columns], format="csr"),
+        points * np.concatenate([weights, other_weights]),
+    )
     found = _import_scipy("optimize").linprog(costs / unit, A_eq=margins, b_eq=sums, method="highs")
-    require(found.success, f"wasserstein: the linear program must have a solution, but SciPy says: {found.message}")
+    require(
+        found.success,
+        f"wasserstein: the linear program must have a solution, but SciPy says: {found.message}",
+    )
     return float(found.fun) * unit / points
 
 
 def _pairwise_distances(one: FloatArray, other: FloatArray) -> FloatArray:
     pairs = len(one) * len(other)
     advice = "use sliced_wasserstein or fewer points"
-    require(pairs <= MAX_PAIRS, f"wasserstein: at most {MAX_PAIRS} pairs of points, got {pairs}; {advice}.")
+    require(
+        pairs <= MAX_PAIRS,
+        f"wasserstein: at most {MAX_PAIRS} pairs of points, got {pairs}; {advice}.",
+    )
     exactly = "donot_use_mm_for_euclid_dist"
-    return np.asarray(torch.cdist(torch.from_numpy(one), torch.from_numpy(other), compute_mode=exactly))
+    return np.asarray(
+        torch.cdist(torch.from_numpy(one), torch.from_numpy(other), compute_mode=exactly)
+    )
 
 
 def _import_scipy(part: str) -> Any:
     return import_extra(f"scipy.{part}", "analysis", "The exact Wasserstein distance")
 
 
-def _validate_points(function_name: str, one: FloatArray, other: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _validate_points(
+    function_name: str, one: FloatArray, other: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
     fits = one.ndim == other.ndim == 2 and one.shape[1] == other.shape[1]
     shapes = f"{list(one.shape)} and {list(other.shape)}"
     require(
-        fits and one.size > 0 and other.size > 0, f"{function_name}: points must be [n, d] and [m, d], got {shapes}."
+        fits and one.size > 0 and other.size > 0,
+        f"{function_name}: points must be [n, d] and [m, d], got {shapes}.",
     )
     return one, other
 
 
-def _normalize_weights(function_name: str, points: FloatArray, weights: FloatArray | None) -> FloatArray:
+def _normalize_weights(
+    function_name: str, points: FloatArray, weights: FloatArray | None
+) -> FloatArray:
     """Weights that sum to 1."""
     if weights is None:
         return np.full(len(points), 1 / len(points))
-    fits = weights.shape == (len(points),) and bool((weights >= 0).all()) and 0 < weights.sum() < np.inf
+    fits = (
+        weights.shape == (len(points),)
+        and bool((weights >= 0).all())
+        and 0 < weights.sum() < np.inf
+    )
     require(
-        fits, f"{function_name}: weights must be one for each of {len(points)} points, none negative, some positive."
+        fits,
+        f"{function_name}: weights must be one for each of {len(points)} points, none negative, some positive.",
     )
     return np.asarray(weights / weights.sum())

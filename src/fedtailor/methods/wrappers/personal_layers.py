@@ -15,7 +15,17 @@ from typing import Any
 
 from fedtailor.core import trees
 from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, ClientResult, CohortUpdate, Method, Params, Phase, Routine, ServerState, Tree
+from fedtailor.core.types import (
+    Batch,
+    ClientResult,
+    CohortUpdate,
+    Method,
+    Params,
+    Phase,
+    Routine,
+    ServerState,
+    Tree,
+)
 from fedtailor.errors import require
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import LocalHParams, non_negative, option
@@ -33,14 +43,21 @@ class HParams(LocalHParams):
     personal: str | int | None = option(
         "last", "layers that stay with a client: last, all-but-last, all, none, or names: fc1,fc2"
     )
-    offer: int = non_negative(0, "how many clients' personal layers a newcomer may try; 0: they stay private")
+    offer: int = non_negative(
+        0, "how many clients' personal layers a newcomer may try; 0: they stay private"
+    )
 
 
 def select_param_names(task: Task, layers: str | int | None) -> Names:
     """The parameters of the layers that stay with a client; None is what a command line makes of the word none."""
     personal = "none" if layers is None else str(layers)
     everything, last = frozenset(task.params), frozenset(task.head_param_names)
-    words = {"last": last, "all-but-last": everything - last, "all": everything, "none": frozenset[str]()}
+    words = {
+        "last": last,
+        "all-but-last": everything - last,
+        "all": everything,
+        "none": frozenset[str](),
+    }
     if personal in words:
         return words[personal]
     found: set[str] = set()
@@ -53,21 +70,29 @@ def select_param_names(task: Task, layers: str | int | None) -> Names:
     return frozenset(found)
 
 
-def init_client(order: Order, init: Any, broadcast: Tree, client_state: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+def init_client(
+    order: Order, init: Any, broadcast: Tree, client_state: tuple[Tree, Tree]
+) -> tuple[Tree, Tree]:
     """The method's start, with the client's own layers in place."""
     personal, inner_state = client_state
     return personal, init(trees.combine(broadcast, personal, order), inner_state)
 
 
 def client_step(
-    order: Order, inner_step: Any, broadcast: Tree, carry: tuple[Tree, Tree], batches: tuple[Batch, ...]
+    order: Order,
+    inner_step: Any,
+    broadcast: Tree,
+    carry: tuple[Tree, Tree],
+    batches: tuple[Batch, ...],
 ) -> tuple[Tree, Tree]:
     """The method's step."""
     personal, inner_carry = carry
     return personal, inner_step(trees.combine(broadcast, personal, order), inner_carry, batches)
 
 
-def split_result(names: Names, order: Order, finalize: Any, broadcast: Tree, carry: tuple[Tree, Tree]) -> ClientResult:
+def split_result(
+    names: Names, order: Order, finalize: Any, broadcast: Tree, carry: tuple[Tree, Tree]
+) -> ClientResult:
     """Changes of the base travel; the personal layers stay, with whatever else the method keeps."""
     personal, inner_carry = carry
     result: ClientResult = finalize(trees.combine(broadcast, personal, order), inner_carry)
@@ -75,7 +100,9 @@ def split_result(names: Names, order: Order, finalize: Any, broadcast: Tree, car
     return ClientResult(trees.select(result.update, names, False), (new_personal, result.state))
 
 
-def get_personal_params(order: Order, finalize: Any, broadcast: Tree, carry: tuple[Tree, Tree]) -> Params:
+def get_personal_params(
+    order: Order, finalize: Any, broadcast: Tree, carry: tuple[Tree, Tree]
+) -> Params:
     """The method's model for the client."""
     personal, inner_carry = carry
     params: Params = finalize(trees.combine(broadcast, personal, order), inner_carry)
@@ -87,14 +114,20 @@ def broadcast_shared_part(names: Names, broadcast: Any, state: ServerState) -> T
     return trees.select(broadcast(state), names, False)
 
 
-def init_client_state(names: Names, broadcast: Any, init_inner_state: Any, state: ServerState) -> tuple[Tree, Tree]:
+def init_client_state(
+    names: Names, broadcast: Any, init_inner_state: Any, state: ServerState
+) -> tuple[Tree, Tree]:
     """What a newcomer begins with: the server's copy of the personal layers."""
     return trees.select(broadcast(state), names, True), init_inner_state(state)
 
 
-def pad_update(names: Names, order: Order, broadcast: Any, state: ServerState, update: Tree) -> Tree:
+def pad_update(
+    names: Names, order: Order, broadcast: Any, state: ServerState, update: Tree
+) -> Tree:
     """A change as the method's server expects it: personal layers have not moved."""
-    return trees.combine(update, trees.zeros_like(trees.select(broadcast(state), names, True)), order)
+    return trees.combine(
+        update, trees.zeros_like(trees.select(broadcast(state), names, True)), order
+    )
 
 
 def init_server(pad: Any, init: Any, state: ServerState, cohort_update: CohortUpdate) -> Tree:
@@ -102,7 +135,9 @@ def init_server(pad: Any, init: Any, state: ServerState, cohort_update: CohortUp
     return init(state, cohort_update._replace(update=pad(state, cohort_update.update)))
 
 
-def restore_personal_part(names: Names, order: Order, finalize: Any, state: ServerState, carry: Tree) -> ServerState:
+def restore_personal_part(
+    names: Names, order: Order, finalize: Any, state: ServerState, carry: Tree
+) -> ServerState:
     """The server's end: whatever it has mixed (a Hessian does), its copy of the personal layers is as it was."""
     new: ServerState = finalize(state, carry)
     restored = [
@@ -124,7 +159,9 @@ def finalize_correction(names: Names, finalize: Any, state: ServerState, carry: 
 
 def build(task: Task, hparams: HParams, method: Method) -> Method:
     """A method whose clients keep some layers to themselves."""
-    return wrap_method(method, select_param_names(task, hparams.personal), tuple(task.params), hparams.offer)
+    return wrap_method(
+        method, select_param_names(task, hparams.personal), tuple(task.params), hparams.offer
+    )
 
 
 def wrap_method(method: Method, names: Names, order: Order, offer: int = 0) -> Method:
@@ -133,10 +170,16 @@ def wrap_method(method: Method, names: Names, order: Order, offer: int = 0) -> M
     pad, correct_update = partial(pad_update, names, order, method.broadcast), method.correct_update
     return method._replace(
         broadcast=partial(broadcast_shared_part, names, method.broadcast),
-        init_client_state=partial(init_client_state, names, method.broadcast, method.init_client_state),
-        client=_wrap_client_routine(method.client, order, partial(split_result, names, order, method.client.finalize)),
+        init_client_state=partial(
+            init_client_state, names, method.broadcast, method.init_client_state
+        ),
+        client=_wrap_client_routine(
+            method.client, order, partial(split_result, names, order, method.client.finalize)
+        ),
         personalize=_wrap_client_routine(
-            method.personalize, order, partial(get_personal_params, order, method.personalize.finalize)
+            method.personalize,
+            order,
+            partial(get_personal_params, order, method.personalize.finalize),
         ),
         server=method.server._replace(
             init=partial(init_server, pad, method.server.init),
@@ -153,21 +196,36 @@ def wrap_method(method: Method, names: Names, order: Order, offer: int = 0) -> M
 
 def _wrap_client_routine(routine: Routine, order: Order, finalize: Callable[..., Any]) -> Routine:
     """A client's work with the personal layers beside what it carries."""
-    phases = tuple(Phase(partial(client_step, order, phase.step), phase.plan) for phase in routine.phases)
+    phases = tuple(
+        Phase(partial(client_step, order, phase.step), phase.plan) for phase in routine.phases
+    )
     return Routine(partial(init_client, order, routine.init), phases, finalize)
 
 
 def _check_composition(method: Method, offer: int) -> None:
     """Refuses compositions that make no sense."""
-    subject, inner_init = f"personal layers: {method.name}", getattr(method.client.init, "func", None)
-    require(
-        method.broadcast is not local_training.no_state, f"{subject} sends nothing, so everything is personal already."
+    subject, inner_init = (
+        f"personal layers: {method.name}",
+        getattr(method.client.init, "func", None),
     )
-    require(method.data_view != "pooled", f"{subject} has one client, the pool, and no clients to be personal to.")
+    require(
+        method.broadcast is not local_training.no_state,
+        f"{subject} sends nothing, so everything is personal already.",
+    )
+    require(
+        method.data_view != "pooled",
+        f"{subject} has one client, the pool, and no clients to be personal to.",
+    )
     require(inner_init is not init_client, f"{subject} has personal layers already.")
     head = "adapts its head to every client already, and moves it by what the server makes of gradients"
     require(method.name != "afml", f"{subject} {head}; compare it with fedmeta-per instead.")
     wanted = "put it outside, so that the server has layers of its own to learn with"
-    require(not server_learning.has_server_learning(method), f"{subject} learns at the server; {wanted}.")
+    require(
+        not server_learning.has_server_learning(method),
+        f"{subject} learns at the server; {wanted}.",
+    )
     alone = not offer or method.init_client_state is local_training.no_state
-    require(alone, f"{subject} keeps more at a client than layers, which cannot be offered to newcomers; set offer=0.")
+    require(
+        alone,
+        f"{subject} keeps more at a client than layers, which cannot be offered to newcomers; set offer=0.",
+    )

@@ -42,9 +42,12 @@ class HParams(LocalHParams):
         None, "its step size before gamma (eta_0); None: sqrt(S) lr K / K0, in Python: lr"
     )
     learn_epochs: int | None = positive(
-        None, "its passes over the server's data a round (E_s); None: as many as make its work a client's, in Python: 1"
+        None,
+        "its passes over the server's data a round (E_s); None: as many as make its work a client's, in Python: 1",
     )
-    learn_batch: int | None = positive(None, "server examples a step (B_0); None: as at the clients")
+    learn_batch: int | None = positive(
+        None, "server examples a step (B_0); None: as at the clients"
+    )
 
     def resolve(self, facts: RunFacts) -> Self:
         """The server's rate and passes by the paper's rules, unless they are given."""
@@ -55,7 +58,9 @@ class HParams(LocalHParams):
         passes = self.learn_epochs or ceil(
             facts.examples_per_client * steps / (num_server_examples * steps_per_epoch)
         )  # one rounding: 10/3*3 is 10
-        rate = self.learn_lr or sqrt(facts.cohort_size) * self.lr * steps / (passes * ceil(num_server_examples / size))
+        rate = self.learn_lr or sqrt(facts.cohort_size) * self.lr * steps / (
+            passes * ceil(num_server_examples / size)
+        )
         return replace(filled, learn_lr=rate, learn_epochs=passes, learn_batch=size)
 
 
@@ -64,7 +69,9 @@ def sgd_step(loss: Loss, rate: float, model: Params, batches: tuple[Batch, ...])
     return trees.add(model, autodiff.gradient(loss, model, batches[0]), -rate)
 
 
-def finalize_update(finalize: Any, old_state: ServerState, carry: Tree, batches: tuple[Batch, ...]) -> ServerState:
+def finalize_update(
+    finalize: Any, old_state: ServerState, carry: Tree, batches: tuple[Batch, ...]
+) -> ServerState:
     """Ends the method's own update; from here on the new state is what is carried."""
     state: ServerState = finalize(old_state, carry)
     return state
@@ -77,18 +84,26 @@ def learn_after(
     return state._replace(params=sgd_step(loss, rate, state.params, batches))
 
 
-def init_parallel(init: Any, state: ServerState, cohort_update: CohortUpdate) -> tuple[Tree, Params]:
+def init_parallel(
+    init: Any, state: ServerState, cohort_update: CohortUpdate
+) -> tuple[Tree, Params]:
     """The method's update, and beside it the model that was broadcast."""
     return init(state, cohort_update), state.params
 
 
-def update_parallel(step: Any, state: ServerState, carry: tuple[Tree, Params], batches: tuple[Batch, ...]) -> Tree:
+def update_parallel(
+    step: Any, state: ServerState, carry: tuple[Tree, Params], batches: tuple[Batch, ...]
+) -> Tree:
     """A step of the method's own update."""
     return step(state, carry[0], batches), carry[1]
 
 
 def learn_parallel(
-    loss: Loss, rate: float, state: ServerState, carry: tuple[Tree, Params], batches: tuple[Batch, ...]
+    loss: Loss,
+    rate: float,
+    state: ServerState,
+    carry: tuple[Tree, Params],
+    batches: tuple[Batch, ...],
 ) -> Tree:
     """A step of learning that does not see the update."""
     return carry[0], sgd_step(loss, rate, carry[1], batches)
@@ -106,15 +121,25 @@ def build(task: Task, hparams: HParams, method: Method, is_parallel: bool = Fals
     if not hparams.gamma:
         return method
     rate, update = hparams.gamma * (hparams.learn_lr or hparams.lr), method.server
-    plan = BatchPlan((BatchSpec("train", hparams.learn_batch or hparams.batch),), epochs=hparams.learn_epochs or 1)
+    plan = BatchPlan(
+        (BatchSpec("train", hparams.learn_batch or hparams.batch),),
+        epochs=hparams.learn_epochs or 1,
+    )
     if is_parallel:
-        update_phases = tuple(Phase(partial(update_parallel, phase.step), phase.plan) for phase in update.phases)
+        update_phases = tuple(
+            Phase(partial(update_parallel, phase.step), phase.plan) for phase in update.phases
+        )
         learning = Phase(partial(learn_parallel, task.loss, rate), plan)
-        begin, end = partial(init_parallel, update.init), partial(finalize_parallel, update.finalize)
+        begin, end = (
+            partial(init_parallel, update.init),
+            partial(finalize_parallel, update.finalize),
+        )
         return method._replace(server=Routine(begin, (*update_phases, learning), end))
     ending = Phase(partial(finalize_update, update.finalize), BatchPlan((), steps=1))
     learning = Phase(partial(learn_after, task.loss, rate), plan)
-    return method._replace(server=Routine(update.init, (*update.phases, ending, learning), local_training.pass_through))
+    return method._replace(
+        server=Routine(update.init, (*update.phases, ending, learning), local_training.pass_through)
+    )
 
 
 def has_server_learning(method: Method) -> bool:
@@ -125,7 +150,10 @@ def has_server_learning(method: Method) -> bool:
 
 def _check_composition(method: Method) -> None:
     """Refuses compositions that make no sense."""
-    require(not has_server_learning(method), f"server learning: the server of {method.name} learns already.")
+    require(
+        not has_server_learning(method),
+        f"server learning: the server of {method.name} learns already.",
+    )
     require(
         bool(method.client.phases) and method.broadcast is not local_training.no_state,
         f"server learning: the clients of {method.name} never see the server's model, "

@@ -36,12 +36,19 @@ def build_image_rows(dataset: FederatedDataset, table: LabelTable) -> list[Image
         return []
     positions = subsample_evenly(sort_by_main_label(table), NUM_CLIENTS)
     clients = [
-        (dataset.clients, int(client_id), str(dataset.client_names[client_id]), str(table.groups[client_id]))
+        (
+            dataset.clients,
+            int(client_id),
+            str(dataset.client_names[client_id]),
+            str(table.groups[client_id]),
+        )
         for client_id in table.client_ids[positions]
     ]
     owners = [*clients, *([(dataset.server, 0, "server", "")] if dataset.server else [])]
     chosen_indices = [_select_examples(examples, client_id) for examples, client_id, _, _ in owners]
-    image_stacks = [examples.x[indices] for (examples, *_), indices in zip(owners, chosen_indices, strict=True)]
+    image_stacks = [
+        examples.x[indices] for (examples, *_), indices in zip(owners, chosen_indices, strict=True)
+    ]
     low, high = _get_pixel_range(dataset, image_stacks)
     return [
         ImageRow(
@@ -50,23 +57,34 @@ def build_image_rows(dataset: FederatedDataset, table: LabelTable) -> list[Image
             [encode_png(_to_pixels(image, low, high)) for image in images],
             _list_labels(dataset, examples, indices),
         )
-        for (examples, _, name, group), indices, images in zip(owners, chosen_indices, image_stacks, strict=True)
+        for (examples, _, name, group), indices, images in zip(
+            owners, chosen_indices, image_stacks, strict=True
+        )
     ]
 
 
 def encode_png(pixels: Pixels) -> str:
     """Pixels [height, width, 1 or 3] as the address of a PNG that holds them."""
     height, width, channels = pixels.shape
-    lines = np.zeros((height, 1 + width * channels), np.uint8)  # every line begins with its filter: none
+    lines = np.zeros(
+        (height, 1 + width * channels), np.uint8
+    )  # every line begins with its filter: none
     lines[:, 1:] = pixels.reshape(height, -1)
     head = struct.pack(">IIBBBBB", width, height, 8, PNG_COLOR_TYPES[channels], 0, 0, 0)
     parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b""))
-    content_bytes = b"\x89PNG\r\n\x1a\n" + b"".join(_make_chunk(kind, content) for kind, content in parts)
+    content_bytes = b"\x89PNG\r\n\x1a\n" + b"".join(
+        _make_chunk(kind, content) for kind, content in parts
+    )
     return f"data:image/png;base64,{base64.b64encode(content_bytes).decode()}"
 
 
 def _make_chunk(kind: bytes, content: bytes) -> bytes:
-    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+    return (
+        struct.pack(">I", len(content))
+        + kind
+        + content
+        + struct.pack(">I", zlib.crc32(kind + content))
+    )
 
 
 def _select_examples(examples: ClientExamples, client_id: int) -> NDArray[np.int64]:
@@ -79,7 +97,10 @@ def _select_examples(examples: ClientExamples, client_id: int) -> NDArray[np.int
 
 def _get_pixel_range(dataset: FederatedDataset, image_stacks: list[Array]) -> tuple[float, float]:
     """What is shown darkest and brightest: as the scale says, or what occurs."""
-    low, high = min(float(images.min()) for images in image_stacks), max(float(images.max()) for images in image_stacks)
+    low, high = (
+        min(float(images.min()) for images in image_stacks),
+        max(float(images.max()) for images in image_stacks),
+    )
     if dataset.scale != 1 and low >= 0 and high * dataset.scale <= 1:
         return 0.0, 1 / dataset.scale
     return low, max(high, low + 1e-9)
@@ -91,6 +112,12 @@ def _to_pixels(image: Array, low: float, high: float) -> Pixels:
     return np.rint(255 * np.clip(bright, 0, 1)).astype(np.uint8)
 
 
-def _list_labels(dataset: FederatedDataset, examples: ClientExamples, indices: NDArray[np.int64]) -> list[str]:
+def _list_labels(
+    dataset: FederatedDataset, examples: ClientExamples, indices: NDArray[np.int64]
+) -> list[str]:
     has_labels = dataset.classes is not None and examples.y.ndim == 1
-    return [str(label) for label in examples.y[indices].tolist()] if has_labels else [""] * len(indices)
+    return (
+        [str(label) for label in examples.y[indices].tolist()]
+        if has_labels
+        else [""] * len(indices)
+    )

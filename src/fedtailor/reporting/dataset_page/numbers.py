@@ -15,7 +15,11 @@ LOG_AXIS_FACTOR = 10
 
 def build_payload(table: LabelTable) -> dict[str, Any]:
     """Everything that the page's scripts draw."""
-    return {"data": _clients_to_json(table), "sizes": _sizes_to_json(table.sizes), "mixture": _mixture_to_json(table)}
+    return {
+        "data": _clients_to_json(table),
+        "sizes": _sizes_to_json(table.sizes),
+        "mixture": _mixture_to_json(table),
+    }
 
 
 def _clients_to_json(table: LabelTable) -> dict[str, Any] | None:
@@ -39,7 +43,9 @@ def _sizes_to_json(sizes: IntArray) -> dict[str, Any]:
     found: dict[str, Any] = {"median": float(np.median(sizes)), "most": int(sizes.max())}
     found |= {"linear": _count_histogram(sizes, compute_even_edges(sizes, NUM_BARS))}
     return found | (
-        {"log": _count_histogram(sizes, compute_log_edges(sizes, NUM_BARS))} if has_wide_range(sizes) else {}
+        {"log": _count_histogram(sizes, compute_log_edges(sizes, NUM_BARS))}
+        if has_wide_range(sizes)
+        else {}
     )
 
 

@@ -31,4 +31,6 @@ def render_dataset_page(dataset: FederatedDataset, options: Mapping[str, Any]) -
         "made_with": f"fedtailor {fedtailor.__version__}",
     }
     scripts = [read_own("data.js"), read_own("picture.js", PACKAGE)]
-    return make_page(TEMPLATE, view, build_payload(table), scripts, read_own("picture.css", PACKAGE))
+    return make_page(
+        TEMPLATE, view, build_payload(table), scripts, read_own("picture.css", PACKAGE)
+    )

@@ -17,9 +17,19 @@ from fedtailor.data.label_table import (
     sort_by_main_label,
     subsample_evenly,
 )
-from fedtailor.reporting.dataset_page.numbers import compute_even_edges, compute_log_edges, has_wide_range
+from fedtailor.reporting.dataset_page.numbers import (
+    compute_even_edges,
+    compute_log_edges,
+    has_wide_range,
+)
 
-STYLES = {"local": "cyan", "train": "cyan", "validation": "yellow", "new": "magenta", "server": "green"}
+STYLES = {
+    "participating": "cyan",
+    "train": "cyan",
+    "validation": "yellow",
+    "unseen": "magenta",
+    "server": "green",
+}
 MAX_LABELS = 64
 """So many rows are drawn; of more labels, the commonest."""
 NUM_BARS = 12
@@ -46,7 +56,9 @@ class ClientColumn(NamedTuple):
     size: int
 
 
-def draw_labels(table: LabelTable, width: int, is_ascii: bool = False, max_clients: int | None = None) -> list[Text]:
+def draw_labels(
+    table: LabelTable, width: int, is_ascii: bool = False, max_clients: int | None = None
+) -> list[Text]:
     """Lines of at most so many columns, and what the marks mean; of at most `limit` clients; `plain`: in ASCII."""
     marks = ASCII if is_ascii else BLOCKS
     if table.counts is None:
@@ -61,11 +73,15 @@ def draw_labels(table: LabelTable, width: int, is_ascii: bool = False, max_clien
     )
     num_columns = width - margin - GAP * (len(groups) - 1) - len(server) * (GAP + len(SERVER))
     clients = _select_clients(
-        table, table.counts, labels, max(1, num_columns if max_clients is None else min(num_columns, max_clients))
+        table,
+        table.counts,
+        labels,
+        max(1, num_columns if max_clients is None else min(num_columns, max_clients)),
     )
     columns, column_width = [*clients, *server], 2 if 2 * len(clients) <= num_columns else 1
     rows = [
-        [_choose_mark(column.shares[label_idx], marks.shares) for column in columns] for label_idx in range(len(labels))
+        [_choose_mark(column.shares[label_idx], marks.shares) for column in columns]
+        for label_idx in range(len(labels))
     ]
     largest = max(client.size for client in clients)
     sizes = [_choose_mark(client.size / largest, marks.sizes) for client in clients]
@@ -77,7 +93,10 @@ def draw_labels(table: LabelTable, width: int, is_ascii: bool = False, max_clien
         ),
         _draw_row("size", sizes, clients, margin, column_width),
         Text(),
-        *(Text(sentence, "dim") for sentence in _describe_marks(table, len(clients), len(labels), largest, marks)),
+        *(
+            Text(sentence, "dim")
+            for sentence in _describe_marks(table, len(clients), len(labels), largest, marks)
+        ),
     ]
 
 
@@ -86,14 +105,20 @@ def _select_labels(counts: IntArray) -> IntArray:
     return np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:MAX_LABELS])
 
 
-def _select_clients(table: LabelTable, counts: IntArray, labels: IntArray, num_columns: int) -> list[ClientColumn]:
+def _select_clients(
+    table: LabelTable, counts: IntArray, labels: IntArray, num_columns: int
+) -> list[ClientColumn]:
     """Clients by group, evenly spaced where not all have room, but somebody of every group that can."""
     order = sort_by_main_label(table)
     groups, parts = table.groups[table.client_ids], normalize_counts(counts)[:, labels]
     positions_by_group = {
-        group: order[groups[order] == group] for group in count_clients_by_group(table) if (groups == group).any()
+        group: order[groups[order] == group]
+        for group in count_clients_by_group(table)
+        if (groups == group).any()
     }
-    quotas = _allocate_columns({group: len(positions) for group, positions in positions_by_group.items()}, num_columns)
+    quotas = _allocate_columns(
+        {group: len(positions) for group, positions in positions_by_group.items()}, num_columns
+    )
     return [
         ClientColumn(group, parts[position], int(table.sizes[table.client_ids[position]]))
         for group, positions in positions_by_group.items()
@@ -105,7 +130,9 @@ def _allocate_columns(sizes: dict[str, int], num_columns: int) -> dict[str, int]
     """How many columns each group has: one at least, if so many have room, and then by size."""
     quotas = dict.fromkeys(sizes, 0)
     for _ in range(min(num_columns, sum(sizes.values()))):
-        quotas[max(sizes, key=lambda group: (not quotas[group], sizes[group] / max(quotas[group], 1)))] += 1
+        quotas[
+            max(sizes, key=lambda group: (not quotas[group], sizes[group] / max(quotas[group], 1)))
+        ] += 1
     return quotas
 
 
@@ -124,8 +151,13 @@ def _draw_heading(columns: Sequence[ClientColumn], margin: int, column_width: in
     return line
 
 
-def _draw_row(name: str, marks: Iterable[str], columns: Sequence[ClientColumn], margin: int, column_width: int) -> Text:
-    line, previous_group = Text(name.rjust(margin - GAP) + " " * GAP, no_wrap=True), columns[0].group
+def _draw_row(
+    name: str, marks: Iterable[str], columns: Sequence[ClientColumn], margin: int, column_width: int
+) -> Text:
+    line, previous_group = (
+        Text(name.rjust(margin - GAP) + " " * GAP, no_wrap=True),
+        columns[0].group,
+    )
     for column, mark in zip(columns, marks, strict=True):
         gap = " " * GAP if column.group != previous_group else ""
         line.append(gap + mark * column_width, STYLES.get(column.group))
@@ -134,10 +166,15 @@ def _draw_row(name: str, marks: Iterable[str], columns: Sequence[ClientColumn], 
     return line
 
 
-def _describe_marks(table: LabelTable, num_clients: int, num_labels: int, largest: int, marks: Marks) -> Iterable[str]:
+def _describe_marks(
+    table: LabelTable, num_clients: int, num_labels: int, largest: int, marks: Marks
+) -> Iterable[str]:
     """What is drawn, and what is not."""
     steps = len(marks.shares) - 1
-    bounds = [f"{mark} up to {100 * (step / steps) ** 2:.0f} %" for step, mark in enumerate(marks.shares[1:-1], 1)]
+    bounds = [
+        f"{mark} up to {100 * (step / steps) ** 2:.0f} %"
+        for step, mark in enumerate(marks.shares[1:-1], 1)
+    ]
     yield f"A column is a client, a mark a label's share of its examples: {', '.join(bounds)}, {marks.shares[-1]} more."
     yield f"Sizes go up to {largest:,} examples, marked by their square root."
     total_clients = len(table.sizes)
@@ -157,7 +194,9 @@ def _draw_histogram(sizes: IntArray, width: int, marks: Marks) -> list[Text]:
     lines = [Text("examples".rjust(margin) + " " * GAP + "clients", no_wrap=True)]
     for name, count in zip(names, clients, strict=True):
         bar = marks.shares[-1] * math.ceil(bar_width * count / max(clients))
-        line = Text(name.rjust(margin) + " " * GAP, no_wrap=True).append(bar, STYLES["local"])
+        line = Text(name.rjust(margin) + " " * GAP, no_wrap=True).append(
+            bar, STYLES["participating"]
+        )
         lines.append(line.append(f"{' ' * GAP if bar else ''}{count:,}"))
     return lines
 

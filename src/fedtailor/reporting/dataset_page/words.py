@@ -16,11 +16,15 @@ def format_options(options: Mapping[str, Any]) -> str:
 
 def make_summary(dataset: FederatedDataset, table: LabelTable) -> str:
     """Examples, clients by group, classes and the server's examples in a sentence."""
-    groups = join_words(f"{size:,} {group}" for group, size in count_clients_by_group(table).items())
-    clients_text = (
-        f"{format_count(int(table.sizes.sum()), 'example')} of {format_count(len(table.sizes), 'client')} ({groups})"
+    groups = join_words(
+        f"{size:,} {group}" for group, size in count_clients_by_group(table).items()
     )
-    labels = "" if dataset.classes is None else f"{dataset.classes:,} {'class' if dataset.classes == 1 else 'classes'}"
+    clients_text = f"{format_count(int(table.sizes.sum()), 'example')} of {format_count(len(table.sizes), 'client')} ({groups})"
+    labels = (
+        ""
+        if dataset.classes is None
+        else f"{dataset.classes:,} {'class' if dataset.classes == 1 else 'classes'}"
+    )
     server = (
         f"{format_count(table.server_size, 'example')} held by the server"
         if table.server_size
@@ -32,16 +36,31 @@ def make_summary(dataset: FederatedDataset, table: LabelTable) -> str:
 def describe_figures(table: LabelTable) -> list[tuple[str, str]]:
     """The dataset in figures: what, and how much."""
     stats = compute_stats(table)
-    spread = f"median {stats.median:,g}, mean {stats.mean:,.1f}, standard deviation {stats.std:,.1f}"
+    spread = (
+        f"median {stats.median:,g}, mean {stats.mean:,.1f}, standard deviation {stats.std:,.1f}"
+    )
     lines = [("examples of a client", f"{stats.smallest:,} to {stats.largest:,}, {spread}")]
     if stats.labels_per_client is not None and table.counts is not None:
-        lines += [("labels of a client", f"{stats.labels_per_client:.1f} of {table.counts.shape[1]:,}, mean")]
         lines += [
-            ("a client's differ", f"by {stats.client_distance:.2f} from all clients' together, mean total variation")
+            (
+                "labels of a client",
+                f"{stats.labels_per_client:.1f} of {table.counts.shape[1]:,}, mean",
+            )
+        ]
+        lines += [
+            (
+                "a client's differ",
+                f"by {stats.client_distance:.2f} from all clients' together, mean total variation",
+            )
         ]
     if stats.server_distance is not None:
         own = f"by {stats.server_distance:.2f} from all clients'"
-        lines += [("the server's differ", f"{own}, by {stats.client_server_distance:.2f} from a client's, mean")]
+        lines += [
+            (
+                "the server's differ",
+                f"{own}, by {stats.client_server_distance:.2f} from a client's, mean",
+            )
+        ]
     return lines
 
 
@@ -53,8 +72,16 @@ def list_notes(dataset: FederatedDataset, table: LabelTable) -> list[str]:
         if num_shown < num_clients
         else ""
     )
-    overlap = f"The server's data overlaps the clients', as declared: {dataset.overlap}" if dataset.overlap else ""
-    return [sentence for sentence in (sampled if not table.reason else "", table.reason, overlap) if sentence]
+    overlap = (
+        f"The server's data overlaps the clients', as declared: {dataset.overlap}"
+        if dataset.overlap
+        else ""
+    )
+    return [
+        sentence
+        for sentence in (sampled if not table.reason else "", table.reason, overlap)
+        if sentence
+    ]
 
 
 def _format_value(value: Any) -> str:

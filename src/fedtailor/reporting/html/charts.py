@@ -15,7 +15,13 @@ from fedtailor.reporting.html.figures import (
     list_known_costs,
     list_stages,
 )
-from fedtailor.reporting.html.grouping import HeadlineMetric, Record, ReportLine, get_metric, get_seed
+from fedtailor.reporting.html.grouping import (
+    HeadlineMetric,
+    Record,
+    ReportLine,
+    get_metric,
+    get_seed,
+)
 from fedtailor.reporting.html.local_comparison import compare_with_local, find_local_line
 from fedtailor.reporting.html.thinning import get_max_clients, thin
 
@@ -27,7 +33,11 @@ def build_payload(lines: Sequence[ReportLine]) -> dict[str, Any]:
     max_clients = get_max_clients(sum(len(line.runs) for line in lines), len(groups))
     local_idx = find_local_line(lines)
     return {
-        "metric": {"name": metric.name, "higher": metric.higher_is_better, "percent": metric.percent},
+        "metric": {
+            "name": metric.name,
+            "higher": metric.higher_is_better,
+            "percent": metric.percent,
+        },
         "stages": stages,
         "groups": groups,
         "alone": local_idx,
@@ -54,7 +64,10 @@ def collect_seed_means(
     return {
         group: {
             stage: {
-                metric_name: [float(np.nanmean(values)) for values in collect_scores(line, group, stage, metric_name)]
+                metric_name: [
+                    float(np.nanmean(values))
+                    for values in collect_scores(line, group, stage, metric_name)
+                ]
                 for metric_name in metric.figures
             }
             for stage in stages
@@ -64,7 +77,11 @@ def collect_seed_means(
 
 
 def collect_client_scores(
-    line: ReportLine, metric: HeadlineMetric, groups: Sequence[str], stages: Sequence[str], max_clients: int
+    line: ReportLine,
+    metric: HeadlineMetric,
+    groups: Sequence[str],
+    stages: Sequence[str],
+    max_clients: int,
 ) -> dict[str, dict[str, list[Any]]]:
     """group -> the final figures of the clients of all runs at every stage, with ids and seeds."""
     found = {}
@@ -72,7 +89,9 @@ def collect_client_scores(
         runs = [run for run in line.runs if run["scores"] and group in run["scores"]]
         parts = [_collect_run_clients(run, group, metric, stages, max_clients) for run in runs]
         if parts:
-            found[group] = {key: [value for part in parts for value in part[key]] for key in parts[0]}
+            found[group] = {
+                key: [value for part in parts for value in part[key]] for key in parts[0]
+            }
     return found
 
 
@@ -82,7 +101,9 @@ def _line_to_json(line: ReportLine, metric: HeadlineMetric) -> dict[str, Any]:
         "label": line.label,
         "tuned": line.tuned_label,
         "curves": build_curves(line, metric),
-        "cost": {key: float(np.mean([cost[key] for cost in costs if key in cost])) for key in costs[0]},
+        "cost": {
+            key: float(np.mean([cost[key] for cost in costs if key in cost])) for key in costs[0]
+        },
     }
 
 
@@ -93,7 +114,11 @@ def _compare_line_with_local(
     return {
         group: {
             metric_name: compare_with_local(
-                line, local_line, group, metric_name, metric.higher_is_better and metric_name == metric.name
+                line,
+                local_line,
+                group,
+                metric_name,
+                metric.higher_is_better and metric_name == metric.name,
             )
             for metric_name in metric.figures
         }
@@ -112,7 +137,13 @@ def _collect_run_clients(
         for metric_name in metric.figures
     }
     values = {
-        f"{stage}.{metric_name}": [None if client_values is None else client_values[index] for index in indices]
+        f"{stage}.{metric_name}": [
+            None if client_values is None else client_values[index] for index in indices
+        ]
         for (stage, metric_name), client_values in values_by_stage.items()
     }
-    return {"ids": [scores["ids"][index] for index in indices], "seed": [get_seed(run)] * len(indices), **values}
+    return {
+        "ids": [scores["ids"][index] for index in indices],
+        "seed": [get_seed(run)] * len(indices),
+        **values,
+    }

@@ -39,7 +39,11 @@ def _build_history(run: Record) -> list[dict[str, Any]]:
         "flops": accumulate(entry.get("flops") or 0 for entry in entries),
     }
     history = [
-        {"round": entry["round"], "scores": entry["scores"] or {}, **dict(zip(spent, costs, strict=True))}
+        {
+            "round": entry["round"],
+            "scores": entry["scores"] or {},
+            **dict(zip(spent, costs, strict=True)),
+        }
         for entry, *costs in zip(entries, *spent.values(), strict=True)
     ]
     if history and run["scores"]:
@@ -50,7 +54,9 @@ def _build_history(run: Record) -> list[dict[str, Any]]:
 def _average_scores(scores: dict[str, Any]) -> dict[str, Any]:
     return {
         group: {
-            stage: {metric_name: _average_known(values) for metric_name, values in found[stage].items()}
+            stage: {
+                metric_name: _average_known(values) for metric_name, values in found[stage].items()
+            }
             for stage in CURVE_STAGES
         }
         for group, found in scores.items()
@@ -67,10 +73,17 @@ def _collect_points(
 ) -> dict[int, tuple[float, ...]]:
     """round -> (figure, what it had cost by then), where there is one."""
     found = {
-        entry["round"]: (_get_score(entry["scores"], group, stage, metric_name), *(entry[key] for key in COST_AXES))
+        entry["round"]: (
+            _get_score(entry["scores"], group, stage, metric_name),
+            *(entry[key] for key in COST_AXES),
+        )
         for entry in history
     }
-    return {round_idx: point for round_idx, point in found.items() if point[0] is not None and math.isfinite(point[0])}
+    return {
+        round_idx: point
+        for round_idx, point in found.items()
+        if point[0] is not None and math.isfinite(point[0])
+    }
 
 
 def _get_score(scores: dict[str, Any], *keys: str) -> float | None:
@@ -84,7 +97,8 @@ def _aggregate_seeds(runs: list[dict[int, tuple[float, ...]]]) -> dict[str, list
     """Mean, lowest and highest over the seeds that were scored in a round, and mean costs; of many rounds some."""
     rounds = thin(sorted({round_idx for run in runs for round_idx in run}), MAX_POINTS)
     points_by_round = [
-        np.array([run[round_idx] for run in runs if round_idx in run], dtype=float) for round_idx in rounds
+        np.array([run[round_idx] for run in runs if round_idx in run], dtype=float)
+        for round_idx in rounds
     ]
     spent = {
         key: [float(found[:, column_idx].mean()) for found in points_by_round]

@@ -8,7 +8,7 @@ from fedtailor.reporting.html.figures import to_floats
 from fedtailor.reporting.html.grouping import Record, get_seed
 from fedtailor.reporting.html.thinning import MAX_CLIENTS, thin
 
-_GROUP_ORDER = ("local", "train", "validation", "new")
+_GROUP_ORDER = ("participating", "train", "validation", "unseen")
 
 
 def build_data_payload(run: Record) -> dict[str, Any]:
@@ -17,7 +17,10 @@ def build_data_payload(run: Record) -> dict[str, Any]:
     group_by_client = _map_groups(data)
     ordered_ids = sorted(
         group_by_client,
-        key=lambda client: (_GROUP_ORDER.index(group_by_client[client]), *_get_main_label(data, client)),
+        key=lambda client: (
+            _GROUP_ORDER.index(group_by_client[client]),
+            *_get_main_label(data, client),
+        ),
     )
     drawn_ids = thin(ordered_ids, MAX_CLIENTS)
     return {
@@ -26,14 +29,20 @@ def build_data_payload(run: Record) -> dict[str, Any]:
         "ids": [data["clients"][client] for client in drawn_ids],
         "group": [group_by_client[client] for client in drawn_ids],
         "train": [data["train_sizes"][client] for client in drawn_ids],
-        "labels": None if data["labels"] is None else [data["labels"][client] for client in drawn_ids],
+        "labels": None
+        if data["labels"] is None
+        else [data["labels"][client] for client in drawn_ids],
         "server": data["server_examples"],
         "server_labels": data["server_labels"],
     }
 
 
 def _map_groups(data: dict[str, Any]) -> dict[int, str]:
-    return {client: group for group in reversed(_GROUP_ORDER) for client in data["groups"].get(group, ())}
+    return {
+        client: group
+        for group in reversed(_GROUP_ORDER)
+        for client in data["groups"].get(group, ())
+    }
 
 
 def _get_main_label(data: dict[str, Any], client: int) -> tuple[int, int]:

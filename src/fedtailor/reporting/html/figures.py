@@ -9,7 +9,7 @@ import numpy as np
 from fedtailor.evaluation.client_statistics import compute_spread
 from fedtailor.reporting.html.grouping import HeadlineMetric, Record, ReportLine, list_runs
 
-REPORT_GROUPS = ("local", "new", "validation")
+REPORT_GROUPS = ("participating", "unseen", "validation")
 TRAFFIC_KEYS, WORK_KEYS = ("down", "up"), ("flops", "steps")
 COST_KEYS = (*TRAFFIC_KEYS, "flops", "steps", "seconds")
 _RECORD_KEYS = {"down": "bytes_down", "up": "bytes_up", "steps": "steps", "seconds": "seconds"}
@@ -47,12 +47,20 @@ def list_groups(lines: Sequence[ReportLine]) -> list[str]:
     """Groups of clients with final scores or, before there are any, those that will have them."""
     runs = [run for _, run in list_runs(lines)]
     scored = {group for run in runs for group in run["scores"] or ()}
-    expected_groups = {"validation"} if runs[0]["config"].get("eval_groups") == "validation" else {"local", "new"}
-    upcoming = {group for group in expected_groups for run in runs if run["data"]["groups"].get(group)}
+    expected_groups = (
+        {"validation"}
+        if runs[0]["config"].get("eval_groups") == "validation"
+        else {"participating", "unseen"}
+    )
+    upcoming = {
+        group for group in expected_groups for run in runs if run["data"]["groups"].get(group)
+    }
     return [group for group in REPORT_GROUPS if group in (scored or upcoming)]
 
 
-def build_columns(groups: Sequence[str], metric: HeadlineMetric, costs: Sequence[str] = COST_KEYS) -> list[TableColumn]:
+def build_columns(
+    groups: Sequence[str], metric: HeadlineMetric, costs: Sequence[str] = COST_KEYS
+) -> list[TableColumn]:
     """The table's columns from left to right."""
     names = (("before", "before"), ("after", "after"), ("worst", "worst tenth"))
     scores = [
@@ -60,7 +68,10 @@ def build_columns(groups: Sequence[str], metric: HeadlineMetric, costs: Sequence
         for group in groups
         for key, heading in names
     ]
-    return scores + [TableColumn(key, "cost", key, False, decimals=0 if key == "steps" else None) for key in costs]
+    return scores + [
+        TableColumn(key, "cost", key, False, decimals=0 if key == "steps" else None)
+        for key in costs
+    ]
 
 
 def build_rows(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[TableRow]:
@@ -84,7 +95,9 @@ def rank_rows(rows: Sequence[TableRow], column: TableColumn) -> list[int]:
 def rank_lines(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[int]:
     """The scored lines, best first after personalizing, on new clients if there are any."""
     rows = build_rows(lines, metric)
-    after = [column for column in build_columns(list_groups(lines), metric) if column.heading == "after"]
+    after = [
+        column for column in build_columns(list_groups(lines), metric) if column.heading == "after"
+    ]
     found = [order for column in after if (order := rank_rows(rows, column))]
     return [rows[index].line for index in found[-1]] if found else []
 
@@ -122,7 +135,9 @@ def to_floats(values: Iterable[Any]) -> np.ndarray:
 def collect_scores(line: ReportLine, group: str, stage: str, metric_name: str) -> list[np.ndarray]:
     """For each finished run its clients' figures; runs in which nobody could be tested are left out."""
     found = [
-        get_stage_scores(run["scores"][group], stage) for run in line.runs if run["scores"] and group in run["scores"]
+        get_stage_scores(run["scores"][group], stage)
+        for run in line.runs
+        if run["scores"] and group in run["scores"]
     ]
     values = [to_floats(scores[metric_name]) for scores in found if metric_name in scores]
     return [each for each in values if not np.isnan(each).all()]
@@ -147,21 +162,31 @@ def get_stage_scores(scores: Record, stage: str) -> Record:
 def list_stages(lines: Sequence[ReportLine]) -> list[str]:
     """Before personalizing, after so many steps where that was scored, and after it."""
     found = [
-        scores.get("after_passes") or {} for _, run in list_runs(lines) for scores in (run["scores"] or {}).values()
+        scores.get("after_passes") or {}
+        for _, run in list_runs(lines)
+        for scores in (run["scores"] or {}).values()
     ]
     steps = sorted({step for each in found for step in each}, key=int)
     return ["before", *steps, "after"]
 
 
-def summarize_over_seeds(key: str, values: Sequence[float], client_stds: Sequence[float] = ()) -> dict[str, Estimate]:
+def summarize_over_seeds(
+    key: str, values: Sequence[float], client_stds: Sequence[float] = ()
+) -> dict[str, Estimate]:
     """A column's figure from one number a seed, and from its spread over clients where that is known."""
     if not values:
         return {}
     seed_std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return {key: Estimate(float(np.mean(values)), float(np.mean(client_stds)) if client_stds else None, seed_std)}
+    return {
+        key: Estimate(
+            float(np.mean(values)), float(np.mean(client_stds)) if client_stds else None, seed_std
+        )
+    }
 
 
-def _build_row(label: str, line_idx: int, line: ReportLine, metric: HeadlineMetric, stages: Sequence[str]) -> TableRow:
+def _build_row(
+    label: str, line_idx: int, line: ReportLine, metric: HeadlineMetric, stages: Sequence[str]
+) -> TableRow:
     cells: dict[str, Estimate] = {}
     for group in REPORT_GROUPS:
         for stage in stages:
@@ -172,9 +197,13 @@ def _build_row(label: str, line_idx: int, line: ReportLine, metric: HeadlineMetr
             client_stds, means = [found.std for found in spreads], [found.mean for found in spreads]
             window_means = collect_window_means(line, group, stage, metric.name)
             cells |= summarize_over_seeds(
-                f"{group}.{stage}", window_means if len(window_means) == len(means) else means, client_stds
+                f"{group}.{stage}",
+                window_means if len(window_means) == len(means) else means,
+                client_stds,
             )
-            cells |= summarize_over_seeds(f"{group}.worst", [found.worst_tenth for found in spreads])
+            cells |= summarize_over_seeds(
+                f"{group}.worst", [found.worst_tenth for found in spreads]
+            )
     costs = [compute_run_cost(run) for run in line.runs]
     for key in COST_KEYS:
         cells |= summarize_over_seeds(key, [cost[key] for cost in costs if key in cost])

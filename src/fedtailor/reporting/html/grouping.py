@@ -9,7 +9,13 @@ from fedtailor.errors import require
 Record = Mapping[str, Any]
 FORMAT = 1
 SEED_AND_PATH_KEYS = ("seed", "data_options.seed", "out")
-PERCENT_METRICS = ("accuracy", "f1", "precision", "recall", "auc")  # figures from 0 to 1, shown in %
+PERCENT_METRICS = (
+    "accuracy",
+    "f1",
+    "precision",
+    "recall",
+    "auc",
+)  # figures from 0 to 1, shown in %
 
 
 class ReportLine(NamedTuple):
@@ -60,15 +66,22 @@ def group_into_lines(records: Sequence[Record]) -> list[ReportLine]:
     runs_by_options: dict[tuple[str, str], list[Record]] = {}
     for record in records:
         options = _collect_options(record, records)
-        runs_by_options.setdefault((record["name"], json.dumps(options, sort_keys=True)), []).append(record)
+        runs_by_options.setdefault(
+            (record["name"], json.dumps(options, sort_keys=True)), []
+        ).append(record)
     run_groups = list(runs_by_options.values())
-    return [ReportLine(_make_label(runs[0], run_groups, records), runs[0]["name"], tuple(runs)) for runs in run_groups]
+    return [
+        ReportLine(_make_label(runs[0], run_groups, records), runs[0]["name"], tuple(runs))
+        for runs in run_groups
+    ]
 
 
 def get_metric(lines: Sequence[ReportLine]) -> HeadlineMetric:
     """The headline figure, the same in every record."""
     found = lines[0].runs[0]["metric"]
-    return HeadlineMetric(found["name"], found["higher_is_better"], found["name"] in PERCENT_METRICS)
+    return HeadlineMetric(
+        found["name"], found["higher_is_better"], found["name"] in PERCENT_METRICS
+    )
 
 
 def list_runs(lines: Sequence[ReportLine]) -> list[tuple[ReportLine, Record]]:
@@ -84,10 +97,16 @@ def get_seed(record: Record) -> Any:
 def _check_records(records: Sequence[Record]) -> None:
     require(len(records) > 0, "A report needs at least one record, got none.")
     for record in records:
-        require(record.get("format") == FORMAT, f"A record must have format {FORMAT}, got {record.get('format')!r}.")
+        require(
+            record.get("format") == FORMAT,
+            f"A record must have format {FORMAT}, got {record.get('format')!r}.",
+        )
     for key in ("data", "metric"):
         names = list(dict.fromkeys(str(record[key]["name"]) for record in records))
-        require(len(names) == 1, f"A report is about one {key}, got {', '.join(names)}; make one report for each.")
+        require(
+            len(names) == 1,
+            f"A report is about one {key}, got {', '.join(names)}; make one report for each.",
+        )
     scored = list(dict.fromkeys(record["config"].get("eval_groups", "all") for record in records))
     require(
         len(scored) == 1,
@@ -111,12 +130,14 @@ def _check_same_data(records: Sequence[Record]) -> None:
 
 def _describe_data_difference(one: Record, other: Record) -> str:
     """In which options the data differ, in words; nothing if they are the same."""
-    sums = [record.get("shared", {}).get("data") for record in (one, other)]
+    sums = [record.get("checksums", {}).get("data") for record in (one, other)]
     is_same = sums[0] == sums[1] or None in sums  # records from before say only what was asked for
     if is_same and None not in sums:
         return ""
     options = [dict(flatten(record["config"].get("data_options", {}))) for record in (one, other)]
-    named = [key for key in {**options[0], **options[1]} if options[0].get(key) != options[1].get(key)]
+    named = [
+        key for key in {**options[0], **options[1]} if options[0].get(key) != options[1].get(key)
+    ]
     sides = [", ".join(f"{key}={option.get(key)}" for key in named) for option in options]
     return " and ".join(sides) if named else "" if is_same else "their data"
 
@@ -133,7 +154,11 @@ def _make_label(record: Record, run_groups: list[list[Record]], records: Sequenc
 
 def _collect_options(record: Record, records: Sequence[Record]) -> dict[str, Any]:
     """What a run was asked for, as far as all records of its name say it: older ones know fewer options."""
-    known = [{key for key, _ in flatten(each["config"])} for each in records if each["name"] == record["name"]]
+    known = [
+        {key for key, _ in flatten(each["config"])}
+        for each in records
+        if each["name"] == record["name"]
+    ]
     common = set.intersection(*known) - set(SEED_AND_PATH_KEYS)
     return {key: value for key, value in flatten(record["config"]) if key in common}
 

@@ -38,18 +38,24 @@ def compare_with_local(
     reference = _collect_by_client(local_line, group, metric_name)
     own = _collect_by_client(line, group, metric_name)
     sign = 1 if higher_is_better else -1
-    gains = [sign * (value - reference[client]) for client, value in own.items() if client in reference]
+    gains = [
+        sign * (value - reference[client]) for client, value in own.items() if client in reference
+    ]
     better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
     return LocalComparison(better, len(gains) - better - worse, worse)
 
 
-def _collect_by_client(line: ReportLine, group: str, metric_name: str) -> dict[tuple[Any, str], float]:
+def _collect_by_client(
+    line: ReportLine, group: str, metric_name: str
+) -> dict[tuple[Any, str], float]:
     """(seed, id) -> figure, of those who could be tested."""
     return {
         (get_seed(run), client): value
         for run in _select_scored_runs(line)
         if group in run["scores"]
-        for client, value in zip(run["scores"][group]["ids"], run["scores"][group]["after"][metric_name], strict=True)
+        for client, value in zip(
+            run["scores"][group]["ids"], run["scores"][group]["after"][metric_name], strict=True
+        )
         if value is not None
     }
 

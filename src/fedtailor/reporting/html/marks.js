@@ -83,7 +83,7 @@ function inWords({group, clients}, figure) {
 }
 
 function groupLook(group) {
-  return group === 'new' ? {color: css('--c1'), symbol: 'diamond', dash: 'dash'}
+  return group === 'unseen' ? {color: css('--c1'), symbol: 'diamond', dash: 'dash'}
     : {color: css('--c0'), symbol: 'circle', dash: 'solid'};
 }
 

@@ -32,7 +32,9 @@ def tabulate(lines: Sequence[ReportLine], metric: HeadlineMetric) -> Grid:
     return arrange(made, [_add_unit(column, made) for column in shown], lines)
 
 
-def arrange(made: Sequence[TableRow], shown: Sequence[TableColumn], lines: Sequence[ReportLine]) -> Grid:
+def arrange(
+    made: Sequence[TableRow], shown: Sequence[TableColumn], lines: Sequence[ReportLine]
+) -> Grid:
     """Return rows under columns, and the groups' sizes."""
     clients = lines[0].runs[0]["data"]["groups"]
     widths = Counter(column.group for column in shown)

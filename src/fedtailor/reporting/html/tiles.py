@@ -10,7 +10,9 @@ from fedtailor.reporting.html.wording import GROUP_NAMES, has_diverged
 HEADINGS = {"after": "{}, after personalizing", "worst": "worst tenth of {}"}
 
 
-def find_tiles(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[tuple[TableRow, TableColumn]]:
+def find_tiles(
+    lines: Sequence[ReportLine], metric: HeadlineMetric
+) -> list[tuple[TableRow, TableColumn]]:
     """Return each group's figure and worst tenth; none for several methods or unfinished runs."""
     if len(lines) > 1:
         return []

@@ -7,7 +7,11 @@ from fedtailor.reporting.html.figures import compute_run_cost
 from fedtailor.reporting.html.grouping import Record, ReportLine, get_seed, list_runs
 
 MAX_NAMES = 4
-GROUP_NAMES = {"local": "clients who took part", "new": "new clients", "validation": "validation clients"}
+GROUP_NAMES = {
+    "participating": "participating clients",
+    "unseen": "unseen clients",
+    "validation": "validation clients",
+}
 
 
 def join_words(words: Iterable[Any]) -> str:
@@ -23,22 +27,40 @@ def format_count(count: int, noun: str) -> str:
 
 def make_title(lines: Sequence[ReportLine]) -> str:
     """What was compared on what."""
-    names = join_words(line.label for line in lines) if len(lines) <= MAX_NAMES else f"{len(lines)} methods"
+    names = (
+        join_words(line.label for line in lines)
+        if len(lines) <= MAX_NAMES
+        else f"{len(lines)} methods"
+    )
     return f"{names} on {lines[0].runs[0]['data']['name']}"
 
 
 def make_summary(lines: Sequence[ReportLine]) -> str:
     """Data, clients, rounds, cohort and seeds in a sentence."""
     data = lines[0].runs[0]["data"]
-    num_participating, num_unseen = (len(data["groups"].get(group, ())) for group in ("local", "new"))
+    num_participating, num_unseen = (
+        len(data["groups"].get(group, ())) for group in ("participating", "unseen")
+    )
     clients_text = f"{format_count(num_participating, 'client')} who took part in training"
     if num_unseen:
-        clients_text += f" and {num_unseen:,} new {'one' if num_unseen == 1 else 'ones'} who did not"
+        clients_text += (
+            f" and {num_unseen:,} new {'one' if num_unseen == 1 else 'ones'} who did not"
+        )
     parts = [clients_text, f"{format_count(data['server_examples'], 'example')} held by the server"]
     configs = [run["config"] for _, run in list_runs(lines)]
-    parts += [f"{_format_span(found)} rounds" for found in [_collect_integers(configs, "rounds")] if found]
-    parts += [f"{_format_span(found)} clients a round" for found in [_collect_integers(configs, "cohort")] if found]
-    seeds = list(dict.fromkeys(str(get_seed(run)) for _, run in list_runs(lines) if get_seed(run) is not None))
+    parts += [
+        f"{_format_span(found)} rounds" for found in [_collect_integers(configs, "rounds")] if found
+    ]
+    parts += [
+        f"{_format_span(found)} clients a round"
+        for found in [_collect_integers(configs, "cohort")]
+        if found
+    ]
+    seeds = list(
+        dict.fromkeys(
+            str(get_seed(run)) for _, run in list_runs(lines) if get_seed(run) is not None
+        )
+    )
     parts += [f"{'seed' if len(seeds) == 1 else 'seeds'} {join_words(seeds)}"] if seeds else []
     return "; ".join(parts) + "."
 
@@ -52,21 +74,32 @@ def describe_status(lines: Sequence[ReportLine]) -> tuple[str, str]:
     kind = "running" if any(run["status"] == "running" for _, run in unfinished) else "interrupted"
     progress = _describe_progress(unfinished[0][1])
     if len(runs) == 1:
-        return kind, f"{'In progress' if kind == 'running' else 'Interrupted'}: {progress} so far, no final scores yet"
+        return (
+            kind,
+            f"{'In progress' if kind == 'running' else 'Interrupted'}: {progress} so far, no final scores yet",
+        )
     first = f"{unfinished[0][0].label}{_format_seed(unfinished[0][1])} {unfinished[0][1]['status']}, {progress}"
     others = f", and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
     num_finished = len(runs) - len(unfinished)
-    return kind, f"{num_finished} of {len(runs)} runs finished; {first}{others}; final scores are of finished runs"
+    return (
+        kind,
+        f"{num_finished} of {len(runs)} runs finished; {first}{others}; final scores are of finished runs",
+    )
 
 
 def collect_notes(lines: Sequence[ReportLine]) -> list[str]:
     """What the runs noted, each note once, with the lines it is about; declared overlap; untested clients."""
     labels_by_note: dict[str, list[str]] = {}
     for line, run in list_runs(lines):
-        for note in (*(run["choices"].get("notes") or ()), *_list_data_notes(run), *_list_untested_notes(run)):
+        for note in (
+            *(run["choices"].get("notes") or ()),
+            *_list_data_notes(run),
+            *_list_untested_notes(run),
+        ):
             labels_by_note.setdefault(note, []).append(line.label)
     return [
-        _prefix_labels(note, list(dict.fromkeys(labels)), len(lines)) for note, labels in labels_by_note.items()
+        _prefix_labels(note, list(dict.fromkeys(labels)), len(lines))
+        for note, labels in labels_by_note.items()
     ] + _list_repeated_seeds(lines)
 
 
@@ -79,7 +112,9 @@ def describe_sampling(lines: Sequence[ReportLine]) -> str:
         )
         end = f"{num_final_eval:,}" if num_final_eval < max(sizes) else "all of them"
         if min(num_eval, num_final_eval) < max(sizes):
-            return f"In rounds, {num_eval:,} clients of a larger group are scored; in the end, {end}."
+            return (
+                f"In rounds, {num_eval:,} clients of a larger group are scored; in the end, {end}."
+            )
     return ""
 
 
@@ -125,7 +160,9 @@ def _list_untested_notes(run: Record) -> list[str]:
 
 def has_diverged(line: ReportLine) -> bool:
     """Whether the loss of anybody who could be tested is not finite."""
-    return any(_count_infinite(scores) for run in line.runs for scores in (run["scores"] or {}).values())
+    return any(
+        _count_infinite(scores) for run in line.runs for scores in (run["scores"] or {}).values()
+    )
 
 
 def _count_infinite(scores: Record) -> int:
