@@ -31,9 +31,12 @@ def test_compare_prints_one_table_and_names_a_report(tmp_path: Path) -> None:
     done = run("compare", *words)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    for name in ("local", "fedavg", "fedavg [+] fine-tuning", "fedsim"):
-        assert re.search(rf"^ {name} +local +\d+\.\d ±", done.stdout, re.MULTILINE), name
-    assert len(re.findall(r"^ +new +\d+\.\d ±", done.stdout, re.MULTILINE)) == 4
+    for name, count in {"local": 1, "fedavg": 2, "fedsim": 1}.items():
+        rows = re.findall(rf"^ {name} +participating +\d+\.\d ±", done.stdout, re.MULTILINE)
+        assert len(rows) == count, name
+    assert (
+        len(re.findall(r"^[ +]+(fine-tuning )?unseen +\d+\.\d ±", done.stdout, re.MULTILINE)) == 4
+    )
     assert done.stdout.splitlines()[-1] == f"Report: {tmp_path / 'out' / 'report.html'}"
     assert (tmp_path / "out" / "report.html").stat().st_size > 100_000
 
@@ -175,7 +178,7 @@ def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
     assert done.returncode == 0, done.stderr
     for sentence in (
         "w' = (1 - beta) w + beta mean_i w_i",
-        "needs      server data, client memory",
+        "needs      server data, client state",
         "gradients  5.0 times FedAvg's floating-point operations a local step",
         "secure     yes",
     ):

@@ -40,7 +40,9 @@ def test_the_picture_is_plain_in_a_pipe_and_fits() -> None:
         assert done.exit_code == 0, done.output
         assert done.output.isascii()
         assert max(map(len, done.output.splitlines())) <= columns
-        assert "of 40 clients (28 local, 4 validation and 8 new)" in " ".join(done.output.split())
+        assert "of 40 clients (28 participating, 4 validation and 8 unseen)" in " ".join(
+            done.output.split()
+        )
         assert re.search(r"^labels of a client +3\.0 of 10", done.output, re.MULTILINE)
         rows = re.findall(r"^    (\d)  [ .:*#]+$", done.output, re.MULTILINE)
         assert rows == list("0123456789")
@@ -53,7 +55,7 @@ def test_the_picture_has_blocks_and_colors_in_a_terminal() -> None:
     assert "\x1b[36m" in done.output
     lines = re.sub(r"\x1b\[[\d;]*m", "", done.output).splitlines()
     assert max(map(len, lines)) <= 120
-    assert "label  local" in "\n".join(lines)
+    assert "label  participating" in "\n".join(lines)
 
 
 def test_a_terminal_without_blocks_gets_none() -> None:
@@ -94,7 +96,8 @@ def test_files_of_ones_own_are_shown(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "Targets are numbers, not labels" in done.output
     assert (
-        "people: 10 examples of 3 clients (3 local); 2 examples held by the server." in done.output
+        "people: 10 examples of 3 clients (3 participating); 2 examples held by the server."
+        in " ".join(done.output.split())
     )
     assert re.search(r"^ *examples  clients$", done.output, re.MULTILINE)
 

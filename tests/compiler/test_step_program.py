@@ -20,7 +20,7 @@ from fedtailor.core import trees
 from fedtailor.core.functionalize import seeded_init
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Tree
-from fedtailor.engines import factory, vectorized
+from fedtailor.engines import factory, stack_runner
 from fedtailor.engines.chunking import (
     CACHE_BYTES,
     MAX_CHUNK,
@@ -76,7 +76,7 @@ def test_parts_of_a_stack_learn_what_the_whole_does(
     for size in (2, 3, MAX_CHUNK):
         setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
         engine = VectorizedEngine(setting, use_programs=True)
-        monkeypatch.setattr(vectorized, "cache_sized_slices", partial(cut, size))
+        monkeypatch.setattr(stack_runner, "cache_sized_slices", partial(cut, size))
         state = setting.init_server_state()
         for number in range(2):
             state = engine.update_server(
@@ -86,8 +86,8 @@ def test_parts_of_a_stack_learn_what_the_whole_does(
             )
             state = state._replace(round=state.round + 1)
         found.append(tuple(state))
-        parted = max(parted, len(engine._programs))
-    assert parted > len(engine._programs)
+        parted = max(parted, len(engine._runner._programs))
+    assert parted > len(engine._runner._programs)
     assert distance(found[0], found[2]) < 1e-10
     assert distance(found[1], found[2]) < 1e-10
 
@@ -96,7 +96,7 @@ def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monkey
     def fail(*given: Any) -> BoundStep:
         raise RuntimeError("no such instruction\nand more of it")
 
-    monkeypatch.setattr(vectorized, "bind_compiled", fail)
+    monkeypatch.setattr(stack_runner, "bind_compiled", fail)
     found = []
     for compile in (True, False):
         setting = toy_setting("fedavg", data=toy_data(sizes=SIZES))
@@ -185,7 +185,7 @@ def test_clients_with_convolutions_take_compiled_steps_one_after_another(
         assert not any(node.target is torch.ops.aten.bmm.default for node in graph.graph.nodes)
         return partial(graph, *leaves)
 
-    monkeypatch.setattr(vectorized, "bind_compiled", told)
+    monkeypatch.setattr(stack_runner, "bind_compiled", told)
     found = []
     for way in (True, False):
         setting = toy_setting(name, looking(), toy_data(sizes=SIZES), **hyper)
@@ -231,7 +231,7 @@ def test_programs_are_made_once_for_all_rounds() -> None:
     people, made = setting.data.groups["train"], []
     for number in range(4):
         engine.train(state, people[[number % 2, 2, 3]], number)
-        made.append(len(engine._programs))
+        made.append(len(engine._runner._programs))
     assert made[0] > 0
     assert len(set(made)) == 1
 
@@ -358,16 +358,16 @@ def test_programs_of_other_shapes_are_others() -> None:
     engine, people = VectorizedEngine(setting, use_programs=True), setting.data.groups["train"]
     engine.train(setting.init_server_state(), people[:2], 0)
     engine.train(setting.init_server_state(), people[:3], 0)
-    assert len(engine._programs) == 2
-    assert all(isinstance(program, StepProgram) for _, program in engine._programs.values())
+    assert len(engine._runner._programs) == 2
+    assert all(isinstance(program, StepProgram) for _, program in engine._runner._programs.values())
 
 
 def test_a_function_may_serve_one_and_a_stack() -> None:
     engine = VectorizedEngine(toy_setting("fedavg"), use_programs=True)
     given, own = torch.tensor([1.0, 2.0]), torch.tensor([[10.0, 20.0], [30.0, 40.0]])
     for _ in range(3):
-        assert engine._trace_once(torch.dot)(given, own[0]).tolist() == 50.0
-        assert engine._vmap_over_clients(torch.dot, 2)(given, own).tolist() == [50.0, 110.0]
+        assert engine._runner.trace_once(torch.dot)(given, own[0]).tolist() == 50.0
+        assert engine._runner.vmap_over_clients(torch.dot, 2)(given, own).tolist() == [50.0, 110.0]
 
 
 @pytest.mark.parametrize("name", ["fedsim", "fsl"])
@@ -380,8 +380,8 @@ def test_what_is_compiled_for_training_alone_is_not_for_scoring(
         made.append(what)
         return bind_eager(*given)
 
-    monkeypatch.setattr(vectorized, "bind_compiled", partial(told, "compiled"))
-    monkeypatch.setattr(vectorized, "bind_eager", partial(told, "as it is"))
+    monkeypatch.setattr(stack_runner, "bind_compiled", partial(told, "compiled"))
+    monkeypatch.setattr(stack_runner, "bind_eager", partial(told, "as it is"))
     setting = toy_setting(name, data=toy_data(sizes=SIZES))
     ways: list[tuple[CompileMode, str]] = [
         ("training", "as it is"),

@@ -340,7 +340,8 @@ def test_steps_without_data_or_without_draws_see_nothing() -> None:
 @pytest.mark.parametrize("plan", [BatchPlan((BatchSpec("train", 2),)), BatchPlan((), epochs=2)])
 def test_plans_without_an_end_are_refused(plan: BatchPlan) -> None:
     with pytest.raises(
-        InputError, match=r"^Plan: epochs of something or steps are needed, got BatchPlan\("
+        InputError,
+        match=r"^Plan: a number of steps, or of epochs over a split, is needed, got BatchPlan\(",
     ):
         count_steps(plan, holders_of([4]), np.array([0]))
 

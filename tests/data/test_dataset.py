@@ -18,8 +18,9 @@ from fedtailor.data import (
     validate_dataset,
     validation,
 )
+from fedtailor.data.content_hash import hash_rows
 from fedtailor.data.examples import Array
-from fedtailor.data.validation import find_shared_example, hash_rows
+from fedtailor.data.validation import find_shared_example
 from fedtailor.errors import InputError
 
 
@@ -135,7 +136,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"y": Y.astype(str)}, "y must be floating or integer numbers, got <U"),
     (
         {"groups": people(unseen=[1])},
-        r"groups 'train' and 'unseen' must be different people, but share \['bob'\]",
+        r"groups 'train' and 'unseen' must be different clients, but share \['bob'\]",
     ),
     ({"groups": people(validation=[3])}, r"groups 'validation' and 'unseen' .* share \['dan'\]"),
     (
@@ -150,7 +151,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"groups": people(train=[])}, "group 'train' must have at least one client"),
     (
         {"groups": {"train": np.array([0])}},
-        "groups must be train, local, validation, new, got train",
+        "groups must be train, participating, validation, unseen, got train",
     ),
     ({"client_names": np.array(["ann", "bob", "cat", "bob"])}, "ids must be 4 different strings"),
     ({"client_names": np.arange(4)}, "ids must be 4 different strings"),
@@ -179,7 +180,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "example 0 of the server has a NaN",
     ),
     ({"server": single_client(X[:0], Y[:0])}, "the server's x and y must hold examples"),
-    ({"server": make().clients}, "must have one holder, got 4"),
+    ({"server": make().clients}, "must have a single owner, got 4"),
     (
         {"server": single_client(X[[2]] + [[0, 0]], Y[[0]])},
         "its example 0 equals example 2 of client 'ann'",
@@ -330,7 +331,7 @@ def test_describe_gives_the_figures() -> None:
     assert (summary.classes, summary.server, summary.overlap) == (3, 2, "")
     assert str(summary).splitlines() == [
         "toy: 10 examples, 3 classes",
-        "  clients: 2 train, 2 local, 1 validation, 1 new",
+        "  clients: 2 train, 2 participating, 1 validation, 1 unseen",
         "  examples per client: 2 to 3, mean 2.5",
         "  server: 2 examples",
     ]
@@ -349,7 +350,7 @@ def test_a_dataset_pickles_and_is_checked_when_replaced() -> None:
 
 
 def test_promises_that_were_checked_before_are_not_checked_again_but_changes_are() -> None:
-    broken = make(y=changed(Y, 4, 3), trust=True)
+    broken = make(y=changed(Y, 4, 3), skip_checks=True)
     for check_it in (validate_dataset, replace):
         with pytest.raises(
             InputError, match="labels must be from 0 to 2, but example 4 of client 'bob' has 3"

@@ -190,10 +190,11 @@ def test_another_runs_folder_is_refused_at_once_and_left_alone(tmp_path: Path) -
     scatter(first, [1], memories([1]))
     kept = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(
-        InputError, match=r"^Memory: folder '.*' holds another run's memory; choose an empty one\.$"
+        InputError,
+        match=r"^Client states: folder '.*' holds another run's states; choose an empty one\.$",
     ):
         ClientStateStore(3, tmp_path)
-    with pytest.raises(InputError, match="holds another run's memory"):
+    with pytest.raises(InputError, match="holds another run's states"):
         late.scatter(np.array([0]), {"other": torch.ones(1, 2)})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == kept
     assert gathered(first, [1]) == [bits(trees.take_row(memories([1]), 0))]
@@ -221,5 +222,4 @@ def test_a_million_clients_take_the_room_of_those_who_took_part(tmp_path: Path) 
     assert not got["weight"][100].any()
     assert resident() - before < 200 << 20
     (large,) = [path.stat() for path in tmp_path.iterdir() if "weight" in path.name]
-    assert large.st_size == 4 * 400 * clients
-    assert large.st_blocks * 512 < 16 << 20
+    assert large.st_size < 2 * 4 * 400 * len(who)

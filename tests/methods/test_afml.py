@@ -274,7 +274,9 @@ def with_query_alone(data: FederatedDataset) -> FederatedDataset:
     """The same people, whose train examples are their query examples."""
     splits = data.with_support().clients.splits
     return replace(
-        data, clients=data.clients._replace(splits={**splits, "train": splits["query"]}), trust=True
+        data,
+        clients=data.clients._replace(splits={**splits, "train": splits["query"]}),
+        skip_checks=True,
     )
 
 

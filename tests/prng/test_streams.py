@@ -45,4 +45,4 @@ def test_streams_of_data_sets_never_change() -> None:
 
 
 def test_groups_are_hashed_by_these_names() -> None:
-    assert list(GROUP_STREAMS.values()) == ["train", "participating", "validation", "new"]
+    assert list(GROUP_STREAMS.values()) == ["train", "local", "validation", "new"]

@@ -107,7 +107,7 @@ def test_no_line_is_wider_than_asked_for(width: int, limit: int, plain: bool, cl
 def test_every_group_is_drawn_where_few_have_room() -> None:
     shown = lines(synthetic(clients=100, most=60, unseen_clients=0.02, validation_clients=0.02), 60)
     groups = re.findall(r"\S+", shown[0])
-    assert groups == ["label", "participating", "v", "n", "server"]
+    assert groups == ["label", "participating", "v", "u", "server"]
     assert (
         shown[-1] == "Drawn are 41 of 100 clients, evenly spaced in order of group and main label."
     )
@@ -153,7 +153,7 @@ def test_sentences_have_the_figures() -> None:
     data = digits(clients=20)
     table = compute_label_table(data)
     assert make_summary(data, table) == (
-        "1,707 examples of 20 clients (14 local, 2 validation and 4 new); 10 classes; 90 examples held by the server."
+        "1,707 examples of 20 clients (14 participating, 2 validation and 4 unseen); 10 classes; 90 examples held by the server."
     )
     told = dict(describe_figures(table))
     assert told["labels of a client"] == "2.0 of 10, mean"

@@ -64,14 +64,14 @@ def test_rows_are_means_over_clients_averaged_over_seeds() -> None:
     ]
     seeds = [[0.2, 0.6, 0.8, 0.4], [0.2, 0.6, 0.8, 0.8]]
     means = [mean(seed) for seed in seeds]
-    found = tuned.cells["local.after"]
+    found = tuned.cells["participating.after"]
     assert found.mean == pytest.approx(mean(means))
     assert found.over_clients == pytest.approx(mean(pstdev(seed) for seed in seeds))
     assert found.over_seeds == pytest.approx(stdev(means))
-    assert tuned.cells["local.worst"].mean == pytest.approx(0.2)
-    assert averaged.cells["local.worst"].mean == pytest.approx(0.5)
-    assert "local.after" not in averaged.cells
-    assert averaged.cells["new.before"] == pytest.approx((0.375, 0.0, stdev([0.25, 0.5])))
+    assert tuned.cells["participating.worst"].mean == pytest.approx(0.2)
+    assert averaged.cells["participating.worst"].mean == pytest.approx(0.5)
+    assert "participating.after" not in averaged.cells
+    assert averaged.cells["unseen.before"] == pytest.approx((0.375, 0.0, stdev([0.25, 0.5])))
     assert fedsim.cells["down"].mean == pytest.approx(1.9)
     assert fedsim.cells["steps"].mean == 1200
 
@@ -112,7 +112,7 @@ def test_lower_is_better_turns_the_worst_tenth_around() -> None:
     lines = grouping.group_into_lines(runs)
     metric = grouping.get_metric(lines)
     rows = figures.build_rows(lines, metric)
-    assert [row.cells["local.worst"].mean for row in rows] == [2.0, 4.0]
+    assert [row.cells["participating.worst"].mean for row in rows] == [2.0, 4.0]
     page = html.render(runs)
     assert cells(page)["fedprox"][1].startswith("1.500")
     assert 'data-first="ascending">before' in page
@@ -150,7 +150,7 @@ def test_clients_without_test_examples_are_left_out_and_said() -> None:
     run = with_scores(record(), "participating", [0.5, None, 0.7], [0.6, None, 0.8])
     page = html.render([run])
     assert cells(page)["fedsim"][1] == "70.0 ± 10.0"
-    assert "1 local client without test examples left out of the figures." in page
+    assert "1 participating client without test examples left out of the figures." in page
     assert payload_of(page)["lines"][0]["clients"]["participating"]["after.accuracy"] == [
         0.6,
         None,
@@ -161,7 +161,7 @@ def test_clients_without_test_examples_are_left_out_and_said() -> None:
 def test_a_group_in_which_nobody_could_be_tested_has_no_figure() -> None:
     page = html.render([with_scores(record(), "unseen", [None], [None])])
     assert cells(page)["fedsim"][3:6] == [NONE] * 3
-    assert "new clients, after personalizing" not in page
+    assert "unseen clients, after personalizing" not in page
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:

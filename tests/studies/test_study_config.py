@@ -48,8 +48,8 @@ WRONG = {
         "part one: published.fedavg has 2 numbers for 1 varied values.",
     ),
     "column": (
-        HEAD + PART + 'published.fedavg = { "local afer" = 1.0 }\n',
-        "part one: published.fedavg has no column 'local afer'; did you mean participating after?",
+        HEAD + PART + 'published.fedavg = { "participating afer" = 1.0 }\n',
+        "part one: published.fedavg has no column 'participating afer'; did you mean participating after?",
     ),
     "twice": (HEAD + PART + PART, "parts must have different names, got one, one."),
     "no file": (HEAD + PART.replace('"one"', '"two"'), "part two needs the file '"),

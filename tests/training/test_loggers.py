@@ -22,7 +22,7 @@ def test_tensorboard_has_every_round(tmp_path: Path) -> None:
     outcome = start_run(small("tensorboard"), tmp_path / "out")
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     events.Reload()
-    seen = [(event.step, event.value) for event in events.Scalars("new/after/accuracy")]
+    seen = [(event.step, event.value) for event in events.Scalars("unseen/after/accuracy")]
     kept = [
         (entry["round"], entry["scores"]["unseen"]["after"]["accuracy"])
         for entry in outcome.record["rounds"]

@@ -98,6 +98,11 @@ class CohortUpdate(NamedTuple):
     num_clients: Tensor  # clients that may be drawn
 
 
+MethodTag = Literal["adapts-head", "personal-layers", "server-learning"]
+"""A property of a method that wrappers ask for: it adapts its head to every client, it has personal layers, or
+its server learns from data of its own."""
+
+
 class Method(NamedTuple):
     """A federated method with its hyper-parameters bound. It pickles: top-level functions and `partial`, no lambdas.
 
@@ -128,3 +133,5 @@ class Method(NamedTuple):
     """Clients with their own data, all data as one client's, or the server's examples added to every client's."""
     num_offered_states: int = 0
     """Stored client states that an unseen client may try; 0 keeps them private."""
+    tags: frozenset[MethodTag] = frozenset()
+    """What a wrapper must know before it goes around the method."""

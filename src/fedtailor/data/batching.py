@@ -1,7 +1,12 @@
-"""Which examples each step sees: a pure function of the plan, the holder's sizes and its key.
+"""Batches as rows of the columns: which examples each client sees at each step.
 
-Every epoch is a fresh permutation of the holder's split, cut into batches; only the last batch of an epoch is padded.
-What a holder sees depends on nothing but its own key and size, so it is the same alone, in any stack and in any order.
+Every epoch is a fresh permutation of a client's split, cut into batches; only the last batch of an
+epoch is padded. What a client sees depends on the plan, its key and its size alone, so it is the
+same alone, in any stack of clients and in any order. No column is read here: engines gather the
+examples on their device.
+
+Engines pass stacks of clients. A `client` below is the index of a client in the stack, whereas
+`client_ids` are its numbers in the data set.
 """
 
 from collections.abc import Iterator
@@ -16,40 +21,45 @@ from fedtailor import prng
 from fedtailor.core.types import BatchPlan, BatchSpec
 from fedtailor.data.examples import ClientExamples, Split
 from fedtailor.data.shuffling import IntArray, Permutations, count_within, permute_epochs
-from fedtailor.errors import require
+from fedtailor.errors import InputError, require
 
-_KEY_STREAMS = np.array(
-    [[0], [1]]
-)  # what a draw's key is folded with: for the order of examples, and for the step's own
-_MAX_WINDOW_INDICES = 1 << 21  # how many places in batches are laid out at a time
-_MAX_BLOCK_INDICES = (
-    1 << 16
-)  # how many of them, with those of whoever has finished, are handed out at a time
+_KEY_NAMES = np.array([[0], [1]])
+"""Names of the two keys below that of a stream: for the order of its examples, and for its steps."""
+_MAX_WINDOW_INDICES = 1 << 21
+"""Number of indices computed at a time, for active clients alone; it bounds memory."""
+_MAX_BLOCK_INDICES = 1 << 16
+"""Number of indices in a block of steps, with those of clients that have finished."""
 
 
 class BatchIndices(NamedTuple):
-    """One draw of one step, for a stack of holders: rows of the columns, which of them are real, and keys."""
+    """Batches of one spec of a plan for a stack of clients; in a block, [steps] comes first."""
 
-    rows: Tensor  # [holders, size]
-    mask: Tensor  # [holders, size] bool
-    key: Tensor  # [holders]
+    rows: Tensor  # [clients, size] rows of the columns
+    mask: Tensor  # [clients, size] bool: True for an example, False for padding
+    key: Tensor  # [clients]
 
     def select(self, client_ids: int | slice) -> "BatchIndices":
-        """The same for one or some of the holders."""
+        """Return the batches of one client or of a slice of the stack."""
         return BatchIndices(self.rows[client_ids], self.mask[client_ids], self.key[client_ids])
 
 
 def count_steps(plan: BatchPlan, clients: ClientExamples, client_ids: np.ndarray) -> np.ndarray:
-    """How many steps the plan is for each of the holders `who`."""
+    """Return the number of steps that a phase has for each client, [clients].
+
+    Args:
+        plan: Plan of the phase; an epoch is a pass over the split of its last spec.
+        clients: Examples of all clients.
+        client_ids: Clients to count the steps of, [clients].
+    """
     if plan.steps is not None:
         return np.full(len(client_ids), plan.steps, dtype=np.int64)
-    require(
-        plan.epochs is not None and bool(plan.specs),
-        f"Plan: epochs of something or steps are needed, got {plan}.",
-    )
-    return (plan.epochs or 0) * _count_epoch_batches(
-        plan.specs[-1], get_client_sizes(clients.splits[plan.specs[-1].split], client_ids)
-    )
+    if plan.epochs is None or not plan.specs:
+        raise InputError(
+            f"Plan: a number of steps, or of epochs over a split, is needed, got {plan}."
+        )
+    last_spec = plan.specs[-1]
+    sizes = get_client_sizes(clients.splits[last_spec.split], client_ids)
+    return plan.epochs * _count_epoch_batches(last_spec, sizes)
 
 
 def iter_batch_indices(
@@ -60,17 +70,22 @@ def iter_batch_indices(
     steps: int,
     full_width: bool = False,
 ) -> Iterator[tuple[BatchIndices, ...]]:
-    """What the holders `who`, with a key each, see at the steps 0, ..., steps - 1."""
-    for count, several in iter_batch_index_blocks(
-        plan, clients, client_ids, keys, steps, full_width
-    ):
-        if not several:
-            yield from (() for _ in range(count))
-        else:
-            yield from zip(
-                *(map(BatchIndices, *(whole.unbind() for whole in each)) for each in several),
-                strict=True,
-            )
+    """Yield steps 0, ..., steps - 1 of a phase: for each of them one `BatchIndices` for each spec.
+
+    They are the steps in the blocks of `iter_batch_index_blocks`, which takes the same arguments:
+    plan, clients, client_ids, keys, steps and full_width.
+    """
+    blocks = iter_batch_index_blocks(plan, clients, client_ids, keys, steps, full_width)
+    for num_steps, block in blocks:
+        if not block:
+            yield from (() for _ in range(num_steps))
+            continue
+        # Unbinding a block at once is much faster than indexing it at every step.
+        steps_by_spec = []
+        for indices in block:
+            leaves = (leaf.unbind() for leaf in indices)
+            steps_by_spec.append(map(BatchIndices, *leaves))
+        yield from zip(*steps_by_spec, strict=True)
 
 
 def iter_batch_index_blocks(
@@ -81,122 +96,149 @@ def iter_batch_index_blocks(
     steps: int,
     full_width: bool = False,
 ) -> Iterator[tuple[int, tuple[BatchIndices, ...]]]:
-    """The same for several consecutive steps at a time: how many, and places with one more dimension in front.
+    """Yield blocks of consecutive steps: their number, and one `BatchIndices` for each spec.
 
-    A holder who has taken all steps that the plan is for it sees padding alone from then on, which costs next to
-    nothing. Batches are as wide as the largest that anybody has, or as the plan says with `full_width`, so that shapes
-    do not depend on who is there. Streams are numbered from the last draw on, so that a method's last draw is the same
-    stream whatever other draws it makes beside it.
+    In a block, rows and mask are [steps, clients, width] and keys are [steps, clients]. The width
+    is the same in all blocks and may differ between specs. A client that has taken all its steps
+    sees padding alone in later ones. Without examples or specs, one block has all steps and no
+    batches.
+
+    Args:
+        plan: Plan of the phase.
+        clients: Examples of all clients, or None for work that needs no data.
+        client_ids: Clients in the stack, [clients].
+        keys: Key of each client, [clients]; all that is random follows from it.
+        steps: Number of steps, which may differ from what the plan has for some clients.
+        full_width: Make batches as wide as the plan says even if no client has as many examples,
+            and round the size of the largest split up where a batch is a complete split: shapes
+            then hardly depend on the clients. Otherwise the largest batch sets the width.
     """
     if clients is None or not plan.specs or not steps:
         yield steps, ()
         return
-    streams = [
-        _BatchStream(
-            draw,
-            clients.splits[draw.split],
-            client_ids,
-            prng.fold(keys.numpy(), stream_idx),
-            full_width,
-        )
-        for stream_idx, draw in zip(range(len(plan.specs))[::-1], plan.specs, strict=True)
-    ]
-    counts, width = (
-        np.minimum(count_steps(plan, clients, client_ids), steps),
-        max(stream.width for stream in streams),
-    )
-    for window in _iter_windows(counts, steps, _MAX_WINDOW_INDICES // width):
+    # Streams are numbered from the last spec on: a method's last stream is then the same whatever
+    # other specs it has.
+    stream_ids = range(len(plan.specs))[::-1]
+    streams = []
+    for stream_id, batch_spec in zip(stream_ids, plan.specs, strict=True):
+        split = clients.splits[batch_spec.split]
+        stream_keys = prng.fold(keys.numpy(), stream_id)
+        streams.append(_BatchStream(batch_spec, split, client_ids, stream_keys, full_width))
+    step_counts = np.minimum(count_steps(plan, clients, client_ids), steps)
+    width = max(stream.width for stream in streams)
+    block_size = max_steps_per_block(len(client_ids), width)
+    for window in _iter_windows(step_counts, steps, _MAX_WINDOW_INDICES // width):
         window_batches = [stream.compute_batches(window) for stream in streams]
-        many = max_steps_per_block(len(client_ids), width)
-        for first in range(0, len(window.steps), many):
-            last = min(first + many, len(window.steps))
-            spread = (
-                _scatter_batches(window, first, last, *both)
-                for both in zip(window_batches, streams, strict=True)
-            )
-            yield last - first, tuple(spread)
+        for first in range(0, len(window.steps), block_size):
+            last = min(first + block_size, len(window.steps))
+            block = []
+            for stream, batches in zip(streams, window_batches, strict=True):
+                block.append(_scatter_batches(batches, window, first, last, stream.padding_batch))
+            yield last - first, tuple(block)
 
 
 def max_steps_per_block(num_clients: int, width: int) -> int:
-    """How many steps of so many holders, in batches of such a width, a stretch has at most."""
+    """Return the maximum number of steps in a block, for batches of `width` examples."""
     return max(1, _MAX_BLOCK_INDICES // (num_clients * width))
 
 
 def get_client_sizes(split: Split, client_ids: np.ndarray) -> IntArray:
-    """How many examples some holders have, without a look at all the others."""
+    """Return the number of examples of some clients, [clients], reading their offsets alone."""
     return np.asarray(split.offsets[client_ids + 1] - split.offsets[client_ids])
 
 
 def _count_epoch_batches(batch_spec: BatchSpec, sizes: IntArray) -> IntArray:
-    return -(-sizes // batch_spec.size) if batch_spec.size else np.minimum(sizes, 1)
+    """Return the number of batches in an epoch of each client, 0 without examples, [clients]."""
+    if batch_spec.size is None:
+        return np.minimum(sizes, 1)
+    return -(-sizes // batch_spec.size)
 
 
-def _compute_batch_width(batch_spec: BatchSpec, sizes: IntArray, full: bool) -> int:
+def _compute_batch_width(batch_spec: BatchSpec, sizes: IntArray, full_width: bool) -> int:
+    """Return the number of examples, padding included, in every batch of a stack of clients."""
     largest = int(sizes.max(initial=1))
     if batch_spec.size is None:
-        return _round_up(largest) if full else largest
-    return batch_spec.size if full else min(batch_spec.size, largest)
+        return _round_up(largest) if full_width else largest
+    return batch_spec.size if full_width else min(batch_spec.size, largest)
 
 
 def _round_up(value: int) -> int:
-    """A little more, at most a quarter, so that few different numbers come of many."""
+    """Round up by at most a quarter, to limit the number of distinct shapes."""
     unit = 1 << max(0, value.bit_length() - 3)
     return -(-value // unit) * unit
 
 
 class _BatchArrays(NamedTuple):
-    """Places as arrays."""
+    """`BatchIndices` as arrays; batches of different clients and steps are one after another."""
 
-    rows: IntArray
-    mask: NDArray[np.bool_]
-    key: IntArray
+    rows: IntArray  # [batches, width]
+    mask: NDArray[np.bool_]  # [batches, width]
+    key: IntArray  # [batches]
 
 
 class _Window(NamedTuple):
-    """Some consecutive steps: the batches there are, one after another by step, and whose they are."""
+    """Consecutive steps, and the batches of the clients that are still active in them.
+
+    The batches are sorted by step. A client that has taken all its steps has none.
+    """
 
     steps: range
-    counts: IntArray  # of all steps of every holder
-    step: IntArray  # [batches]
-    client: IntArray  # [batches]
-    ends: IntArray  # how many batches there are before each step, and in all
+    step_counts: IntArray  # [clients] steps of each client, those outside of the window too
+    step: IntArray  # [batches] step that each batch belongs to
+    client: IntArray  # [batches] client that each batch belongs to
+    offsets: IntArray  # [steps + 1] index of each step's first batch, and the number of batches
 
 
-def _iter_windows(counts: IntArray, steps: int, max_batches: int) -> Iterator[_Window]:
-    """All steps, in windows of at most so many batches, or of one step."""
-    order = np.argsort(-counts, kind="stable")
-    active = len(counts) - np.searchsorted(counts[order[::-1]], np.arange(steps), side="right")
-    before, begin = np.append(0, np.cumsum(active)), 0
+def _iter_windows(step_counts: IntArray, steps: int, max_batches: int) -> Iterator[_Window]:
+    """Cut all steps into windows of at most `max_batches` batches, or of a single step."""
+    # With the longest-working clients first, the active ones of each step are the first ones.
+    order = np.argsort(-step_counts, kind="stable")
+    num_finished = np.searchsorted(np.sort(step_counts), np.arange(steps), side="right")
+    num_active = len(step_counts) - num_finished
+    offsets = np.append(0, np.cumsum(num_active))
+    begin = 0
     while begin < steps:
-        end = max(
-            begin + 1, int(np.searchsorted(before, before[begin] + max_batches, side="right")) - 1
-        )
-        many = active[begin:end]
-        step, client = np.repeat(np.arange(begin, end), many), order[count_within(many)]
+        end = int(np.searchsorted(offsets, offsets[begin] + max_batches, side="right")) - 1
+        end = max(end, begin + 1)
+        batches_per_step = num_active[begin:end]
         yield _Window(
-            range(begin, end), counts, step, client, before[begin : end + 1] - before[begin]
+            steps=range(begin, end),
+            step_counts=step_counts,
+            step=np.repeat(np.arange(begin, end), batches_per_step),
+            client=order[count_within(batches_per_step)],
+            offsets=offsets[begin : end + 1] - offsets[begin],
         )
         begin = end
 
 
 def _scatter_batches(
-    window: _Window, first: int, last: int, window_batches: _BatchArrays, stream: "_BatchStream"
+    batches: _BatchArrays, window: _Window, first: int, last: int, padding_batch: _BatchArrays
 ) -> BatchIndices:
-    """The batches of some steps for everybody, from those of whoever is at work, which are end to end."""
-    batches = slice(window.ends[first], window.ends[last])
-    where = window.step[batches] - window.steps[first], window.client[batches]
-    dense = [
-        np.broadcast_to(each, (last - first, *each.shape)).copy() for each in stream.padding_batch
-    ]
-    for whole, part in zip(dense, window_batches, strict=True):
-        whole[where] = part[batches]
-    return BatchIndices(*map(torch.from_numpy, dense))
+    """Return steps first, ..., last - 1 of a window for all clients, with padding for finished ones.
+
+    Args:
+        batches: Batches of the active clients at all steps of the window, [batches, width].
+        window: The window that the batches are of.
+        first: First step, counted within the window.
+        last: First step that is left out, counted within the window.
+        padding_batch: What finished clients see, [clients, width].
+    """
+    selection = slice(window.offsets[first], window.offsets[last])
+    step = window.step[selection] - window.steps[first]
+    client = window.client[selection]
+    leaves = []
+    for values, padding in zip(batches, padding_batch, strict=True):
+        dense = np.broadcast_to(padding, (last - first, *padding.shape)).copy()
+        dense[step, client] = values[selection]
+        leaves.append(torch.from_numpy(dense))
+    return BatchIndices(*leaves)
 
 
 class _BatchStream:
-    """One draw of some holders; `finished` is what a step shows to whoever has no steps left.
+    """The batches that one spec of a plan gives a stack of clients.
 
-    Padding repeats examples that somebody holds, since others may not even be finite. Whoever holds none gets it alone.
+    Padding repeats an example that some client has, since rows of no client may not even be
+    finite. A client without examples in the split sees padding alone.
     """
 
     def __init__(
@@ -207,49 +249,55 @@ class _BatchStream:
         keys: IntArray,
         full_width: bool,
     ) -> None:
-        message = f"Plan: batches of split '{batch_spec.split}' are wanted, but no client has an example in it."
-        require(len(split.index) > 0, message)
-        self._sizes = get_client_sizes(split, client_ids)
-        self.width = _compute_batch_width(batch_spec, self._sizes, full_width)
-        self._size, self._index, self._offsets = (
-            batch_spec.size or 0,
-            split.index,
-            np.asarray(split.offsets[client_ids]),
+        require(
+            len(split.index) > 0,
+            f"Plan: batches of split '{batch_spec.split}' are wanted, but no client has an example "
+            "in it.",
         )
+        self._index = split.index
+        self._offsets = np.asarray(split.offsets[client_ids])
+        self._sizes = get_client_sizes(split, client_ids)
+        self._batch_size = batch_spec.size or 0  # 0: an epoch is one batch, which begins at 0
         self._epoch_batches = np.maximum(_count_epoch_batches(batch_spec, self._sizes), 1)
-        self._order_keys, self._step_keys = prng.fold(keys, _KEY_STREAMS)
-        self._cached_permutations: Permutations | None = None
+        self._order_keys, self._step_keys = prng.fold(keys, _KEY_NAMES)
+        self._permutations: Permutations | None = None
+        self.width = _compute_batch_width(batch_spec, self._sizes, full_width)
         shape = (len(client_ids), self.width)
-        first = np.broadcast_to(self._get_rows(self._offsets)[:, None], shape)
-        self.padding_batch = _BatchArrays(first, np.zeros(shape, dtype=np.bool_), self._step_keys)
+        first_rows = self._get_rows(self._offsets)
+        self.padding_batch = _BatchArrays(
+            rows=np.broadcast_to(first_rows[:, None], shape),
+            mask=np.zeros(shape, dtype=np.bool_),
+            key=self._step_keys,
+        )
 
     def compute_batches(self, window: _Window) -> _BatchArrays:
-        """The batches of a window, end to end."""
-        step, client = window.step, window.client
+        """Return the batches of a window, in its order."""
+        client = window.client
+        step = window.step
         epoch, batch = np.divmod(step, self._epoch_batches[client])
-        position = (batch * self._size)[:, None] + np.arange(self.width)
+        begin = batch * self._batch_size
+        position = begin[:, None] + np.arange(self.width)  # within the epoch
         mask = position < self._sizes[client][:, None]
-        order = self._get_permutations(window).lookup(client, epoch, np.where(mask, position, 0))
-        return _BatchArrays(
-            self._get_rows(self._offsets[client][:, None] + order),
-            mask,
-            prng.fold(self._step_keys[client], step),
-        )
+        position = np.where(mask, position, 0)
+        order = self._permute_window(window).lookup(client, epoch, position)
+        rows = self._get_rows(self._offsets[client][:, None] + order)
+        return _BatchArrays(rows, mask, prng.fold(self._step_keys[client], step))
 
-    def _get_permutations(self, window: _Window) -> Permutations:
-        """The permutations of the epochs in a window: those of the window before, if they are the same epochs."""
-        begin, cached = window.steps[0], self._cached_permutations
-        last_step = np.minimum(window.counts, window.steps[-1] + 1) - 1
-        first = begin // self._epoch_batches
-        last = np.where(last_step < begin, first - 1, last_step // self._epoch_batches)
-        if cached is None or not (
-            np.array_equal(cached.first_epoch, first) and np.array_equal(cached.last_epoch, last)
-        ):
-            self._cached_permutations = cached = permute_epochs(
-                self._sizes, first, last, self._order_keys
-            )
+    def _permute_window(self, window: _Window) -> Permutations:
+        """Return permutations for the epochs in a window; windows of the same epochs share them."""
+        first_step = window.steps[0]
+        last_step = np.minimum(window.steps[-1], window.step_counts - 1)
+        first_epoch = first_step // self._epoch_batches
+        last_epoch = last_step // self._epoch_batches
+        # Nothing is shuffled for clients that have finished before the window.
+        last_epoch = np.where(last_step < first_step, first_epoch - 1, last_epoch)
+        cached = self._permutations
+        if cached is None or not cached.has_epochs(first_epoch, last_epoch):
+            cached = permute_epochs(self._sizes, first_epoch, last_epoch, self._order_keys)
+            self._permutations = cached
         return cached
 
     def _get_rows(self, positions: IntArray) -> IntArray:
+        """Return rows of the columns; a last client without examples points behind the index."""
         rows: IntArray = self._index[np.minimum(positions, len(self._index) - 1)]
         return rows

@@ -1,27 +1,62 @@
-"""Which examples are equal to which, by content: columns are read block by block, as they may be larger than memory."""
+"""Hashes of examples by content, to find equal ones; columns larger than RAM are read in blocks."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.examples import Array
-from fedtailor.data.validation import hash_rows
 
-BLOCK_ROWS = 4096  # examples that are looked at together
+BLOCK_ROWS = 4096
+"""Number of examples hashed at a time."""
 
 Rows = NDArray[np.int64]
 
 
+def hash_rows(rows: Array) -> NDArray[np.uint64]:
+    """Return a 64-bit hash of each row, [rows]; rows that are equal as numbers have equal ones.
+
+    The words of a row are mixed, multiplied by an odd constant that depends on their position,
+    mixed again and added. The first mixing lets high bits count, which a product alone would carry
+    out of the word: flipping the signs of two floats would change nothing.
+    """
+    values = np.ascontiguousarray(rows).reshape(len(rows), -1)
+    if values.dtype.kind == "f":
+        values = values + values.dtype.type(0)  # turns -0.0 into 0.0
+    raw = values.view(np.uint8)
+    row_bytes = raw.shape[1]
+    num_words = -(-row_bytes // 8)
+    words = np.zeros((len(raw), num_words), np.uint64)
+    words.view(np.uint8)[:, :row_bytes] = raw
+    rng = np.random.Generator(np.random.Philox(0))
+    odd_constants = rng.integers(0, 1 << 64, num_words, np.uint64) | np.uint64(1)
+    words ^= words >> np.uint64(32)
+    words *= odd_constants
+    words ^= words >> np.uint64(29)
+    return np.asarray(words.sum(axis=1, dtype=np.uint64))
+
+
 def hash_examples(x: Array, rows: Rows) -> NDArray[np.uint64]:
-    """A number for each of these rows of x, the same for equal ones."""
-    blocks = range(0, len(rows), BLOCK_ROWS)
-    found = [hash_rows(x[rows[start : start + BLOCK_ROWS]]) for start in blocks]
-    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+    """Return the hashes of some rows of x, [rows]."""
+    hashes = np.zeros(len(rows), np.uint64)
+    for start in range(0, len(rows), BLOCK_ROWS):
+        block = slice(start, start + BLOCK_ROWS)
+        hashes[block] = hash_rows(x[rows[block]])
+    return hashes
 
 
 def is_duplicate(x: Array, rows: Rows, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Which of these rows of x are equal to one that has one of these numbers."""
-    known, found = np.unique(hashes), np.zeros(len(rows), bool)
+    """Return which rows of x have a hash among the given ones.
+
+    Args:
+        x: Column of examples, [examples, ...].
+        rows: Rows of x to look up, [rows].
+        hashes: Hashes of other examples, with or without repetitions.
+
+    Returns:
+        Mask over `rows`, [rows].
+    """
+    distinct_hashes = np.unique(hashes)
+    mask = np.zeros(len(rows), bool)
     for start in range(0, len(rows), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
-        found[block] = np.isin(hash_rows(x[rows[block]]), known)
-    return found
+        mask[block] = np.isin(hash_rows(x[rows[block]]), distinct_hashes)
+    return mask

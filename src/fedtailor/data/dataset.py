@@ -1,7 +1,7 @@
-"""Who holds which examples: flat columns, an index per split, groups of people, and the promises that bind them.
+"""`FederatedDataset`: columns of examples, clients in groups, and the server's own examples.
 
-Columns are arrays or memory maps and are never copied; everything that reads them whole does so block by block. The
-promises are checked when a dataset is made, each broken one with a sentence that names the client.
+Columns are arrays or memory maps and are not copied, unless said so; checks read them in blocks.
+What a dataset promises is checked when it is made; an error names the client that breaks it.
 """
 
 from dataclasses import InitVar, dataclass, field, replace
@@ -17,33 +17,33 @@ from fedtailor.prng.streams import DataStream
 
 
 class Summary(NamedTuple):
-    """A dataset in figures; `str` makes them readable."""
+    """Sizes of a dataset; `str` makes a readable text of them."""
 
     name: str
-    groups: dict[str, int]  # how many people are in each
-    examples: int  # in clients' hands
+    groups: dict[str, int]  # number of clients in each
+    examples: int  # of all clients together
     classes: int | None
-    smallest: int  # examples of a client, all splits together
+    smallest: int  # examples of a client, in all splits together
     largest: int
     mean: float
-    server: int
+    server: int  # examples of the server
     overlap: str
 
     def __str__(self) -> str:
-        """The figures in a few lines."""
+        """Return the sizes in a few lines."""
         group_sizes = ", ".join(f"{size} {group}" for group, size in self.groups.items())
         targets = "real-valued targets" if self.classes is None else f"{self.classes} classes"
+        overlap = f", overlapping clients' ({self.overlap})" if self.overlap else ""
         return (
             f"{self.name}: {self.examples} examples, {targets}\n"
             f"  clients: {group_sizes}\n"
             f"  examples per client: {self.smallest} to {self.largest}, mean {self.mean:.1f}\n"
-            f"  server: {self.server} examples"
-            + (f", overlapping clients' ({self.overlap})" if self.overlap else "")
+            f"  server: {self.server} examples{overlap}"
         )
 
 
 class ExampleSpec(NamedTuple):
-    """What an example looks like, and how a model takes it."""
+    """The form of an example, and how it becomes the input of a model."""
 
     shape: tuple[int, ...]  # of one x
     label_shape: tuple[int, ...]  # of one y
@@ -56,35 +56,34 @@ class ExampleSpec(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FederatedDataset:
-    """Clients' examples, the clients grouped by person, and the server's own examples.
+    """Clients' examples, the clients in groups, and the server's own examples.
 
     Groups: "train" clients may be sampled, "participating" ones are scored as those that took part,
-    "validation" ones serve for choosing, "unseen" ones are never trained on.
+    "validation" ones serve for choosing, "unseen" ones are never trained on. Only "train" and
+    "participating" may have clients in common.
     """
 
     name: str
     clients: ClientExamples
-    client_names: NDArray[np.str_]  # the clients' own names
-    groups: dict[str, NDArray[np.int64]]  # the clients of each, by number
+    client_names: NDArray[np.str_]  # [clients] all different
+    groups: dict[str, NDArray[np.int64]]  # client ids of each group
     server: ClientExamples | None
     classes: int | None  # None: the targets are real-valued
-    scale: float = 1.0  # x is multiplied by it once it is floating; for integers that are amounts
-    tokens: bool = False  # x stays integer
+    scale: float = 1.0  # factor of x once it is floating; only for integers that are amounts
+    tokens: bool = False  # x is token ids and stays integer
     padding: tuple[int, ...] = ()  # tokens of y that count neither for the loss nor the accuracy
-    unscored_tokens: tuple[
-        int, ...
-    ] = ()  # tokens of y that are learned, but left out of the accuracy
-    support: float = 0.2  # the part of a client's train examples that meta-learning adapts on, if it has no own splits
-    content_hash: str = ""  # the same for the same columns x and y of clients; "": not known, they would have to be read
-    overlap: str = (
-        ""  # why server data may overlap clients'; "": it does not, and this has been checked
-    )
-    trust: InitVar[bool] = field(
-        default=False, kw_only=True
-    )  # the promises were checked before: do not check again
+    unscored_tokens: tuple[int, ...] = ()  # tokens of y that are learned, but not in the accuracy
+    # Share of a client's train examples that meta-learning adapts on, unless there are splits for it
+    support: float = 0.2
+    # Equal for equal columns x and y of the clients; "": not known, as they would have to be read
+    content_hash: str = ""
+    # Reason why server data may overlap clients'; "": it does not, and this is checked
+    overlap: str = ""
+    # For a dataset that has been checked, or one made of such that breaks a promise on purpose
+    skip_checks: InitVar[bool] = field(default=False, kw_only=True)
 
     def __post_init__(self, skip_checks: bool) -> None:
-        """Refuses a dataset that breaks a promise; clients adapt on their train examples if nothing else is said."""
+        """Check the dataset; clients adapt on their train examples if there is no split for it."""
         splits = self.clients.splits
         if "adapt" not in splits and {"train", "test"} <= set(splits):
             clients = self.clients._replace(splits={**splits, "adapt": splits["train"]})
@@ -94,100 +93,111 @@ class FederatedDataset:
 
     @property
     def example_spec(self) -> ExampleSpec:
-        """What an example looks like."""
-        x, y = self.clients.x, self.clients.y
-        shapes = tuple(x.shape[1:]), tuple(y.shape[1:])
+        """The form of the examples."""
         return ExampleSpec(
-            *shapes, self.classes, self.scale, self.tokens, self.padding, self.unscored_tokens
+            shape=tuple(self.clients.x.shape[1:]),
+            label_shape=tuple(self.clients.y.shape[1:]),
+            classes=self.classes,
+            scale=self.scale,
+            tokens=self.tokens,
+            padding=self.padding,
+            unscored_tokens=self.unscored_tokens,
         )
 
     def with_pooled_client(self) -> "FederatedDataset":
-        """The same with one more holder, "pooled": the train group's train examples together, now that group alone."""
-        splits, train = self.clients.splits, self.clients.splits["train"]
-        everything = train.index[np.isin(train.owners(), self.groups["train"])]
-        added = {name: everything if name == "train" else everything[:0] for name in splits}
-        more = {name: _append_client(split, added[name]) for name, split in splits.items()}
+        """Add a client "pooled" with all train examples of the train group, now in that group alone."""
+        train = self.clients.splits["train"]
+        is_pooled = np.isin(train.owners(), self.groups["train"])
+        pooled_rows = train.index[is_pooled]
+        splits = {}
+        for split_name, split in self.clients.splits.items():
+            added_rows = pooled_rows if split_name == "train" else pooled_rows[:0]
+            splits[split_name] = _append_client(split, added_rows)
         return replace(
             self,
-            clients=self.clients._replace(splits=more),
+            clients=self.clients._replace(splits=splits),
             client_names=np.append(self.client_names, _make_pooled_name(self.client_names)),
             groups=self.groups | {"train": np.array([self.clients.count])},
-            trust=True,  # the pool holds, on purpose, what clients hold, and every example has been looked at
+            skip_checks=True,  # all examples were checked; the new client shares them on purpose
         )
 
     def with_shared_server_data(self) -> "FederatedDataset":
-        """The same with the server's examples added to the train examples of everybody in the train group."""
+        """Add the server's examples to the train examples of every train client; copies columns."""
         if self.server is None:
             raise InputError(
                 f"{self.name}: the server must have examples to share with clients, but has none."
             )
-        (x, y, splits), server = self.clients, self.server
-        train, extra = splits["train"], len(x) + server.splits["train"].get_rows(0)
-        sharing = np.isin(np.arange(self.clients.count), self.groups["train"])
-        parts = [
-            np.append(train.get_rows(client), extra) if sharing[client] else train.get_rows(client)
-            for client in range(len(sharing))
-        ]
-        more = Split(np.concatenate(parts), np.append(0, np.cumsum([len(part) for part in parts])))
+        x, y, splits = self.clients
+        train = splits["train"]
+        server_rows = len(x) + self.server.splits["train"].get_rows(0)
+        is_train_client = np.isin(np.arange(self.clients.count), self.groups["train"])
+        rows_by_client = []
+        for client, is_sharing in enumerate(is_train_client):
+            rows = train.get_rows(client)
+            rows_by_client.append(np.append(rows, server_rows) if is_sharing else rows)
+        sizes = [len(rows) for rows in rows_by_client]
+        shared_train = Split(np.concatenate(rows_by_client), np.append(0, np.cumsum(sizes)))
         return replace(
             self,
             clients=ClientExamples(
-                np.concatenate([x, server.x]),
-                np.concatenate([y, server.y]),
-                {**splits, "train": more},
+                x=np.concatenate([x, self.server.x]),
+                y=np.concatenate([y, self.server.y]),
+                splits={**splits, "train": shared_train},
             ),
             content_hash="",
             overlap="the server's examples are shared with every training client",
-            trust=True,  # the same examples, in more hands on purpose
+            skip_checks=True,  # all examples were checked; clients share the server's on purpose
         )
 
     def with_support(self) -> "FederatedDataset":
-        """The same with "support" and "query": every client's train examples in two, unless they are there already."""
-        train, splits = self.clients.splits["train"], self.clients.splits
+        """Divide every client's train examples into splits "support" and "query", unless it has them.
+
+        The division is random, but always the same. A client with two or more train examples has
+        some in each split.
+        """
+        splits = self.clients.splits
         if {"support", "query"} <= set(splits):
             return self
-        sizes, owners = train.sizes(), train.owners()
+        train = splits["train"]
+        sizes = train.sizes()
         if sizes.max() < 2:
             raise InputError(
-                f"{self.name}: no client has two train examples, one to adapt on and one to learn from."
+                f"{self.name}: no client has two train examples, one to adapt on and one to learn "
+                "from."
             )
-        supports = np.clip(
-            np.rint(self.support * sizes).astype(np.int64), 1, np.maximum(sizes - 1, 1)
+        support_sizes = np.rint(self.support * sizes).astype(np.int64)
+        support_sizes = np.clip(support_sizes, 1, np.maximum(sizes - 1, 1))
+        seed = np.random.SeedSequence(0, spawn_key=(DataStream.SUPPORT,))
+        rng = np.random.Generator(np.random.Philox(seed))
+        owners = train.owners()
+        order = np.lexsort((rng.random(len(owners)), owners))  # random within each client
+        rank = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes)
+        is_support = rank < np.repeat(support_sizes, sizes)
+        support = Split(train.index[order[is_support]], np.append(0, np.cumsum(support_sizes)))
+        query_sizes = sizes - support_sizes
+        query = Split(train.index[order[~is_support]], np.append(0, np.cumsum(query_sizes)))
+        return replace(
+            self,
+            clients=self.clients._replace(splits={**splits, "support": support, "query": query}),
+            skip_checks=True,  # clients have no other examples than before
         )
-        rng = np.random.Generator(
-            np.random.Philox(np.random.SeedSequence(0, spawn_key=(DataStream.SUPPORT,)))
-        )
-        order = np.lexsort((rng.random(len(owners)), owners))
-        supporting = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes) < np.repeat(
-            supports, sizes
-        )
-        more = {
-            name: Split(train.index[order[chosen]], np.append(0, np.cumsum(counts)))
-            for name, chosen, counts in (
-                ("support", supporting, supports),
-                ("query", ~supporting, sizes - supports),
-            )
-        }
-        # Nobody gets an example that was not theirs in train, so there is nothing new to check.
-        return replace(self, clients=self.clients._replace(splits={**splits, **more}), trust=True)
 
     def get_adapt_split(self) -> str:
-        """What clients have for personalizing: examples of "train" or "test", or of neither: "adapt"."""
+        """Return where the examples for personalizing come from: "train", "test", or else "adapt"."""
         splits = self.clients.splits
-        return next(
-            (name for name in ("train", "test") if _is_subset(splits["adapt"], splits[name])),
-            "adapt",
-        )
+        for split_name in ("train", "test"):
+            if _is_subset(splits["adapt"], splits[split_name]):
+                return split_name
+        return "adapt"
 
     def get_disjoint_splits(self) -> tuple[str, ...]:
-        """The splits that together hold every example once."""
+        """Return the splits that together have every example once."""
         return tuple(dict.fromkeys(("train", "test", self.get_adapt_split())))
 
     def describe(self) -> Summary:
-        """The dataset in figures."""
-        sizes = np.sum(
-            [self.clients.splits[name].sizes() for name in self.get_disjoint_splits()], axis=0
-        )
+        """Return the sizes of the dataset."""
+        split_sizes = [self.clients.splits[name].sizes() for name in self.get_disjoint_splits()]
+        sizes = np.sum(split_sizes, axis=0)
         return Summary(
             name=self.name,
             groups={group: len(self.groups[group]) for group in validation.GROUPS},
@@ -201,43 +211,45 @@ class FederatedDataset:
         )
 
 
-def _is_subset(one: Split, other: Split) -> bool:
-    return one is other or (len(one.index) > 0 and bool(np.isin(one.index, other.index).all()))
+def _is_subset(part: Split, split: Split) -> bool:
+    """Return whether all rows of one split, and at least one, are rows of the other."""
+    if part is split:
+        return True
+    return len(part.index) > 0 and bool(np.isin(part.index, split.index).all())
 
 
 def _make_pooled_name(client_names: NDArray[np.str_]) -> str:
-    """ "pooled", or the like if somebody is called that already."""
-    taken, name = set(client_names.tolist()), "pooled"
-    while name in taken:
-        name += "'"
-    return name
+    """Return "pooled", with primes if there is a client of that name already."""
+    names = set(client_names.tolist())
+    pooled_name = "pooled"
+    while pooled_name in names:
+        pooled_name += "'"
+    return pooled_name
 
 
-def _append_client(split: Split, index: NDArray[np.int64]) -> Split:
-    """A split with one more holder."""
-    return Split(
-        np.append(split.index, index), np.append(split.offsets, len(split.index) + len(index))
-    )
+def _append_client(split: Split, rows: NDArray[np.int64]) -> Split:
+    """Add a client with these rows behind the last one."""
+    index = np.append(split.index, rows)
+    return Split(index, np.append(split.offsets, len(index)))
 
 
 def validate_dataset(dataset: FederatedDataset) -> None:
-    """Refuses, with one sentence, a dataset that breaks a promise; reads the columns block by block."""
-    name, clients, server, classes = dataset.name, dataset.clients, dataset.server, dataset.classes
+    """Refuse a dataset that breaks a promise; reads the columns in blocks."""
+    name = dataset.name
+    clients = dataset.clients
+    server = dataset.server
+    classes = dataset.classes
     validation.validate_columns(f"{name}: the clients'", clients, {"train", "test"})
     validation.validate_groups(name, dataset.client_names, dataset.groups, clients.count)
     validation.validate_dtypes(name, clients, classes, dataset.scale, dataset.tokens)
     owner_names = [f"client {client_name!r}" for client_name in dataset.client_names.tolist()]
     owners = validation.find_owners(name, clients, owner_names)
     validation.validate_values(name, clients, classes, owners, owner_names)
-    if server is not None:
-        validation.validate_columns(f"{name}: the server's", server, {"train"})
-        validation.validate_server(name, clients, server)
-        validation.validate_values(
-            name,
-            server,
-            classes,
-            validation.find_owners(name, server, ["the server"]),
-            ["the server"],
-        )
-        if not dataset.overlap:
-            validation.validate_disjoint(name, clients, server, owners, owner_names)
+    if server is None:
+        return
+    validation.validate_columns(f"{name}: the server's", server, {"train"})
+    validation.validate_server(name, clients, server)
+    server_owners = validation.find_owners(name, server, ["the server"])
+    validation.validate_values(name, server, classes, server_owners, ["the server"])
+    if not dataset.overlap:
+        validation.validate_disjoint(name, clients, server, owners, owner_names)

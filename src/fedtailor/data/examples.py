@@ -1,4 +1,4 @@
-"""Examples in flat columns and which client has which: nothing here is checked, see `dataset`."""
+"""Examples in flat columns, and which client has which of them. Checks are in `validation`."""
 
 from typing import Any, NamedTuple
 
@@ -7,39 +7,43 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+UNASSIGNED = -1
+"""The owner of examples that no client has."""
+
 
 class Split(NamedTuple):
-    """Which examples each holder has: holder i has `index[offsets[i]:offsets[i + 1]]`."""
+    """The examples of every client: client i has `index[offsets[i]:offsets[i + 1]]`."""
 
-    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
-    offsets: NDArray[np.int64]  # one more than there are holders
+    # [entries] rows of the columns, client after client
+    index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which is not needed
+    offsets: NDArray[np.int64]  # [clients + 1], from 0 to the number of entries
 
     def sizes(self) -> NDArray[np.int64]:
-        """How many examples each holder has."""
+        """Return the number of examples of every client, [clients]."""
         return np.diff(self.offsets)
 
     def get_rows(self, client: int) -> NDArray[np.int64]:
-        """The examples of one holder."""
+        """Return the rows of one client's examples."""
         return self.index[self.offsets[client] : self.offsets[client + 1]]
 
     def owners(self) -> NDArray[np.int64]:
-        """Who holds each entry of `index`."""
+        """Return the client of every entry of `index`, [entries]."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes())
 
 
 class ClientExamples(NamedTuple):
-    """Examples in flat columns, and who holds which."""
+    """Columns of examples, and the splits that assign them to clients."""
 
     x: Array  # [examples, ...] floating or integer
     y: Array  # [examples] or [examples, ...]
     splits: dict[str, Split]  # "train" and "test"; the server has "train" alone
 
     @property
-    def count(self) -> int:  # type: ignore[override]  # hides tuple.count, which nobody needs here
-        """How many holders there are."""
+    def count(self) -> int:  # type: ignore[override]  # hides tuple.count, which is not needed
+        """The number of clients."""
         return len(self.splits["train"].offsets) - 1
 
 
 def single_client(x: Array, y: Array) -> ClientExamples:
-    """All examples in one pair of hands, as the server has its own."""
+    """Return examples that all belong to one client, which is how the server's own are kept."""
     return ClientExamples(x, y, {"train": Split(np.arange(len(x)), np.array([0, len(x)]))})

@@ -1,4 +1,4 @@
-"""Generators of data sets: one for every purpose."""
+"""Random generators of data sets, one for each purpose."""
 
 import numpy as np
 
@@ -6,6 +6,6 @@ from fedtailor.data.arguments import require_int
 
 
 def make_rng(seed: int, *stream: int) -> np.random.Generator:
-    """A source of random numbers for one purpose: drawing more for one changes nothing for another."""
+    """Return a generator for one purpose: drawing more from it changes no other purpose's draws."""
     require_int("data", "seed", seed, 0)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=stream)))

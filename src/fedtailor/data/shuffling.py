@@ -1,4 +1,7 @@
-"""Everybody's epochs shuffled at once: the permutations that `keyed` makes one by one, for many keys in one sort."""
+"""Permutations of the epochs of many clients, drawn in one sort.
+
+They are those of `prng.permutation`, which sorts once for every client and epoch.
+"""
 
 from typing import NamedTuple
 
@@ -9,70 +12,105 @@ from fedtailor import prng
 
 IntArray = NDArray[np.int64]
 
-_CHUNK_SIZE = (
-    1 << 16
-)  # how many random words are made at a time, few enough for a processor's cache
+_CHUNK_SIZE = 1 << 16
+"""Random numbers drawn in one call: few enough to stay in a CPU's cache."""
 
 
 class Permutations(NamedTuple):
-    """For each holder the permutations of a run of epochs, which may be none, end to end in one flat tensor."""
+    """Permutations for consecutive epochs of every client, one after another in one flat array.
 
-    flat: IntArray  # and one entry more, for a last holder of nothing to point at
-    starts: IntArray  # where each holder's first permutation begins
-    sizes: IntArray
-    first_epoch: IntArray  # epoch of each holder
-    last_epoch: IntArray
+    Each permutation is as long as the client has examples. A client whose last epoch is below its
+    first one has no permutations.
+    """
+
+    flat: IntArray  # [elements + 1]: where a last client without examples begins, there is an entry
+    starts: IntArray  # [clients] where the first permutation of every client begins
+    sizes: IntArray  # [clients] examples
+    first_epoch: IntArray  # [clients]
+    last_epoch: IntArray  # [clients] inclusive
+
+    def has_epochs(self, first_epoch: IntArray, last_epoch: IntArray) -> bool:
+        """Return whether these are the permutations for exactly these epochs, both [clients]."""
+        is_same_first = np.array_equal(self.first_epoch, first_epoch)
+        return is_same_first and np.array_equal(self.last_epoch, last_epoch)
 
     def lookup(self, client: IntArray, epoch: IntArray, position: IntArray) -> IntArray:
-        """The elements at positions [batches, width] of the permutations of holders' epochs [batches]."""
-        begin = self.starts[client] + (epoch - self.first_epoch[client]) * self.sizes[client]
-        found: IntArray = self.flat[begin[:, None] + position]
-        return found
+        """Return elements of permutations, one row for each batch, [batches, width].
+
+        Args:
+            client: Index of the client that each batch belongs to, [batches].
+            epoch: Epoch that each batch belongs to, [batches].
+            position: Positions within the epoch's permutation, [batches, width].
+        """
+        epochs_before = epoch - self.first_epoch[client]
+        begin = self.starts[client] + epochs_before * self.sizes[client]
+        elements: IntArray = self.flat[begin[:, None] + position]
+        return elements
 
 
 def permute_epochs(
     sizes: IntArray, first_epoch: IntArray, last_epoch: IntArray, keys: IntArray
 ) -> Permutations:
-    """`keyed.permutation(fold(key, epoch), size)` for every holder and epoch, without padding, in one sort."""
-    epochs = last_epoch - first_epoch + 1
-    client = np.repeat(np.arange(len(sizes)), epochs)
-    epoch_keys, lengths = (
-        prng.fold(keys[client], count_within(epochs) + first_epoch[client]),
-        sizes[client],
-    )
+    """Draw a permutation for every epoch of every client, without padding and in one sort.
+
+    Each equals `prng.permutation(prng.fold(key, epoch), size)`.
+
+    Args:
+        sizes: Number of examples of every client, [clients].
+        first_epoch: First epoch of every client, [clients].
+        last_epoch: Last epoch of every client, [clients]; below the first one, there are none.
+        keys: Key of every client, [clients].
+    """
+    num_epochs = last_epoch - first_epoch + 1
+    # A segment is an epoch of a client; segments are sorted by client and then by epoch.
+    client = np.repeat(np.arange(len(sizes)), num_epochs)
+    epoch = count_within(num_epochs) + first_epoch[client]
+    segment_keys = prng.fold(keys[client], epoch)
+    lengths = sizes[client]
     begins = np.cumsum(lengths) - lengths
     segment = np.repeat(np.arange(len(client)), lengths)
+    random_bits = _draw_random_bits(segment_keys, begins, segment)
     flat = np.zeros(len(segment) + 1, dtype=np.int64)
-    flat[:-1] = _argsort_within(segment, _draw_random_bits(epoch_keys, begins, segment))
+    flat[:-1] = _argsort_within(segment, random_bits)
     flat[:-1] -= begins[segment]
-    starts = np.cumsum(epochs * sizes) - epochs * sizes
+    num_elements = num_epochs * sizes
+    starts = np.cumsum(num_elements) - num_elements
     return Permutations(flat, starts, sizes, first_epoch, last_epoch)
 
 
 def count_within(lengths: IntArray) -> IntArray:
-    """0, 1, ..., length - 1 for each length, end to end."""
+    """Return 0, 1, ..., length - 1 for each of the lengths, one run after another."""
     ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) - np.repeat(ends - lengths, lengths)
 
 
 def _draw_random_bits(keys: IntArray, begins: IntArray, segment: IntArray) -> IntArray:
-    """The words 0, 1, ... of the key of every segment, end to end."""
+    """Draw 63 bits for every element from its segment's key, counting from 0 in each segment.
+
+    Args:
+        keys: Key of every segment, [segments].
+        begins: Index of every segment's first element, [segments].
+        segment: Segment of every element, rising, [elements].
+    """
     bits = np.empty_like(segment)
     for begin in range(0, len(segment), _CHUNK_SIZE):
-        some = segment[begin : begin + _CHUNK_SIZE]
-        bits[begin : begin + _CHUNK_SIZE] = prng.random_bits(
-            keys[some], np.arange(begin, begin + len(some)) - begins[some]
-        )
+        chunk = segment[begin : begin + _CHUNK_SIZE]
+        end = begin + len(chunk)
+        counters = np.arange(begin, end) - begins[chunk]
+        bits[begin:end] = prng.random_bits(keys[chunk], counters)
     return bits
 
 
 def _argsort_within(segment: IntArray, random_bits: IntArray) -> IntArray:
-    """The stable order by segment, and by random numbers of 63 bits within it; segments are sorted already.
-
-    The segment pushes the lowest bits out, so that one sort of integers will do; if these bits ever matter, two do.
-    """
-    bits = int(segment[-1]).bit_length() if len(segment) else 0
-    joined = (segment << (63 - bits)) | (random_bits >> bits)
-    order = np.argsort(joined)
-    ranked = joined[order]
-    return np.lexsort((random_bits, segment)) if (ranked[1:] == ranked[:-1]).any() else order
+    """Return the stable order by segment and then by random bits, [elements]."""
+    # One integer holds both: the segment above, the leading random bits below.
+    segment_bits = int(segment[-1]).bit_length() if len(segment) else 0
+    combined = (segment << (63 - segment_bits)) | (random_bits >> segment_bits)
+    order = np.argsort(combined)
+    ranked = combined[order]
+    has_ties = (ranked[1:] == ranked[:-1]).any()
+    if has_ties:
+        # Now the bits that were shifted out matter, and so does the order of equal elements.
+        return np.lexsort((random_bits, segment))
+    return order

@@ -1,6 +1,6 @@
-"""The promises that bind a dataset, one function each; a broken one is told in a sentence that names the client.
+"""Checks of what a dataset promises; an error names the client and the example that break a promise.
 
-Columns are read block by block, since they may be memory maps larger than the memory.
+Columns are read in blocks, since they may be memory maps larger than RAM.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,160 +10,216 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.examples import Array, ClientExamples
+from fedtailor.data.content_hash import hash_rows
+from fedtailor.data.examples import UNASSIGNED, Array, ClientExamples, Split
 from fedtailor.errors import InputError, require
 
 GROUPS = ("train", "participating", "validation", "unseen")
 BLOCK_BYTES = 1 << 22
-UNASSIGNED = -1
 
 
-def validate_columns(prefix: str, examples: ClientExamples, names: set[str]) -> None:
-    """Columns are numbers that pair up, and splits with these names point into them."""
+def validate_columns(prefix: str, examples: ClientExamples, split_names: set[str]) -> None:
+    """Check that columns are numbers that pair up, and that splits point at their rows.
+
+    Args:
+        prefix: Beginning of error messages: the data set, and whose examples these are.
+        examples: Examples to check.
+        split_names: Splits that there must be.
+    """
     x, y, splits = examples
-    require(
-        x.size > 0 and y.size > 0,
-        f"{prefix} x and y must hold examples, got {list(x.shape)} and {list(y.shape)}.",
-    )
-    require(
-        x.shape[:1] == y.shape[:1] != (),
-        f"{prefix} x and y must pair up, got {list(x.shape)} and {list(y.shape)}.",
-    )
-    for what, column in (("x", x), ("y", y)):
+    shapes = f"{list(x.shape)} and {list(y.shape)}"
+    require(x.size > 0 and y.size > 0, f"{prefix} x and y must hold examples, got {shapes}.")
+    require(x.shape[:1] == y.shape[:1] != (), f"{prefix} x and y must pair up, got {shapes}.")
+    for column_name, column in (("x", x), ("y", y)):
         require(
             _is_usable_dtype(column),
-            f"{prefix} {what} must be floating or integer numbers, got {column.dtype}.",
+            f"{prefix} {column_name} must be floating or integer numbers, got {column.dtype}.",
         )
-        native = column.dtype.isnative
         require(
-            native,
-            f"{prefix} {what} must be in this machine's byte order, got {column.dtype}; convert it.",
+            column.dtype.isnative,
+            f"{prefix} {column_name} must be in this machine's byte order, got {column.dtype}; "
+            "convert it.",
         )
     require(
-        names <= set(splits), f"{prefix} splits must include {sorted(names)}, got {sorted(splits)}."
+        split_names <= set(splits),
+        f"{prefix} splits must include {sorted(split_names)}, got {sorted(splits)}.",
     )
-    for name, (index, offsets) in splits.items():
-        where = f"{prefix} {name} split"
-        require(
-            index.dtype == offsets.dtype == np.int64,
-            f"{where} must be int64, got {index.dtype}, {offsets.dtype}.",
-        )
-        rising = (
-            len(offsets) == examples.count + 1 > 1 and offsets[0] == 0 and offsets[-1] == len(index)
-        )
-        rising = rising and bool((np.diff(offsets) >= 0).all())
-        require(
-            rising,
-            f"{where} must have {examples.count + 1} offsets that rise from 0 to {len(index)}.",
-        )
-        inside = bool(((index >= 0) & (index < len(x))).all())
-        require(inside, f"{where} must point at examples from 0 to {len(x) - 1}.")
+    for split_name, split in splits.items():
+        _validate_split(f"{prefix} {split_name} split", split, examples.count, len(x))
+
+
+def _validate_split(prefix: str, split: Split, num_clients: int, num_rows: int) -> None:
+    index, offsets = split
+    require(
+        index.dtype == offsets.dtype == np.int64,
+        f"{prefix} must be int64, got {index.dtype}, {offsets.dtype}.",
+    )
+    is_valid = len(offsets) == num_clients + 1 > 1
+    is_valid = is_valid and bool(offsets[0] == 0 and offsets[-1] == len(index))
+    is_valid = is_valid and bool((np.diff(offsets) >= 0).all())
+    require(
+        is_valid,
+        f"{prefix} must have {num_clients + 1} offsets that rise from 0 to {len(index)}.",
+    )
+    is_inside = bool(((index >= 0) & (index < num_rows)).all())
+    require(is_inside, f"{prefix} must point at examples from 0 to {num_rows - 1}.")
 
 
 def validate_groups(
     name: str, client_names: NDArray[np.str_], groups: dict[str, NDArray[np.int64]], count: int
 ) -> None:
-    """Everybody has a name of their own, and the groups are different people."""
-    named = (
-        client_names.dtype.kind == "U"
-        and client_names.shape == (count,)
-        and len(set(client_names.tolist())) == count
-    )
-    require(named, f"{name}: ids must be {count} different strings, one for each client.")
+    """Check that client names differ, and that groups have no clients in common.
+
+    Args:
+        name: Data set that the error speaks of.
+        client_names: Name of each client, [clients].
+        groups: Client ids of each group; only "train" and "participating" may overlap.
+        count: Number of clients.
+    """
+    has_names = client_names.dtype.kind == "U" and client_names.shape == (count,)
+    has_names = has_names and len(set(client_names.tolist())) == count
+    require(has_names, f"{name}: ids must be {count} different strings, one for each client.")
     require(
         set(groups) == set(GROUPS),
         f"{name}: groups must be {', '.join(GROUPS)}, got {', '.join(groups)}.",
     )
     for group, client_ids in groups.items():
-        known = client_ids.dtype.kind == "i" and bool(
-            ((client_ids >= 0) & (client_ids < count)).all()
-        )
-        known = known and len(np.unique(client_ids)) == len(client_ids)
+        is_valid = client_ids.dtype.kind == "i"
+        is_valid = is_valid and bool(((client_ids >= 0) & (client_ids < count)).all())
+        is_valid = is_valid and len(np.unique(client_ids)) == len(client_ids)
         require(
-            known,
+            is_valid,
             f"{name}: group {group!r} must list different clients by number, from 0 to {count - 1}.",
         )
     require(
         len(groups["train"]) > 0, f"{name}: group 'train' must have at least one client, got none."
     )
-    for one, other in combinations(GROUPS, 2):
-        both = client_names[np.intersect1d(groups[one], groups[other])].tolist()
-        apart = (one, other) == ("train", "participating") or not both
+    for first, second in combinations(GROUPS, 2):
+        if (first, second) == ("train", "participating"):
+            continue
+        shared_ids = np.intersect1d(groups[first], groups[second])
+        shared_names = client_names[shared_ids].tolist()
         require(
-            apart,
-            f"{name}: groups {one!r} and {other!r} must be different people, but share {both[:3]}.",
+            not shared_names,
+            f"{name}: groups {first!r} and {second!r} must be different clients, but share "
+            f"{shared_names[:3]}.",
         )
 
 
 def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> NDArray[np.int64]:
-    """Who holds each example (-1: nobody); refuses an example held twice and a holder with nothing to train on."""
-    for idle in np.flatnonzero(examples.splits["train"].sizes() == 0)[:1]:
+    """Return the client that has each example, or `UNASSIGNED`, [examples].
+
+    Refuse an example of two clients, one that is in "test" and elsewhere, and a client without
+    train examples. A client may have an example in two other splits: "support" and "query" consist
+    of train examples.
+
+    Args:
+        name: Data set that the error speaks of.
+        examples: Examples of all clients, or of the server.
+        owner_names: What errors call each client, [clients].
+    """
+    is_idle = examples.splits["train"].sizes() == 0
+    if is_idle.any():
+        idle_name = owner_names[int(is_idle.argmax())]
         raise InputError(
-            f"{name}: every client must have a train example, but {owner_names[idle]} has none; leave it out."
+            f"{name}: every client must have a train example, but {idle_name} has none; "
+            "leave it out."
         )
-    owners, positions = np.full(len(examples.x), UNASSIGNED), np.zeros(len(examples.x), np.int64)
-    aliases = [examples.splits[name] for name in ("train", "test") if name in examples.splits]
-    for kind in sorted(examples.splits, key="test".__eq__):
-        if kind == "adapt" and any(examples.splits[kind] is known for known in aliases):
-            continue  # who adapts on all of train, or on the very test examples, says so by naming the same split
-        split, split_owners = examples.splits[kind].index, examples.splits[kind].owners()
-        positions[split] = np.arange(len(split))
-        # One person may have an example in two splits (a query set drawn from train), but never in test and elsewhere.
-        earlier = owners[split]
-        again = (positions[split] != np.arange(len(split))) | (
-            (earlier != UNASSIGNED) & ((earlier != split_owners) | (kind == "test"))
-        )
-        for at in np.flatnonzero(again)[:1]:
-            other = split_owners[positions[split[at]]] if earlier[at] == UNASSIGNED else earlier[at]
-            both = " and ".join(dict.fromkeys([owner_names[split_owners[at]], owner_names[other]]))
+    owners = np.full(len(examples.x), UNASSIGNED)
+    last_positions = np.zeros(len(examples.x), np.int64)  # where a split has an example last
+    # With "test" last, whatever it shares with another split is found there.
+    for split_name in sorted(examples.splits, key=lambda split_name: split_name == "test"):
+        if split_name == "adapt" and _is_alias(examples, "adapt"):
+            continue
+        split = examples.splits[split_name]
+        index = split.index
+        split_owners = split.owners()
+        positions = np.arange(len(index))
+        last_positions[index] = positions
+        earlier_owners = owners[index]
+        is_repeated = last_positions[index] != positions
+        is_taken = earlier_owners != UNASSIGNED
+        if split_name != "test":
+            is_taken &= earlier_owners != split_owners
+        is_conflict = is_repeated | is_taken
+        if is_conflict.any():
+            position = int(is_conflict.argmax())
+            row = index[position]
+            other_owner = earlier_owners[position]
+            if other_owner == UNASSIGNED:
+                other_owner = split_owners[last_positions[row]]
+            names = (owner_names[split_owners[position]], owner_names[other_owner])
             raise InputError(
-                f"{name}: example {split[at]} must be held once, but is held more often, by {both}."
+                f"{name}: example {row} must be held once, but is held more often, by "
+                f"{' and '.join(dict.fromkeys(names))}."
             )
-        owners[split] = split_owners
+        owners[index] = split_owners
     return owners
+
+
+def _is_alias(examples: ClientExamples, split_name: str) -> bool:
+    """Return whether a split is the very same object as "train" or "test"."""
+    splits = examples.splits
+    return any(splits[split_name] is splits.get(other) for other in ("train", "test"))
 
 
 def validate_dtypes(
     name: str, clients: ClientExamples, classes: int | None, scale: float, tokens: bool
 ) -> None:
-    """Tokens and labels are integers, and nothing but amounts is scaled."""
-    whole, amounts = clients.x.dtype.kind != "f", clients.x.dtype.kind != "f" and not tokens
-    require(whole or not tokens, f"{name}: tokens must be integers, got x of {clients.x.dtype}.")
+    """Check that tokens and labels are integers, and that only integers that are amounts are scaled.
+
+    Args:
+        name: Data set that the error speaks of.
+        clients: Examples of all clients.
+        classes: Number of classes, or None for real-valued targets.
+        scale: What x is multiplied by.
+        tokens: Whether x is token ids.
+    """
+    x_dtype = clients.x.dtype
+    is_integer = x_dtype.kind != "f"
+    is_amount = is_integer and not tokens
+    require(is_integer or not tokens, f"{name}: tokens must be integers, got x of {x_dtype}.")
     require(0 < scale < np.inf, f"{name}: scale must be positive and finite, got {scale}.")
     require(
-        amounts or scale == 1,
+        is_amount or scale == 1,
         f"{name}: scale must be 1 unless x is integer and not tokens, got {scale}.",
     )
     if classes is not None:
-        kind = clients.y.dtype
         require(
             classes >= 1,
             f"{name}: classes must be at least 1 (None for real-valued targets), got {classes}.",
         )
+        y_dtype = clients.y.dtype
         require(
-            kind.kind in "iu",
-            f"{name}: labels must be integers where classes is given, got {kind}.",
+            y_dtype.kind in "iu",
+            f"{name}: labels must be integers where classes is given, got {y_dtype}.",
         )
 
 
 def validate_server(name: str, clients: ClientExamples, server: ClientExamples) -> None:
-    """The server is one holder of examples like the clients'."""
+    """Check that the server's examples have one owner, and the shape and type of the clients'.
+
+    Args:
+        name: Data set that the error speaks of.
+        clients: Examples of all clients.
+        server: Examples of the server.
+    """
     require(
         server.count == 1,
-        f"{name}: the server's examples must have one holder, got {server.count}.",
+        f"{name}: the server's examples must have a single owner, got {server.count}.",
     )
-    for what, server_column, client_column in (
-        ("x", server.x, clients.x),
-        ("y", server.y, clients.y),
-    ):
-        came, wanted = (
-            f"shape {list(column.shape[1:])} of {column.dtype}"
-            for column in (server_column, client_column)
-        )
-        require(
-            came == wanted,
-            f"{name}: the server's {what} must have {wanted} as the clients', got {came}.",
-        )
+    _validate_match(f"{name}: the server's x", clients.x, server.x)
+    _validate_match(f"{name}: the server's y", clients.y, server.y)
+
+
+def _validate_match(prefix: str, clients_column: Array, server_column: Array) -> None:
+    expected = _describe_column(clients_column)
+    actual = _describe_column(server_column)
+    require(actual == expected, f"{prefix} must have {expected} as the clients', got {actual}.")
+
+
+def _describe_column(column: Array) -> str:
+    return f"shape {list(column.shape[1:])} of {column.dtype}"
 
 
 def validate_values(
@@ -173,22 +229,33 @@ def validate_values(
     owners: NDArray[np.int64],
     owner_names: list[str],
 ) -> None:
-    """What anybody holds is finite, and its labels are of the classes there are."""
-    y = examples.y
-    for what, column in (("x", examples.x), ("y", y)):
-        row = _find_first_row(_find_nonfinite, column, owners) if column.dtype.kind == "f" else None
+    """Check that the examples that have an owner are finite, with labels of the classes.
+
+    Args:
+        name: Data set that the error speaks of.
+        examples: Examples of all clients, or of the server.
+        classes: Number of classes, or None for real-valued targets.
+        owners: Client of each example, or `UNASSIGNED`, [examples].
+        owner_names: What errors call each client, [clients].
+    """
+    for column_name, column in (("x", examples.x), ("y", examples.y)):
+        if column.dtype.kind != "f":
+            continue
+        row = _find_first_row(_find_nonfinite, column, owners)
         if row is not None:
-            owner_name = owner_names[owners[row]]
             raise InputError(
-                f"{name}: {what} must be finite, but example {row} of {owner_name} has a NaN or infinity."
+                f"{name}: {column_name} must be finite, but example {row} of "
+                f"{owner_names[owners[row]]} has a NaN or infinity."
             )
     if classes is not None:
-        outside, highest = partial(_find_out_of_range, classes=classes), classes - 1
-        row = _find_first_row(outside, y, owners)
+        find_out_of_range = partial(_find_out_of_range, classes=classes)
+        row = _find_first_row(find_out_of_range, examples.y, owners)
         if row is not None:
-            label, owner_name = y[row][outside(y[row])].flat[0], owner_names[owners[row]]
+            labels = np.atleast_1d(examples.y[row])
+            bad_label = labels[find_out_of_range(labels)][0]
             raise InputError(
-                f"{name}: labels must be from 0 to {highest}, but example {row} of {owner_name} has {label}."
+                f"{name}: labels must be from 0 to {classes - 1}, but example {row} of "
+                f"{owner_names[owners[row]]} has {bad_label}."
             )
 
 
@@ -199,16 +266,56 @@ def validate_disjoint(
     owners: NDArray[np.int64],
     owner_names: list[str],
 ) -> None:
-    """No example of the server is one that a client holds."""
+    """Check that no example of the server equals one of a client.
+
+    Args:
+        name: Data set that the error speaks of.
+        clients: Examples of all clients.
+        server: Examples of the server.
+        owners: Client of each example, or `UNASSIGNED`, [examples].
+        owner_names: What errors call each client, [clients].
+    """
     pair = find_shared_example(server.x, clients.x, owners != UNASSIGNED)
     if pair is not None:
+        server_row, client_row = pair
         raise InputError(
-            f"{name}: the server's examples must not be clients', but its example {pair[0]} equals example "
-            f"{pair[1]} of {owner_names[owners[pair[1]]]}; take it out, or say in `overlap` why it may stay."
+            f"{name}: the server's examples must not be clients', but its example {server_row} "
+            f"equals example {client_row} of {owner_names[owners[client_row]]}; take it out, or "
+            "say in `overlap` why it may stay."
         )
 
 
+def find_shared_example(
+    server_x: Array, client_x: Array, is_owned: NDArray[np.bool_]
+) -> tuple[int, int] | None:
+    """Return rows of an example of the server and of an equal one of a client, or None.
+
+    Hashes are compared first, then the examples themselves. Both columns are read in blocks.
+
+    Args:
+        server_x: The server's column, whose hashes must fit in RAM.
+        client_x: The clients' column.
+        is_owned: Rows of `client_x` that some client has, [examples]; others do not count.
+    """
+    blocks = [hash_rows(server_x[block]) for block in _iter_row_slices(server_x)]
+    server_hashes = np.concatenate(blocks)
+    order = np.argsort(server_hashes)
+    server_hashes = server_hashes[order]
+    for block in _iter_row_slices(client_x):
+        hashes = hash_rows(client_x[block])
+        first = np.searchsorted(server_hashes, hashes)
+        last = np.searchsorted(server_hashes, hashes, "right")
+        has_candidates = (last > first) & is_owned[block]
+        for position in np.flatnonzero(has_candidates):
+            client_row = block.start + int(position)
+            for server_row in order[first[position] : last[position]]:
+                if np.array_equal(server_x[server_row], client_x[client_row]):
+                    return int(server_row), client_row
+    return None
+
+
 def _is_usable_dtype(column: Array) -> bool:
+    """Return whether values are numbers of at most 64 bits; longer ones have padding bytes."""
     return column.dtype.kind in "fiu" and column.dtype.itemsize <= 8
 
 
@@ -221,57 +328,19 @@ def _find_out_of_range(labels: Array, classes: int) -> Array:
 
 
 def _iter_row_slices(column: Array) -> Iterator[slice]:
-    """Slices of rows that are small enough to work on."""
-    size = max(1, BLOCK_BYTES // column[:1].nbytes)
-    return (slice(start, min(start + size, len(column))) for start in range(0, len(column), size))
+    """Yield slices of at most `BLOCK_BYTES`, or of a single row, that cover the column."""
+    num_rows = max(1, BLOCK_BYTES // column[:1].nbytes)
+    for start in range(0, len(column), num_rows):
+        yield slice(start, min(start + num_rows, len(column)))
 
 
 def _find_first_row(
     find_bad: Callable[[Array], Array], column: Array, owners: NDArray[np.int64]
 ) -> int | None:
-    """The first row that somebody holds and that has a bad entry."""
+    """Return the first row that has an owner and a bad entry, or None."""
     for block in _iter_row_slices(column):
-        entries = find_bad(column[block])
-        rows = entries.reshape(len(entries), -1).any(axis=1) & (owners[block] != UNASSIGNED)
-        if rows.any():
-            return int(block.start + rows.argmax())
+        is_bad = find_bad(column[block])
+        is_bad_row = is_bad.reshape(len(is_bad), -1).any(axis=1) & (owners[block] != UNASSIGNED)
+        if is_bad_row.any():
+            return int(block.start + is_bad_row.argmax())
     return None
-
-
-def find_shared_example(
-    few: Array, many: Array, is_owned: NDArray[np.bool_]
-) -> tuple[int, int] | None:
-    """The first pair of equal rows, one of each array; of `many` only the held rows count, read block by block."""
-    hashes = np.concatenate([hash_rows(few[block]) for block in _iter_row_slices(few)])
-    order = np.argsort(hashes)
-    hashes = hashes[order]
-    for block in _iter_row_slices(many):
-        found = hash_rows(many[block])
-        first, last = np.searchsorted(hashes, found), np.searchsorted(hashes, found, "right")
-        for at in np.flatnonzero((last > first) & is_owned[block]):
-            row = block.start + int(at)
-            for candidate in order[first[at] : last[at]]:
-                if np.array_equal(few[candidate], many[row]):
-                    return int(candidate), row
-    return None
-
-
-def hash_rows(rows: Array) -> NDArray[np.uint64]:
-    """A 64-bit number for each row, the same for rows that are equal as numbers.
-
-    The row's words are mixed, multiplied by odd constants that depend on their place, mixed and added: mixing lets high
-    bits matter, which multiplication alone carries out of the word (flipping two signs would change nothing).
-    """
-    flat = np.ascontiguousarray(rows).reshape(len(rows), -1)
-    raw = (flat + flat.dtype.type(0) if flat.dtype.kind == "f" else flat).view(
-        np.uint8
-    )  # adding 0 turns -0.0 into 0.0
-    words = np.zeros((len(raw), -(-raw.shape[1] // 8)), np.uint64)
-    words.view(np.uint8)[:, : raw.shape[1]] = raw
-    odd = np.random.Generator(np.random.Philox(0)).integers(
-        0, 1 << 64, words.shape[1], np.uint64
-    ) | np.uint64(1)
-    words ^= words >> np.uint64(32)
-    words *= odd
-    words ^= words >> np.uint64(29)
-    return np.asarray(words.sum(axis=1, dtype=np.uint64))

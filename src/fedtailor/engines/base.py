@@ -11,13 +11,14 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
-from fedtailor.core.types import CohortUpdate, Routine, ServerState
+from fedtailor.core import trees
+from fedtailor.core.types import ClientResult, CohortUpdate, Method, Routine, ServerState
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import FedtailorError, RoutineError
 
 
 class TrainResult(NamedTuple):
-    """What training a cohort gives: the gathered change, and what it cost."""
+    """What training a cohort gives: the aggregated update, and what it cost."""
 
     cohort_update: CohortUpdate
     bytes_down: int
@@ -26,7 +27,7 @@ class TrainResult(NamedTuple):
 
 
 class ScoreResult(NamedTuple):
-    """Per client and figure (the loss and each metric) the pair (sum, weight), before and after personalizing."""
+    """The (sum, weight) of the loss and of each metric over a client's test examples, [clients, 2] each."""
 
     before: dict[str, Tensor]
     after: dict[str, Tensor]
@@ -36,33 +37,43 @@ class Engine(Protocol):
     """Where and how the functions of a method run."""
 
     notes: tuple[str, ...]
-    """What was decided on the way here that the user should know."""
+    """Decisions that the user should know of, such as why a run is not compiled."""
 
     client_states: ClientStateStore
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
-        """Sends the broadcast to the clients of a cohort, lets them work, and gathers their changes."""
+        """Train the clients of a cohort from the broadcast and aggregate their updates."""
         ...
 
     def update_server(
         self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
     ) -> ServerState:
-        """Does the server's work on what was gathered."""
+        """Return the server state after the server's work on the update of a cohort."""
         ...
 
     def score(
         self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
     ) -> ScoreResult:
-        """Personalizes clients, old or new, on their train examples and scores them on their test examples.
+        """Personalize clients on the examples they adapt on and score them on their test examples.
 
-        They personalize as the method does, or as another work of the same kind does.
+        Args:
+            state: Server state whose model is broadcast.
+            client_ids: Indices of the clients, participating or unseen.
+            personalize: Routine to personalize by; default: the method's own.
         """
         ...
 
 
+def count_upload_bytes(method: Method, result: ClientResult) -> int:
+    """Return the bytes that a client, or a stack of clients, sends to the server after training."""
+    if method.num_offered_states:
+        return trees.nbytes(result.update) + trees.nbytes(result.state)
+    return trees.nbytes(result.update)
+
+
 @contextmanager
 def error_context(stage: str, round_idx: int, subject: str) -> Iterator[None]:
-    """Says at which stage, in which round and for whom something failed."""
+    """Raise what fails inside as a RoutineError that names stage, round and client."""
     try:
         yield
     except FedtailorError:

@@ -1,6 +1,6 @@
-"""What clients keep between rounds: one tensor per leaf with a row per client, in RAM or in a file.
+"""The states that clients keep between rounds: a row for each client that has taken part, in RAM or in files.
 
-Pages that no client has written to take no room, so a million clients with a personal head need no million dicts.
+Rows are added when clients are first met, so a population of millions costs what its participants need.
 """
 
 import math
@@ -17,89 +17,142 @@ from fedtailor.core.types import Tree
 from fedtailor.errors import require
 
 _SUFFIX = ".memory"
+_MIN_CAPACITY = 64
+_NO_ROW = -1
 
 
 class ClientStateStore:
-    """Rows of client memory, gathered and scattered by cohort."""
+    """Client states by client index, stored as one tensor per leaf with a row per client.
+
+    `initialized` says which clients have a state of their own, `changed` which states have changed since it was last
+    cleared; both are [clients] bool. In a distributed run a client may be initialized whose state is on another rank.
+
+    Args:
+        num_clients: Number of clients there are.
+        folder: Where to keep the states; None keeps them in RAM.
+    """
 
     def __init__(self, num_clients: int, folder: str | Path | None = None) -> None:
         self.initialized = torch.zeros(num_clients, dtype=torch.bool)
-        self.changed = torch.zeros(num_clients, dtype=torch.bool)  # since somebody last looked
+        self.changed = torch.zeros(num_clients, dtype=torch.bool)
         self._folder = None if folder is None else Path(folder).expanduser()
+        self._rows = torch.full((num_clients,), _NO_ROW, dtype=torch.int64)
+        self._num_rows = 0
         self._stored: Tree | None = None
         self._refuse_used_folder()
 
-    def gather(self, client_ids: np.ndarray, initial: Tree) -> Tree:
-        """The memories of some clients, stacked; whoever has none yet is given `fresh`."""
-        rows = torch.from_numpy(client_ids)
-        if self._stored is None:
-            return trees.apply(lambda leaf: leaf.expand(len(client_ids), *leaf.shape), initial)
-        initialized = self.initialized[rows]
+    def read(self, client: int, initial: Tree) -> Tree:
+        """Return the state of one client, `initial` if it has none yet."""
+        if self._stored is None or not self.initialized[client]:
+            return initial
+        row = self._find_rows(torch.tensor([client]))[0]
         return trees.apply(
-            lambda stored, leaf: _select_rows(stored, rows, initialized, leaf),
+            lambda stored, leaf: stored[row].clone().to(leaf.device), self._stored, initial
+        )
+
+    def write(self, client: int, state: Tree) -> None:
+        """Store the state of one client."""
+        self.scatter(np.array([client]), trees.apply(lambda leaf: leaf[None], state))
+
+    def gather(self, client_ids: np.ndarray, initial: Tree) -> Tree:
+        """Return the stacked states of some clients, with `initial` for those that have none yet."""
+        ids = torch.from_numpy(client_ids)
+        if self._stored is None:
+            return trees.apply(lambda leaf: leaf.expand(len(ids), *leaf.shape), initial)
+        is_initialized = self.initialized[ids]
+        rows = torch.zeros(len(ids), dtype=torch.int64)
+        rows[is_initialized] = self._find_rows(ids[is_initialized])
+        return trees.apply(
+            lambda stored, leaf: _select_rows(stored, rows, is_initialized, leaf),
             self._stored,
             initial,
         )
 
-    def scatter(self, client_ids: np.ndarray, stacked: Tree) -> None:
-        """Writes back the memories of some clients."""
-        rows = torch.from_numpy(client_ids)
-        if self._stored is None:
-            self._stored = self._allocate(stacked)
-        for stored, leaf in zip(trees.leaves(self._stored), trees.leaves(stacked), strict=True):
+    def scatter(self, client_ids: np.ndarray, states: Tree) -> None:
+        """Store the stacked states of some clients."""
+        ids = torch.from_numpy(client_ids)
+        self.initialized[ids] = True
+        if not trees.leaves(states):
+            return
+        rows = self._add_rows(ids, states)
+        for stored, leaf in zip(trees.leaves(self._stored), trees.leaves(states), strict=True):
             stored[rows] = leaf.to(stored.device)
-        self.initialized[rows] = True
-        self.changed[rows] = bool(trees.leaves(stacked))
+        self.changed[ids] = True
 
     def read_rows(self, client_ids: np.ndarray) -> list[Tensor]:
-        """What some clients remember, leaf by leaf."""
-        return (
-            []
-            if self._stored is None
-            else [leaf[torch.from_numpy(client_ids)] for leaf in trees.leaves(self._stored)]
-        )
+        """Return the stacked states of some initialized clients, leaf by leaf."""
+        if self._stored is None:
+            return []
+        rows = self._find_rows(torch.from_numpy(client_ids))
+        return [leaf[rows] for leaf in trees.leaves(self._stored)]
 
     def restore(self, client_ids: np.ndarray, leaves: Sequence[Tensor], like: Tree) -> None:
-        """Puts back what `read_rows` gave; `like` is one client's memory, for its shape."""
+        """Store what `read_rows` returned; `like` is the state of one client, for its structure."""
         self.scatter(client_ids, trees.unflatten(like, leaves))
 
-    def _allocate(self, stacked: Tree) -> Tree:
-        self._refuse_used_folder()
-        tensors = [
-            self._allocate_leaf(
-                f"{index}-{_sanitize_name(name)}",
-                (len(self.initialized), *leaf.shape[1:]),
-                leaf.dtype,
-            )
-            for index, (name, leaf) in enumerate(
-                zip(trees.leaf_names(stacked), trees.leaves(stacked), strict=True)
-            )
-        ]
-        return trees.unflatten(stacked, tensors)
+    def _find_rows(self, ids: Tensor) -> Tensor:
+        rows = self._rows[ids]
+        assert bool((rows != _NO_ROW).all()), "the state of a client is on another rank"
+        return rows
 
-    def _allocate_leaf(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        numel = math.prod(shape)
-        if self._folder is None or numel == 0:
-            return torch.empty(shape, dtype=dtype)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{name}{_SUFFIX}"
-        with path.open("xb") as file:
-            file.truncate(numel * dtype.itemsize)
-        return torch.from_file(str(path), shared=True, size=numel, dtype=dtype).reshape(shape)
+    def _add_rows(self, ids: Tensor, states: Tree) -> Tensor:
+        """Return the rows of some clients, after adding rows for those that have none."""
+        is_new = self._rows[ids] == _NO_ROW
+        num_new = int(is_new.sum())
+        if self._stored is None or self._num_rows + num_new > self._capacity:
+            self._grow(self._num_rows + num_new, states)
+        self._rows[ids[is_new]] = torch.arange(self._num_rows, self._num_rows + num_new)
+        self._num_rows += num_new
+        return self._rows[ids]
+
+    @property
+    def _capacity(self) -> int:
+        return len(trees.leaves(self._stored)[0])
+
+    def _grow(self, num_rows: int, states: Tree) -> None:
+        """Make room for at least `num_rows` rows, twice as many as before."""
+        before = None if self._stored is None else trees.leaves(self._stored)
+        if before is None:
+            self._refuse_used_folder()
+        doubled = max(_MIN_CAPACITY, 2 * (self._capacity if before else 0))
+        capacity = max(num_rows, min(doubled, len(self._rows)))
+        grown = []
+        for index, (name, leaf) in enumerate(
+            zip(trees.leaf_names(states), trees.leaves(states), strict=True)
+        ):
+            shape = (capacity, *leaf.shape[1:])
+            if self._folder is None or math.prod(shape) == 0:
+                tensor = torch.empty(shape, dtype=leaf.dtype)
+                if before:
+                    tensor[: self._num_rows] = before[index][: self._num_rows]
+            else:
+                path = self._folder / f"{index}-{_sanitize_name(name)}{_SUFFIX}"
+                tensor = _map_file(path, shape, leaf.dtype, is_new=before is None)
+            grown.append(tensor)
+        self._stored = trees.unflatten(states, grown)
 
     def _refuse_used_folder(self) -> None:
         used = self._folder is not None and any(self._folder.glob(f"*{_SUFFIX}"))
         require(
             not used,
-            f"Memory: folder '{self._folder}' holds another run's memory; choose an empty one.",
+            f"Client states: folder '{self._folder}' holds another run's states; choose an empty one.",
         )
 
 
+def _map_file(path: Path, shape: tuple[int, ...], dtype: torch.dtype, is_new: bool) -> Tensor:
+    """Return a tensor that lives in a file, made longer if it is there already."""
+    numel = math.prod(shape)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb" if is_new else "r+b") as file:
+        file.truncate(numel * dtype.itemsize)
+    return torch.from_file(str(path), shared=True, size=numel, dtype=dtype).reshape(shape)
+
+
 def _sanitize_name(name: str) -> str:
-    """A leaf's name as part of a file's name; the number before it keeps names apart that become the same."""
+    """Return a leaf's name as part of a file's name; an index before it keeps names apart."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
 
 
-def _select_rows(stored: Tensor, rows: Tensor, initialized: Tensor, initial: Tensor) -> Tensor:
-    is_initialized = initialized.reshape(-1, *(1 for _ in initial.shape)).to(initial.device)
-    return torch.where(is_initialized, stored[rows].to(initial.device), initial)
+def _select_rows(stored: Tensor, rows: Tensor, is_initialized: Tensor, initial: Tensor) -> Tensor:
+    mask = is_initialized.reshape(-1, *(1 for _ in initial.shape)).to(initial.device)
+    return torch.where(mask, stored[rows].to(initial.device), initial)

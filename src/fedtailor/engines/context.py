@@ -10,12 +10,7 @@ from torch import Tensor
 from fedtailor import prng
 from fedtailor.core import trees
 from fedtailor.core.task import Task
-from fedtailor.core.types import (
-    Method,
-    Params,
-    Routine,
-    ServerState,
-)
+from fedtailor.core.types import CohortUpdate, Method, Params, Routine, ServerState, Tree
 from fedtailor.data.batching import count_steps, get_client_sizes
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.client_state import ClientStateStore
@@ -96,8 +91,13 @@ class EngineContext:
             self.client_states, self.data.groups["train"], self.method.num_offered_states, self.seed
         )
 
+    def make_cohort_update(self, update: Tree, cohort: np.ndarray) -> CohortUpdate:
+        """Return what the server gets of a cohort: the aggregated update and the numbers of clients."""
+        num_clients = len(self.data.groups["train"])
+        return CohortUpdate(update, self.make_scalar(len(cohort)), self.make_scalar(num_clients))
+
     def make_scalar(self, value: int) -> Tensor:
-        """A number as a tensor of the task's kind."""
+        """Return a number as a tensor of the dtype of the task, on the device."""
         return torch.full((), float(value), dtype=self.task.dtype, device=self.device)
 
 

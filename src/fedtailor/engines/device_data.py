@@ -1,6 +1,6 @@
 """Examples on a device: batches are gathered and decoded there."""
 
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ def _to_device_tensor(column: np.ndarray, device: torch.device) -> Tensor:
 
 
 class DeviceDataset:
-    """Somebody's examples as tensors on the device; batches are gathered and decoded there."""
+    """The examples of clients, or of the server, as tensors on a device, where batches are gathered and decoded."""
 
     def __init__(
         self,
@@ -55,26 +55,40 @@ class DeviceDataset:
         device: torch.device,
     ) -> None:
         self.examples = examples
-        self.columns = _to_device_tensor(examples.x, device), _to_device_tensor(examples.y, device)
+        self.example_spec = example_spec
+        self.dtype = dtype
+        self.device = device
         self.decode = partial(decode_batch, example_spec, dtype)
-        self._device = device
+
+    @cached_property
+    def columns(self) -> tuple[Tensor, Tensor]:
+        """The inputs and targets of all examples, on the device."""
+        x = _to_device_tensor(self.examples.x, self.device)
+        y = _to_device_tensor(self.examples.y, self.device)
+        return x, y
 
     def load_batch(self, indices: BatchIndices) -> Batch:
-        """The examples at a place."""
-        if self._device.type != "cpu":
-            indices = BatchIndices(*(leaf.to(self._device) for leaf in indices))
+        """Return the examples of a batch, or of a stack of batches, on the device."""
+        if self.device.type != "cpu":
+            indices = BatchIndices(*(leaf.to(self.device) for leaf in indices))
         return self.decode(self.columns, indices)
 
 
 def decode_batch(
     example_spec: ExampleSpec,
     dtype: torch.dtype,
-    columns: tuple[Tensor, ...],
+    columns: tuple[Tensor, Tensor],
     indices: BatchIndices,
 ) -> Batch:
-    """The examples at a place in columns, as a model takes them."""
+    """Gather examples from columns and convert them to what models and losses take.
+
+    Args:
+        example_spec: What the columns hold: tokens, or amounts with a scale.
+        dtype: Floating-point type of the model.
+        columns: Inputs and targets of all examples.
+        indices: Which examples; on the device of the columns.
+    """
     x, y = columns
     inputs = decode_rows(x, indices.rows, example_spec, dtype)
-    return Batch(
-        inputs, decode_targets(y[indices.rows], dtype), indices.mask.to(dtype), indices.key
-    )
+    targets = decode_targets(y[indices.rows], dtype)
+    return Batch(inputs, targets, indices.mask.to(dtype), indices.key)

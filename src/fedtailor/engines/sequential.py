@@ -1,6 +1,12 @@
-"""The reference engine: one client after another, one step after another. Slow and obvious."""
+"""The reference engine: one client after another, one step after another.
+
+It reads like the pseudocode of the papers, and the fast engine is tested against it. The two share what makes their
+numbers comparable, random keys (`prng`) and the order of batches (`data/batching.py`), but no code that takes a
+step, loads a batch or averages updates.
+"""
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -20,9 +26,8 @@ from fedtailor.core.types import (
     ServerState,
     Tree,
 )
-from fedtailor.data.batching import count_steps, iter_batch_indices
-from fedtailor.engines.aggregation import UpdateAggregator
-from fedtailor.engines.base import ScoreResult, TrainResult, error_context
+from fedtailor.data.batching import BatchIndices, count_steps, iter_batch_indices
+from fedtailor.engines.base import ScoreResult, TrainResult, count_upload_bytes, error_context
 from fedtailor.engines.context import EngineContext
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.engines.scoring import compute_mean_loss, scoring_routine
@@ -30,81 +35,87 @@ from fedtailor.prng.streams import Stream
 
 
 class SequentialEngine:
-    """Runs every client by itself. An error names the stage, the round and the client."""
+    """Run every client by itself; an error names the stage, the round and the client."""
 
     def __init__(self, context: EngineContext, notes: tuple[str, ...] = ()) -> None:
-        self.context, self.notes, self.client_states = context, notes, context.client_states
-        self._client_data, self._server_data = (
-            context.make_client_dataset(),
-            context.make_server_dataset(),
-        )
-        self._scoring_routine = scoring_routine(context.task)
+        self.context = context
+        self.notes = notes
+        self.client_states = context.client_states
+        self._client_data = context.make_client_dataset()
+        self._server_data = context.make_server_dataset()
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
-        """Trains the clients of the cohort one by one."""
-        method, aggregator, bytes_up = self.context.method, UpdateAggregator(self.context.method), 0
-        broadcast, initial = method.broadcast(state), method.init_client_state(state)
-        for client, weight in zip(cohort, self.context.compute_weights(cohort), strict=True):
-            client_state = trees.take_row(self.client_states.gather(np.array([client]), initial), 0)
+        """Train the clients of a cohort and average their updates."""
+        method = self.context.method
+        broadcast = method.broadcast(state)
+        initial_state = method.init_client_state(state)
+        weights = self.context.compute_weights(cohort)
+        updates = []
+        weighted_sum = None
+        bytes_up = 0
+        for client, weight in zip(cohort.tolist(), weights, strict=True):
+            client_state = self.client_states.read(client, initial_state)
             result: ClientResult = self._run_client(
                 method.client, broadcast, client_state, client, Stream.CLIENT, round_idx
             )
-            self.client_states.scatter(
-                np.array([client]), trees.apply(lambda leaf: leaf[None], result.state)
-            )
-            bytes_up += trees.nbytes(result.update) + (
-                trees.nbytes(result.state) if method.num_offered_states else 0
-            )
+            self.client_states.write(client, result.state)
+            bytes_up += count_upload_bytes(method, result)
             update = self._correct_update(state, result.update, round_idx)
-            aggregator.add(trees.apply(lambda leaf: leaf[None], update), weight[None])
-        counts = (
-            self.context.make_scalar(len(cohort)),
-            self.context.make_scalar(len(self.context.data.groups["train"])),
+            if method.aggregate is not None:
+                updates.append(update)
+            elif weighted_sum is None:
+                weighted_sum = trees.scale(update, weight)
+            else:
+                weighted_sum = trees.add(weighted_sum, update, weight)
+        if method.aggregate is not None:
+            update = method.aggregate(trees.stack(updates), weights)
+        else:
+            update = divide(weighted_sum, weights.sum())
+        return TrainResult(
+            self.context.make_cohort_update(update, cohort),
+            bytes_down=len(cohort) * trees.nbytes(broadcast),
+            bytes_up=bytes_up,
+            steps=int(self.context.count_steps(cohort).sum()),
         )
-        bytes_down, steps = (
-            trees.nbytes(broadcast) * len(cohort),
-            int(self.context.count_steps(cohort).sum()),
-        )
-        return TrainResult(CohortUpdate(aggregator.result(), *counts), bytes_down, bytes_up, steps)
 
     def update_server(
         self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
     ) -> ServerState:
-        """Does the server's work on what was gathered."""
-        result: ServerState = self._run_server(
-            self.context.method.server, state, cohort_update, round_idx
-        )
-        return result
+        """Return the server state after the server's work on the update of a cohort."""
+        routine = self.context.method.server
+        new_state: ServerState = self._run_server(routine, state, cohort_update, round_idx)
+        return new_state
 
     def score(
         self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
     ) -> ScoreResult:
-        """Personalizes and scores clients one by one."""
+        """Personalize and score clients, by `personalize` if the method's own routine is not meant."""
         method = self.context.method
-        personalize_routine = personalize or method.personalize
-        broadcast, initial = method.broadcast(state), method.init_client_state(state)
-        before: list[dict[str, Tensor]] = []
-        after: list[dict[str, Tensor]] = []
-        for client in client_ids:
-            with error_context(
-                f"{method.name}: personalize work",
-                0,
-                f"client '{self.context.data.client_names[client]}'",
-            ):
+        after_routine = personalize or method.personalize
+        before_routine = after_routine._replace(phases=())
+        broadcast = method.broadcast(state)
+        initial_state = method.init_client_state(state)
+        before = []
+        after = []
+        for client in client_ids.tolist():
+            with self._error_context(Stream.PERSONALIZE, 0, client):
                 client_state = resolve_client_state(
-                    self.context, self._client_data, broadcast, initial, int(client)
+                    self.context, self._client_data, broadcast, initial_state, client
                 )
-            for routine, figures in (
-                (personalize_routine._replace(phases=()), before),
-                (personalize_routine, after),
-            ):
-                params: Params = self._run_client(
-                    routine, broadcast, client_state, client, Stream.PERSONALIZE, 0
-                )
-                figures.append(
-                    self._run_client(self._scoring_routine, (), params, client, Stream.SCORE, 0)
-                )
-        return ScoreResult(_stack_figures(before), _stack_figures(after))
+            before.append(self._score_client(before_routine, broadcast, client_state, client))
+            after.append(self._score_client(after_routine, broadcast, client_state, client))
+        return ScoreResult(_stack_sums(before), _stack_sums(after))
+
+    def _score_client(
+        self, personalize: Routine, broadcast: Tree, client_state: Tree, client: int
+    ) -> dict[str, Tensor]:
+        """Return each metric's (sum, weight) over a client's test examples."""
+        params: Params = self._run_client(
+            personalize, broadcast, client_state, client, Stream.PERSONALIZE
+        )
+        score = scoring_routine(self.context.task)
+        sums: dict[str, Tensor] = self._run_client(score, (), params, client, Stream.SCORE)
+        return sums
 
     def _run_client(
         self,
@@ -112,47 +123,35 @@ class SequentialEngine:
         shared_input: Tree,
         client_input: Tree,
         client: int,
-        purpose: Stream,
-        round_idx: int,
+        stream: Stream,
+        round_idx: int = 0,
     ) -> Tree:
-        with error_context(
-            f"{self.context.method.name}: {purpose.label} work",
-            round_idx,
-            f"client '{self.context.data.client_names[client]}'",
-        ):
+        key = self.context.derive_keys(stream, round_idx, [client])[0]
+        with self._error_context(stream, round_idx, client):
             return run_single_client(
-                routine,
-                shared_input,
-                client_input,
-                self._client_data,
-                int(client),
-                self.context.derive_keys(purpose, round_idx, [client])[0],
+                routine, shared_input, client_input, self._client_data, client, key
             )
 
     def _run_server(
-        self, routine: Routine, state: ServerState, update: Tree, round_idx: int
+        self, routine: Routine, state: ServerState, server_input: Tree, round_idx: int
     ) -> Tree:
-        with error_context(f"{self.context.method.name}: server work", round_idx, "the server"):
-            return run_single_client(
-                routine,
-                state,
-                update,
-                self._server_data,
-                0,
-                self.context.derive_keys(Stream.SERVER, round_idx, [0])[0],
-            )
+        key = self.context.derive_keys(Stream.SERVER, round_idx, [0])[0]
+        stage = f"{self.context.method.name}: server work"
+        with error_context(stage, round_idx, "the server"):
+            return run_single_client(routine, state, server_input, self._server_data, 0, key)
 
     def _correct_update(self, state: ServerState, update: Tree, round_idx: int) -> Tree:
         routine = self.context.method.correct_update
-        return update if routine is None else self._run_server(routine, state, update, round_idx)
+        if routine is None:
+            return update
+        return self._run_server(routine, state, update, round_idx)
 
-
-def _stack_figures(figures: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return (
-        {name: torch.stack([each[name] for each in figures]).cpu() for name in figures[0]}
-        if figures
-        else {}
-    )
+    def _error_context(
+        self, stream: Stream, round_idx: int, client: int
+    ) -> AbstractContextManager[None]:
+        stage = f"{self.context.method.name}: {stream.label} work"
+        client_name = self.context.data.client_names[client]
+        return error_context(stage, round_idx, f"client '{client_name}'")
 
 
 def run_single_client(
@@ -163,10 +162,20 @@ def run_single_client(
     client: int,
     key: Tensor,
 ) -> Tree:
-    """Runs a work for one holder, step by step: the reference for every other way of running it."""
-    carry, client_ids = routine.init(shared_input, client_input), np.array([client])
+    """Run a routine for one client, step by step: the reference for every other way of running it.
+
+    Args:
+        routine: What is run, with its phases in order.
+        shared_input: What all clients are given alike, such as the broadcast.
+        client_input: What only this client has, such as its state.
+        device_data: The examples of all clients; None for a routine whose steps see no batches.
+        client: Index of the client.
+        key: The client's random key for this routine and round.
+    """
+    carry = routine.init(shared_input, client_input)
     for phase_idx, phase in enumerate(routine.phases):
-        for batches in iter_batches(phase.plan, device_data, client_ids, prng.fold(key, phase_idx)):
+        phase_key = prng.fold(key, phase_idx)
+        for batches in iter_batches(phase.plan, device_data, np.array([client]), phase_key):
             carry = phase.step(shared_input, carry, batches)
     return routine.finalize(shared_input, carry)
 
@@ -174,18 +183,79 @@ def run_single_client(
 def iter_batches(
     plan: BatchPlan, device_data: DeviceDataset | None, client_ids: np.ndarray, key: Tensor
 ) -> Iterator[tuple[Batch, ...]]:
-    """What one holder sees, step by step; without data, steps without batches."""
+    """Yield the batches of each step of one client, one per spec of the plan.
+
+    Args:
+        plan: Which batches the steps see, and how many steps there are.
+        device_data: The examples; without any, steps see no batches.
+        client_ids: The client's index, [1].
+        key: The client's random key for this phase.
+    """
     if device_data is None:
-        yield from (() for _ in range(plan.steps or 0))
+        for _ in range(plan.steps or 0):
+            yield ()
         return
+    num_steps = int(count_steps(plan, device_data.examples, client_ids)[0])
     for step_indices in iter_batch_indices(
-        plan,
-        device_data.examples,
-        client_ids,
-        key[None],
-        int(count_steps(plan, device_data.examples, client_ids)[0]),
+        plan, device_data.examples, client_ids, key[None], num_steps
     ):
-        yield tuple(device_data.load_batch(indices.select(0)) for indices in step_indices)
+        yield tuple(load_batch(device_data, indices.select(0)) for indices in step_indices)
+
+
+def load_batch(device_data: DeviceDataset, indices: BatchIndices) -> Batch:
+    """Gather the examples of one batch and convert them to what models and losses take."""
+    rows = indices.rows.numpy()
+    x = torch.from_numpy(device_data.examples.x[rows])
+    y = torch.from_numpy(device_data.examples.y[rows])
+    dtype = device_data.dtype
+    inputs = (
+        x.long()
+        if device_data.example_spec.tokens
+        else x.to(dtype) * device_data.example_spec.scale
+    )
+    targets = y.to(dtype) if y.is_floating_point() else y.long()
+    batch = Batch(inputs, targets, indices.mask.to(dtype), indices.key)
+    return trees.to(batch, device_data.device)
+
+
+def divide(weighted_sum: Tree, total_weight: Tensor) -> Tree:
+    """Return the weighted mean from the weighted sum; zero if no client has any weight."""
+    if total_weight == 0:
+        return trees.zeros_like(weighted_sum)
+    return trees.apply(lambda leaf: leaf / total_weight.to(leaf.dtype), weighted_sum)
+
+
+def _stack_sums(sums: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    if not sums:
+        return {}
+    return {
+        name: torch.stack([client_sums[name] for client_sums in sums]).cpu() for name in sums[0]
+    }
+
+
+def resolve_client_state(
+    context: EngineContext,
+    device_data: DeviceDataset,
+    shared_input: Tree,
+    initial_state: Tree,
+    client: int,
+) -> Tree:
+    """Return the state a client personalizes from.
+
+    That is its own if it has taken part; else the best of the states that clients offer, for methods with
+    `num_offered_states`, or the initial one.
+    """
+    client_states = context.client_states
+    if not context.method.num_offered_states or client_states.initialized[client]:
+        return client_states.read(client, initial_state)
+    offering_ids = context.select_offered_clients()
+    if not len(offering_ids):
+        return initial_state
+    offered_states = client_states.gather(offering_ids, initial_state)
+    key = context.derive_keys(Stream.PERSONALIZE, 0, [client])[0]
+    return choose_best_state(
+        context.method, context.task, shared_input, offered_states, device_data, client, key
+    )
 
 
 def choose_best_state(
@@ -197,44 +267,15 @@ def choose_best_state(
     client: int,
     key: Tensor,
 ) -> Tree:
-    """Of stacked memories the one with which the holder's model, once adapted, has the least loss on what it saw."""
+    """Return the stacked state whose personalized model has the least loss on what the client adapts on."""
+    score = scoring_routine(task, "adapt")
     losses = []
     for index in range(len(trees.leaves(candidate_states)[0])):
+        state = trees.take_row(candidate_states, index)
         params = run_single_client(
-            method.personalize,
-            shared_input,
-            trees.take_row(candidate_states, index),
-            device_data,
-            client,
-            key,
+            method.personalize, shared_input, state, device_data, client, key
         )
-        losses.append(
-            compute_mean_loss(
-                run_single_client(
-                    scoring_routine(task, "adapt"), (), params, device_data, client, key
-                )
-            )
-        )
-    return trees.take_row(candidate_states, int(torch.stack(losses).argmin()))
-
-
-def resolve_client_state(
-    context: EngineContext,
-    device_data: DeviceDataset,
-    shared_input: Tree,
-    initial: Tree,
-    client: int,
-) -> Tree:
-    """What a client remembers; a newcomer takes the best of what it is offered, or what everybody begins with."""
-    offered_ids = (
-        context.select_offered_clients()
-        if context.method.num_offered_states and not context.client_states.initialized[client]
-        else ()
-    )
-    if not len(offered_ids):
-        return trees.take_row(context.client_states.gather(np.array([client]), initial), 0)
-    key = context.derive_keys(Stream.PERSONALIZE, 0, [client])[0]
-    candidate_states = context.client_states.gather(np.asarray(offered_ids), initial)
-    return choose_best_state(
-        context.method, context.task, shared_input, candidate_states, device_data, client, key
-    )
+        sums = run_single_client(score, (), params, device_data, client, key)
+        losses.append(compute_mean_loss(sums))
+    best = int(torch.stack(losses).argmin())
+    return trees.take_row(candidate_states, best)

@@ -174,7 +174,7 @@ def subsample_server(data: FederatedDataset, fraction: float) -> FederatedDatase
     few = ClientExamples(
         server.x[kept], server.y[kept], {"train": Split(np.arange(count), np.array([0, count]))}
     )
-    return replace(data, server=few, trust=True)  # fewer of the same examples
+    return replace(data, server=few, skip_checks=True)  # fewer of the same examples
 
 
 def _build_task(config: RunConfig, data: FederatedDataset) -> Task:

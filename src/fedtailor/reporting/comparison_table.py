@@ -32,11 +32,11 @@ _COLUMNS = (
     "s",
 )
 _CAPTION = (
-    "Test figures{percent}: before and after personalizing, mean over clients and over the looks in the last fifth of "
-    "the rounds{spread}. At the last round: after 1 and 5 passes of personalizing; after all of it F1 over classes, "
-    "standard deviation over clients, mean of the worst tenth of them, and % of them better off than alone. local: "
-    "clients who took part; new: people never seen. MB down and up, gradients of clients, s of training and scoring: "
-    "of all rounds, for one seed."
+    "Test figures{percent}: before and after personalizing, mean over clients and over the evaluations in the last fifth "
+    "of the rounds{spread}. At the last round: after 1 and 5 passes of personalizing; after all of it F1 over classes, "
+    "standard deviation over clients, mean of the worst tenth of them, and % of them better off than alone. "
+    "Participating clients took part in training, unseen ones did not. MB down and up, gradients of clients, s of "
+    "training and scoring: of all rounds, for one seed."
 )
 
 
@@ -60,22 +60,13 @@ def build_table(records: Sequence[Record], title: str, width: int = TABLE_WIDTH)
     }
     for name in dict.fromkeys(record["name"] for record in records):
         method_records = [record for record in records if record["name"] == name]
+        labels = [name]
         if method_records[0]["config"]["method"] == "fedavg":
-            _add_rows(
-                table,
-                name,
-                method_records,
-                headings,
-                _format_cells(method_records, local_records, ("before",)),
-            )
-            name += " + fine-tuning"
-        _add_rows(
-            table,
-            name,
-            method_records,
-            headings,
-            _format_cells(method_records, local_records, _COLUMNS),
-        )
+            cells = _format_cells(method_records, local_records, ("before",))
+            _add_rows(table, labels, method_records, headings, cells)
+            labels = [name, "+ fine-tuning"]
+        cells = _format_cells(method_records, local_records, _COLUMNS)
+        _add_rows(table, labels, method_records, headings, cells)
     return table
 
 
@@ -95,21 +86,22 @@ def _build_caption(records: Sequence[Record]) -> str:
 
 def _add_rows(
     table: Table,
-    name: str,
+    labels: Sequence[str],
     records: Sequence[Record],
     headings: Sequence[str],
     cells: Sequence[Mapping[str, str]],
 ) -> None:
-    """A line for each group; costs are the same for all of them."""
+    """Add a row for each group, the first labels beside the first rows; costs are the same for all groups."""
     groups = list(records[0]["scores"])
-    for index, (group, figures) in enumerate(zip(groups, cells, strict=True)):
-        cells_by_heading = {**figures, **(_format_costs(records) if index == 0 else {})}
-        line = [
-            name if index == 0 else "",
-            group,
-            *(cells_by_heading.get(heading, "") for heading in headings),
-        ]
-        table.add_row(*line, end_section=index == len(groups) - 1)
+    num_rows = max(len(groups), len(labels))
+    for index in range(num_rows):
+        label = labels[index] if index < len(labels) else ""
+        group = groups[index] if index < len(groups) else ""
+        figures = dict(cells[index]) if index < len(groups) else {}
+        if index == 0:
+            figures |= _format_costs(records)
+        figures_in_order = [figures.get(heading, "") for heading in headings]
+        table.add_row(label, group, *figures_in_order, end_section=index == num_rows - 1)
 
 
 def _format_cells(

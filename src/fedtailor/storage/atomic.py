@@ -1,6 +1,8 @@
-"""What reaches the disk: whole or not at all, there when it is said to be, and by one process at a time."""
+"""Files and folders that are replaced all or nothing, and are on the disk when a call returns.
 
-import hashlib
+New content is written under a hidden name beside the path that it is for, and is renamed to it in one step.
+"""
+
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,13 +12,14 @@ from pathlib import Path
 from fedtailor.errors import InputError
 
 NEW_SUFFIX = "new"
-
+"""Suffix of the hidden name of what is being written."""
 
 OLD_SUFFIX = "old"
+"""Suffix of the hidden name of a folder that is being removed."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file by new content, all or nothing, on the disk when it returns."""
+    """Replace a file by new content, all or nothing, and return when it is on the disk."""
     new_path = hidden_path(path, NEW_SUFFIX)
     try:
         with new_path.open("wb") as file:
@@ -34,9 +37,14 @@ def write_bytes(path: Path, content: bytes) -> None:
 def replace_folder(
     path: Path, error_context: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[Path]:
-    """Yield a folder to fill, which takes its place, all or nothing, when it has been filled.
+    """Yield an empty folder that takes the place of the one at `path` when the block ends.
 
-    What was there goes. The folder itself is handled within `trouble`, what the caller does with it is not.
+    If the block fails, the old folder stays and the new one is removed.
+
+    Args:
+        path: Where the folder goes.
+        error_context: Makes the context in which the folder itself is created, synced and renamed.
+            Errors of the block are raised outside it.
     """
     with scratch_folder(path, error_context) as new_path:
         yield new_path
@@ -51,7 +59,12 @@ def replace_folder(
 def scratch_folder(
     path: Path, error_context: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Iterator[Path]:
-    """Yield an empty folder beside a path, and remove it afterwards if it is still there."""
+    """Yield an empty hidden folder beside `path`, and remove it if it is still there at the end.
+
+    Args:
+        path: What the folder is beside, which need not exist.
+        error_context: Makes the context in which the folder is created.
+    """
     new_path = hidden_path(path, NEW_SUFFIX)
     shutil.rmtree(new_path, ignore_errors=True)
     try:
@@ -63,42 +76,52 @@ def scratch_folder(
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, which other processes see whole or not at all; those that have it open keep it."""
-    old = hidden_path(path, OLD_SUFFIX)
+    """Remove a folder if it exists. Other processes see all of it or nothing.
+
+    Files that are open or mapped in other processes stay readable there.
+    """
+    old_path = hidden_path(path, OLD_SUFFIX)
     with suppress(FileNotFoundError):
-        path.replace(old)
-    shutil.rmtree(old, ignore_errors=True)
+        path.replace(old_path)
+    shutil.rmtree(old_path, ignore_errors=True)
 
 
 @contextmanager
 def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[None]:
-    """Turn a failing write into one sentence that ends with what to do."""
+    """Turn an OSError into an InputError of one sentence that says what to do.
+
+    Args:
+        path: What the sentence names if the error itself names no file.
+        remedy: How the sentence ends: what to do about it.
+        prefix: How the sentence begins, for example with the name of a data set.
+    """
     try:
         yield
     except OSError as problem:
-        asked = Path(problem.filename or path)
-        if asked.name.startswith(".") and asked.suffix == f".{NEW_SUFFIX}":
-            asked = asked.with_name(asked.stem[1:])
-        what = problem.strerror or str(problem)
-        raise InputError(f"{prefix}'{asked}' could not be written: {what}; {remedy}") from problem
+        failed_path = _get_visible_path(Path(problem.filename or path))
+        reason = problem.strerror or str(problem)
+        message = f"{prefix}'{failed_path}' could not be written: {reason}; {remedy}"
+        raise InputError(message) from problem
+
+
+def _get_visible_path(path: Path) -> Path:
+    """Return the path that the caller asked for, given where its new content is being written."""
+    if path.name.startswith(".") and path.suffix == f".{NEW_SUFFIX}":
+        return path.with_name(path.stem[1:])
+    return path
 
 
 def hidden_path(path: Path, suffix: str) -> Path:
-    """Return where something beside a path is: its lock, or what is to take its place."""
+    """Return the hidden path beside `path` for its lock, its new content or its old one."""
     return path.with_name(f".{path.name}.{suffix}")
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the names in a folder are on the disk, where the system can tell."""
-    if hasattr(os, "O_DIRECTORY"):  # Windows opens no folders
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def compute_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    """Return when the names in a folder are on the disk, on systems that can tell."""
+    if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,10 +1,17 @@
-"""JSON and tensors in files: each is replaced whole, and what cannot be read ends in a sentence."""
+"""JSON, tensors and arrays in files.
+
+JSON and tensors are replaced all or nothing, and what cannot be read is an InputError. Arrays can
+be larger than RAM: they are written in place, into folders that appear complete, and mapped.
+"""
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -14,12 +21,12 @@ from fedtailor.storage.atomic import write_bytes
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replaces a JSON file."""
+    """Replace a file by what JSON can hold: finite numbers, strings, lists and dicts."""
     write_bytes(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file, or a sentence."""
+    """Return the content of a JSON file."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -29,19 +36,33 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Writes named tensors, which may share their numbers, as safetensors; returns the content's checksum."""
-    content = save(
-        {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    )
+    """Write named tensors as safetensors and return the SHA-256 of the file's content."""
+    # The format refuses tensors that share memory, so each one is copied.
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    content = save(copies)
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or a sentence."""
+    """Return the tensors of a safetensors file by name."""
     try:
         return load_file(path)
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise InputError(f"'{path}' cannot be read as safetensors: {problem}.") from None
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as .npy, not atomically, and return when it is on the disk."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def map_array(path: Path) -> NDArray[Any]:
+    """Return a read-only memory map of an .npy file; raise what NumPy raises if it is damaged."""
+    array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    return array

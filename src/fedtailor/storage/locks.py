@@ -1,4 +1,4 @@
-"""Locks that other processes respect."""
+"""Locks between processes."""
 
 import errno
 from collections.abc import Iterator
@@ -10,15 +10,20 @@ from filelock import FileLock, Timeout
 from fedtailor.errors import InputError
 
 _NO_LOCK_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What disks answer that know no locks."""
+"""What file systems that do not support locks answer."""
 
 
 @contextmanager
 def hold_lock(path: Path, refusal: str = "", wait: bool = False) -> Iterator[bool]:
-    """Hold a lock for as long as this process lives, at most until the end of the block.
+    """Hold a lock until the end of the block, or until this process dies.
 
-    Wait for another process that has it, or refuse with a sentence. Yield whether it is held: some network disks know
-    no locks, and work there is better than none.
+    Yields whether the lock is held: on a file system without locks, which some network disks are,
+    the block runs without one.
+
+    Args:
+        path: The lock file, which exists as long as the lock is held.
+        refusal: The message of the InputError that is raised if another process holds the lock.
+        wait: Whether to wait for the other process instead.
     """
     lock = FileLock(path)
     try:
@@ -31,6 +36,6 @@ def hold_lock(path: Path, refusal: str = "", wait: bool = False) -> Iterator[boo
     try:
         yield lock.is_locked
     finally:
-        with suppress(OSError):  # where an open file cannot be removed, its lock file stays
+        with suppress(OSError):  # where open files cannot be removed, the lock file stays
             path.unlink()
         lock.release()

@@ -1,4 +1,4 @@
-"""Where data and compiled code lie on this machine."""
+"""Where data and compiled code are kept on this machine."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,8 @@ DATA_DIR_ENV = "FEDTAILOR_DATA"
 
 
 def data_dir() -> Path:
-    """The folder that FEDTAILOR_DATA names, else `.cache/fedtailor-data` in the home folder."""
-    named = os.environ.get(DATA_DIR_ENV)
-    return Path(named) if named else Path.home() / ".cache" / "fedtailor-data"
+    """Return the folder that FEDTAILOR_DATA names, else `.cache/fedtailor-data` in the home."""
+    folder = os.environ.get(DATA_DIR_ENV)
+    if folder:
+        return Path(folder)
+    return Path.home() / ".cache" / "fedtailor-data"

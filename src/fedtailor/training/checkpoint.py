@@ -21,7 +21,8 @@ from fedtailor.core import trees
 from fedtailor.core.types import ServerState, Tree
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError, require
-from fedtailor.storage.atomic import compute_sha256, replace_folder
+from fedtailor.storage.atomic import replace_folder
+from fedtailor.storage.checksums import compute_sha256
 from fedtailor.storage.files import read_json, read_tensors, write_json, write_tensors
 
 FORMAT = 1

@@ -23,13 +23,13 @@ from fedtailor.data.store import (
     Provenance,
     build,
     columns,
-    files,
-    fingerprint,
     list_stores,
     open_store,
     remove,
 )
 from fedtailor.errors import InputError
+from fedtailor.storage import checksums
+from fedtailor.storage.checksums import fingerprint
 from stores import MADE, blocks_of, full, left_behind, toy
 
 KINDS = ["f2", "f4", "f8", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "?"]
@@ -275,7 +275,7 @@ def test_a_write_that_fails_midway_is_one_sentence(
 ) -> None:
     calls = iter(range(1000))
 
-    class Full(files.FileWriter):
+    class Full(checksums.FileWriter):
         def add(self, rows: Array | bytes) -> None:
             super().add(rows)
             if next(calls) == 3:  # and never again, as when somebody makes room
@@ -293,7 +293,7 @@ def test_the_disk_begins_early_and_all_the_same_ends_with_everything(
 ) -> None:
     reached: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: reached.append(os.fstat(handle).st_size))
-    monkeypatch.setattr(files, "_SYNC_BYTES", 100)
+    monkeypatch.setattr(checksums, "_SYNC_BYTES", 100)
     monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     stored = toy([200, 100])
     stored.verify()
@@ -313,7 +313,7 @@ def test_a_disk_that_says_only_once_that_it_is_full_is_heard(
             full(handle)
 
     monkeypatch.setattr(os, "fsync", full_once)
-    monkeypatch.setattr(files, "_SYNC_BYTES", 100)
+    monkeypatch.setattr(checksums, "_SYNC_BYTES", 100)
     monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     with pytest.raises(InputError, match="could not be written: No space left on device"):
         toy([50, 50])

@@ -38,7 +38,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store import *
-from fedtailor.data.store import columns, files
+from fedtailor.data.store import columns
+from fedtailor.data.store.manifest import get_stores_dir
 from fedtailor.errors import InputError
 MADE = Provenance("1")
 """
@@ -58,7 +59,7 @@ def run_script(script: str) -> str:
 KILLED = """
 found = {"whole": 0, "none": 0, "begun": 0}
 random.seed(0)
-place = files.get_stores_dir().parent
+place = get_stores_dir().parent
 columns._BUFFER_BYTES = 1 << 12
 for attempt in range(40):
     if attempt % 4 == 0:
@@ -126,7 +127,7 @@ for reader in readers:
 os.write(go[1], b"!")
 assert os.waitpid(builder, 0)[1] == 0
 assert open_store("toy").num_rows == 10
-print(*left_behind(files.get_stores_dir().parent))
+print(*left_behind(get_stores_dir().parent))
 """
 
 

@@ -251,7 +251,7 @@ def test_a_damaged_scenario_is_made_again(
     load_or_build_scenario(stored, {}, make)
     (folder,) = (stored.folder / "scenarios").iterdir()
     if damage == "missing":
-        (folder / "array-new.npy").unlink()
+        (folder / "array-unseen.npy").unlink()
     else:
         os.truncate(folder / ("split-test-index.npy" if damage == "cut" else "scenario.json"), 20)
     assert same(load_or_build_scenario(stored, {}, make), make())

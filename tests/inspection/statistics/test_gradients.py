@@ -1,6 +1,7 @@
 """Gradients' distances against closed forms of least squares and against torch's own gradients of plain modules."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,9 +215,8 @@ def test_what_cannot_be_compared_is_refused() -> None:
     data, task = toy_data(), toy_task()
 
     def compared(**options: object) -> GradientGaps:
-        return compute_gradient_gaps(
-            **({"task": task, "params": task.params, "dataset": data} | options)
-        )  # type: ignore[arg-type]
+        arguments: dict[str, Any] = {"task": task, "params": task.params, "dataset": data}
+        return compute_gradient_gaps(**(arguments | options))
 
     with pytest.raises(InputError, match="weight_by must be"):
         compared(weight_by="size")

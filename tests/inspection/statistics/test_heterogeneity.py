@@ -260,11 +260,9 @@ def test_memory_maps_and_runs_give_the_same(tmp_path: Path) -> None:
     }
     mapped = ClientExamples(np.load(tmp_path / "x.npy", mmap_mode="r"), data.clients.y, splits)
     same = FederatedDataset("same", mapped, data.client_names, data.groups, data.server, 3)
-    for options in ({}, {"projections": 4}):
-        one, other = (
-            compute_example_distances(data, **options),
-            compute_example_distances(same, **options),
-        )  # type: ignore[arg-type]
+    for projections in (None, 4):
+        one = compute_example_distances(data, projections=projections)
+        other = compute_example_distances(same, projections=projections)
         assert one is not None
         assert other is not None
         np.testing.assert_array_equal(one.clients, other.clients)

@@ -71,7 +71,7 @@ def digits(
     sizes = [len(dataset.groups[group]) for group in ("train", "validation", "unseen")]
     train, validation, new = np.split(np.arange(clients), np.cumsum(sizes)[:-1])
     groups = {"train": train, "participating": train, "validation": validation, "unseen": new}
-    return replace(dataset, groups=groups, trust=True)  # the same people, grouped otherwise
+    return replace(dataset, groups=groups, skip_checks=True)  # the same people, grouped otherwise
 
 
 def _partition_examples(

@@ -173,7 +173,7 @@ def _build_dataset(
         support=split_config.support,
         content_hash=data.content_hash if x is data.columns["x"] and assignment.y is None else "",
         overlap=OVERLAP_REASON if options["overlap"] and server_examples is not None else "",
-        trust=skip_checks,
+        skip_checks=skip_checks,
     )
 
 

@@ -15,12 +15,12 @@ from fedtailor.data.store import (
     Provenance,
     StoredDataset,
     build,
-    fingerprint,
     list_stores,
     open_store,
 )
 from fedtailor.data.store.columns import ProgressCallback
 from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.storage.checksums import fingerprint
 from fedtailor.storage.paths import data_dir
 
 CATALOG: dict[str, CatalogEntry] = {**IMAGE_SETS, **TEXT_SETS}

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedtailor.data.readers.files import translate_read_errors
-from fedtailor.data.store.files import open_scratch_folder
+from fedtailor.storage.data_folders import open_scratch_folder
 from fedtailor.storage.paths import data_dir
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")

@@ -5,19 +5,17 @@ of its rows beside it. Any number of processes may read, also while another buil
 """
 
 from fedtailor.data.store.builder import build, pick_int_dtype
-from fedtailor.data.store.files import File, Provenance, fingerprint
+from fedtailor.data.store.manifest import Provenance
 from fedtailor.data.store.reader import StoredDataset, list_stores, open_store, remove
 from fedtailor.data.store.row_ranges import RowRanges, make_range_split
 from fedtailor.data.store.scenarios import StoredScenario, load_or_build_scenario
 
 __all__ = [
-    "File",
     "Provenance",
     "RowRanges",
     "StoredDataset",
     "StoredScenario",
     "build",
-    "fingerprint",
     "list_stores",
     "load_or_build_scenario",
     "make_range_split",

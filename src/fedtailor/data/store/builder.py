@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.store import files
 from fedtailor.data.store.columns import ProgressCallback, open_column_writer
-from fedtailor.data.store.files import Provenance
-from fedtailor.data.store.manifest import MANIFEST
+from fedtailor.data.store.manifest import MANIFEST, Provenance
 from fedtailor.data.store.reader import StoredDataset, get_store_path, open_store
 from fedtailor.errors import InputError, require
+from fedtailor.storage.checksums import write_file
+from fedtailor.storage.data_folders import build_folder, require_free_space, translate_write_errors
 
 _INT_DTYPES = [np.dtype(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]
 
@@ -32,14 +32,14 @@ def build(
     """
     folder = get_store_path(name)
     _require_json(name, attributes)
-    with files.build_folder(name, folder) as fresh:
-        files.require_free_space(name, needed_bytes, folder.parent)
+    with build_folder(name, folder) as fresh:
+        require_free_space(name, needed_bytes, folder.parent)
         with open_column_writer(fresh, name, progress) as columns:
             for block in blocks:
                 columns.add(block)
             manifest = columns.finish(attributes, made_from)
-        with files.translate_write_errors(name, folder.parent):
-            files.write(fresh / MANIFEST, manifest.to_json())
+        with translate_write_errors(name, folder.parent):
+            write_file(fresh / MANIFEST, manifest.to_json())
     return open_store(name)
 
 

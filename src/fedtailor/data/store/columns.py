@@ -13,10 +13,10 @@ import numpy as np
 
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.store import files
-from fedtailor.data.store.files import FileWriter, Provenance
-from fedtailor.data.store.manifest import ColumnFile, Manifest
+from fedtailor.data.store.manifest import ColumnFile, Manifest, Provenance
 from fedtailor.errors import InputError, require
+from fedtailor.storage.checksums import FileWriter, write_file
+from fedtailor.storage.data_folders import translate_write_errors
 
 ProgressCallback = Callable[[int, int], None]
 """Told, now and then and at the end, how many rows and how many bytes of columns have been written."""
@@ -85,7 +85,7 @@ class ColumnWriter:
         )
         if self._num_buffered:
             self._flush()
-        with files.translate_write_errors(self._name, self._folder.parent):
+        with translate_write_errors(self._name, self._folder.parent):
             self._wait()
             written = {what: writer.finish() for what, writer in self._writers.items()}
             offsets, ids = self._write_offsets(), self._write_ids()
@@ -129,7 +129,7 @@ class ColumnWriter:
             }
             for _ in range(2)
         )
-        with files.translate_write_errors(self._name, self._folder.parent):
+        with translate_write_errors(self._name, self._folder.parent):
             self._writers = {
                 what: FileWriter(self._folder / f"column-{what}.bin") for what in columns
             }
@@ -171,7 +171,7 @@ class ColumnWriter:
             if buffer.dtype.kind == "f":
                 self._require_finite(what, buffer[: self._num_buffered])
             self._num_bytes += buffer[: self._num_buffered].nbytes
-        with files.translate_write_errors(self._name, self._folder.parent):
+        with translate_write_errors(self._name, self._folder.parent):
             self._wait()
         self._pending_write = self._executor.submit(self._write, self._buffers, self._num_buffered)
         self._buffers, self._spare_buffers = self._spare_buffers, self._buffers
@@ -200,7 +200,7 @@ class ColumnWriter:
     def _write_offsets(self) -> ColumnFile:
         offsets = np.append(0, np.cumsum(list(self._client_sizes.values()), dtype=np.int64))
         return ColumnFile(
-            offsets.dtype.str, offsets.shape, files.write(self._folder / "offsets.bin", offsets)
+            offsets.dtype.str, offsets.shape, write_file(self._folder / "offsets.bin", offsets)
         )
 
     def _write_ids(self) -> ColumnFile:

@@ -7,11 +7,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtailor.data.examples import Array
-from fedtailor.data.store.files import File, Provenance
 from fedtailor.errors import InputError
+from fedtailor.storage.checksums import FileRecord
+from fedtailor.storage.paths import data_dir
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+
+
+class Provenance(NamedTuple):
+    """The files that a store was built from, and the version of its builder."""
+
+    builder: str
+    files: tuple[FileRecord, ...] = ()
 
 
 class ColumnFile(NamedTuple):
@@ -19,7 +27,7 @@ class ColumnFile(NamedTuple):
 
     dtype: str
     shape: tuple[int, ...]  # of all rows together
-    file: File
+    file: FileRecord
 
     def open_memmap(self, folder: Path) -> Array:
         """The rows, to be read and not written."""
@@ -41,7 +49,7 @@ class Manifest(NamedTuple):
     offsets: ColumnFile
     ids: ColumnFile
 
-    def list_files(self) -> tuple[File, ...]:
+    def list_files(self) -> tuple[FileRecord, ...]:
         """The files there must be."""
         return tuple(each.file for each in (*self.columns.values(), self.offsets, self.ids))
 
@@ -59,6 +67,11 @@ class Manifest(NamedTuple):
             "ids": _column_to_json(self.ids),
         }
         return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+
+
+def get_stores_dir() -> Path:
+    """Return the folder of all stores."""
+    return data_dir() / "stores"
 
 
 def read_manifest(name: str, folder: Path) -> Manifest:
@@ -95,7 +108,7 @@ def format_rebuild_hint(name: str) -> str:
 def _parse_manifest(content: dict[str, Any]) -> Manifest:
     made = content.pop("made_from")
     return Manifest(
-        made_from=Provenance(made["builder"], tuple(File(**each) for each in made["files"])),
+        made_from=Provenance(made["builder"], tuple(FileRecord(**each) for each in made["files"])),
         columns={name: _parse_column(**each) for name, each in content.pop("columns").items()},
         offsets=_parse_column(**content.pop("offsets")),
         ids=_parse_column(**content.pop("ids")),
@@ -104,7 +117,7 @@ def _parse_manifest(content: dict[str, Any]) -> Manifest:
 
 
 def _parse_column(dtype: str, shape: list[int], file: dict[str, Any]) -> ColumnFile:
-    return ColumnFile(dtype, tuple(shape), File(**file))
+    return ColumnFile(dtype, tuple(shape), FileRecord(**file))
 
 
 def _column_to_json(column: ColumnFile) -> dict[str, Any]:

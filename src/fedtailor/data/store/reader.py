@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.examples import Array, ClientExamples, Split
-from fedtailor.data.store import files
-from fedtailor.data.store.files import File, Provenance
 from fedtailor.data.store.manifest import (
     MANIFEST,
+    Provenance,
     format_rebuild_hint,
+    get_stores_dir,
     make_damage_error,
     read_manifest,
 )
 from fedtailor.data.store.row_ranges import make_range_split
 from fedtailor.errors import InputError, require
 from fedtailor.storage.atomic import remove_folder
+from fedtailor.storage.checksums import FileRecord, fingerprint
+from fedtailor.storage.data_folders import lock_folder, translate_write_errors
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
@@ -36,7 +38,7 @@ class StoredDataset:
     columns: dict[str, Array]  # [rows, ...] each, the clients' rows one client after another
     offsets: NDArray[np.int64]  # client i has the rows offsets[i] to offsets[i + 1] - 1
     client_names: NDArray[np.str_]  # the clients' own names, read when asked for
-    files: tuple[File, ...]
+    files: tuple[FileRecord, ...]
 
     @property
     def num_clients(self) -> int:
@@ -70,7 +72,7 @@ class StoredDataset:
         """Reads everything, and refuses a store whose content is not what was written."""
         for file in self.files:
             try:
-                found = files.fingerprint(self.folder / file.name)
+                found = fingerprint(self.folder / file.name)
             except OSError as problem:
                 raise make_damage_error(
                     self.name, f"'{file.name}' cannot be read: {problem.strerror}"
@@ -90,14 +92,14 @@ def open_store(name: str, builder: str | None = None) -> StoredDataset:
 
 def list_stores() -> list[str]:
     """The stores there are, damaged ones too."""
-    return sorted(path.parent.name for path in files.get_stores_dir().glob(f"[!.]*/{MANIFEST}"))
+    return sorted(path.parent.name for path in get_stores_dir().glob(f"[!.]*/{MANIFEST}"))
 
 
 def remove(name: str) -> None:
     """Removes a store and its scenarios, if it is there; whoever has it open keeps it as long as they do."""
     path = get_store_path(name)
     if path.exists():
-        with files.lock_folder(name, path), files.translate_write_errors(name, path):
+        with lock_folder(name, path), translate_write_errors(name, path):
             remove_folder(path)
 
 
@@ -108,7 +110,7 @@ def get_store_path(name: str) -> Path:
         fits,
         f"A store's name must be letters, digits, '.', '_' and '-', not beginning with a sign, got {name!r}.",
     )
-    return files.get_stores_dir() / name
+    return get_stores_dir() / name
 
 
 def _open(name: str, folder: Path, builder: str | None) -> StoredDataset:
@@ -148,7 +150,7 @@ def _open(name: str, folder: Path, builder: str | None) -> StoredDataset:
     )
 
 
-def _check_size(name: str, folder: Path, file: File) -> None:
+def _check_size(name: str, folder: Path, file: FileRecord) -> None:
     try:
         size = (folder / file.name).stat().st_size
     except OSError:

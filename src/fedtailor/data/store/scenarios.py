@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -12,10 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.examples import Array, Split
-from fedtailor.data.store import files
 from fedtailor.data.store.reader import StoredDataset
 from fedtailor.data.store.row_ranges import RowRanges, compact
 from fedtailor.errors import InputError
+from fedtailor.storage.checksums import write_file
+from fedtailor.storage.data_folders import build_folder, translate_write_errors
+from fedtailor.storage.files import map_array, write_array
 
 _FORMAT = 1
 _SCENARIO_FILE = "scenario.json"
@@ -57,15 +58,15 @@ def _save(name: str, folder: Path, scenario: StoredScenario, about: str) -> None
     }
     contents = {**json.loads(about), "splits": as_split, "arrays": list(scenario.arrays)}
     with (
-        files.build_folder(name, folder, wait=True) as fresh,
-        files.translate_write_errors(name, folder),
+        build_folder(name, folder, wait=True) as fresh,
+        translate_write_errors(name, folder),
     ):
         for what in set(as_split.values()):
             for part, array in _to_arrays(compact(scenario.splits[what])).items():
-                _write_array(fresh / f"split-{what}-{part}.npy", array)
+                write_array(fresh / f"split-{what}-{part}.npy", array)
         for what, array in scenario.arrays.items():
-            _write_array(fresh / f"array-{what}.npy", array)
-        files.write(fresh / _SCENARIO_FILE, json.dumps(contents, indent=1).encode())
+            write_array(fresh / f"array-{what}.npy", array)
+        write_file(fresh / _SCENARIO_FILE, json.dumps(contents, indent=1).encode())
 
 
 def _find_alias(splits: dict[str, Split], split: Split) -> str:
@@ -84,7 +85,7 @@ def _read(folder: Path) -> StoredScenario | None:
     try:
         contents = json.loads((folder / _SCENARIO_FILE).read_bytes())
         splits = {what: _read_split(folder, what) for what in set(contents["splits"].values())}
-        arrays = {what: _read_array(folder / f"array-{what}.npy") for what in contents["arrays"]}
+        arrays = {what: map_array(folder / f"array-{what}.npy") for what in contents["arrays"]}
         return StoredScenario(
             {what: splits[same] for what, same in contents["splits"].items()}, arrays
         )
@@ -93,20 +94,8 @@ def _read(folder: Path) -> StoredScenario | None:
 
 
 def _read_split(folder: Path, split_name: str) -> Split:
-    offsets = _read_array(folder / f"split-{split_name}-offsets.npy")
+    offsets = map_array(folder / f"split-{split_name}-offsets.npy")
     if (folder / f"split-{split_name}-starts.npy").exists():
-        starts = _read_array(folder / f"split-{split_name}-starts.npy")
+        starts = map_array(folder / f"split-{split_name}-starts.npy")
         return Split(cast(NDArray[np.int64], RowRanges(starts, offsets)), offsets)
-    return Split(_read_array(folder / f"split-{split_name}-index.npy"), offsets)
-
-
-def _write_array(path: Path, array: Array) -> None:
-    with path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read_array(path: Path) -> Array:
-    mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    return mapped
+    return Split(map_array(folder / f"split-{split_name}-index.npy"), offsets)

@@ -75,12 +75,8 @@ class DistributedEngine:
             "train", state, parts, self._shards.plan_moves_to_parts(parts, initial), round_idx
         )
         self._shards.record_training(parts, initial)
-        counts = (
-            self.context.make_scalar(len(cohort)),
-            self.context.make_scalar(len(self.context.data.groups["train"])),
-        )
         down, up, steps = np.sum([status.costs for status in statuses], axis=0).tolist()
-        return TrainResult(CohortUpdate(update, *counts), down, up, steps)
+        return TrainResult(self.context.make_cohort_update(update, cohort), down, up, steps)
 
     def update_server(
         self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
@@ -102,7 +98,7 @@ class DistributedEngine:
         if self.context.method.num_offered_states:
             moves += self._shards.plan_moves_to_all(self.context.select_offered_clients(), initial)
         scored: ScoreResult = self._run_on_all_ranks(
-            "final_eval_clients", state, parts, moves, personalize=personalize
+            "score", state, parts, moves, personalize=personalize
         )[1]
         return scored
 
@@ -173,7 +169,7 @@ class DistributedEngine:
         statuses = self.ranks.all_gather_object(status)
         if command.action == "collect" or any(each.error for each in statuses):
             return statuses, None
-        if command.action == "final_eval_clients":
+        if command.action == "score":
             return statuses, _interleave_scores(
                 self.ranks.gather_object(result), self.ranks.world_size
             )
@@ -186,7 +182,7 @@ class DistributedEngine:
         """A rank's own work; what goes wrong is told to all before anybody gives up."""
         part = command.parts[self.ranks.rank]
         try:
-            if command.action == "final_eval_clients":
+            if command.action == "score":
                 return Status(), tuple(self.inner.score(self._state, part, command.personalize))
             if not len(part):
                 return Status(), None

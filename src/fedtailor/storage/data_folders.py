@@ -1,0 +1,112 @@
+"""Folders below the data directory: built all or nothing, and by one process at a time.
+
+In all of these functions `name` is the data set that a folder is for, with which messages begin.
+"""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from fedtailor.errors import InputError, require
+from fedtailor.storage.atomic import (
+    NEW_SUFFIX,
+    OLD_SUFFIX,
+    explain_disk_errors,
+    hidden_path,
+    replace_folder,
+    scratch_folder,
+)
+from fedtailor.storage.locks import hold_lock
+from fedtailor.storage.paths import DATA_DIR_ENV
+
+_LOCK_SUFFIX = "lock"
+_REMEDY = f"make room there, or set {DATA_DIR_ENV} to another folder."
+
+
+def require_free_space(name: str, needed_bytes: int, folder: Path) -> None:
+    """Refuse to begin what the disk has no room for.
+
+    Args:
+        name: The data set.
+        needed_bytes: Bytes that will be written.
+        folder: An existing folder on the disk in question.
+    """
+    free_bytes = shutil.disk_usage(folder).free
+    sizes = f"{_format_size(needed_bytes)} are needed, but '{folder}' has"
+    message = f"{name}: {sizes} {_format_size(free_bytes)} free; {_REMEDY}"
+    require(needed_bytes <= free_bytes, message)
+
+
+def translate_write_errors(name: str, path: Path) -> AbstractContextManager[None]:
+    """Return a context that turns an OSError into an InputError that says what to do."""
+    return explain_disk_errors(path, _REMEDY, f"{name}: ")
+
+
+@contextmanager
+def build_folder(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
+    """Yield an empty folder that takes the place of the one at `path` when the block ends.
+
+    If the block fails, the old folder stays and nothing of the new one is left.
+
+    Args:
+        name: The data set.
+        path: Where the folder goes.
+        wait: Whether to wait for another process that builds the same folder, or to refuse.
+    """
+    error_context = partial(translate_write_errors, name, path.parent)
+    with lock_folder(name, path, wait), replace_folder(path, error_context) as new_path:
+        yield new_path
+
+
+@contextmanager
+def open_scratch_folder(name: str, path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `path` for this process alone, and remove it afterwards."""
+    error_context = partial(translate_write_errors, name, path.parent)
+    with lock_folder(name, path), scratch_folder(path, error_context) as new_path:
+        yield new_path
+
+
+@contextmanager
+def lock_folder(name: str, path: Path, wait: bool = False) -> Iterator[None]:
+    """Keep other processes from building or removing a folder.
+
+    What processes that died left beside the folder is removed first.
+
+    Args:
+        name: The data set.
+        path: The folder, which need not exist.
+        wait: Whether to wait for another process that has the lock, or to refuse.
+    """
+    refusal = f"{name}: another process is at work on '{path}'; wait until it has finished."
+    with ExitStack() as stack:
+        with translate_write_errors(name, path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_stale_neighbors(path)
+            stack.enter_context(hold_lock(hidden_path(path, _LOCK_SUFFIX), refusal, wait))
+        _remove_leftovers(path)
+        yield
+
+
+def _remove_stale_neighbors(path: Path) -> None:
+    """Remove what processes that died left of other folders; what is being built is locked."""
+    suffixes = (_LOCK_SUFFIX, NEW_SUFFIX, OLD_SUFFIX)
+    hidden = [entry for entry in path.parent.glob(".*.*") if entry.suffix[1:] in suffixes]
+    neighbors = {entry.with_name(entry.stem[1:]) for entry in hidden} - {path}
+    for neighbor in neighbors:
+        lock = hold_lock(hidden_path(neighbor, _LOCK_SUFFIX))
+        with suppress(InputError, OSError), lock as is_held:
+            if is_held:
+                _remove_leftovers(neighbor)
+
+
+def _remove_leftovers(path: Path) -> None:
+    for suffix in (NEW_SUFFIX, OLD_SUFFIX):
+        shutil.rmtree(hidden_path(path, suffix), ignore_errors=True)
+
+
+def _format_size(num_bytes: int) -> str:
+    if num_bytes >= 1e8:
+        return f"{num_bytes / 1e9:.1f} GB"
+    return f"{num_bytes / 1e6:.1f} MB"
