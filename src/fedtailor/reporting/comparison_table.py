@@ -17,7 +17,7 @@ MIN_SEEDS = 3
 """Seeds from which on a spread over seeds is worth something."""
 TABLE_WIDTH = 100
 """Columns that the whole table may take."""
-_WIDE_COLUMNS = ("1", "5", "F1")
+_WIDE_COLUMNS = ("1", "5", "F1", "grad")
 _COLUMNS = (
     "before",
     "after",
