@@ -102,14 +102,14 @@ def test_a_pickle_cannot_run_anything(
     monkeypatch.chdir(tmp_path)
     Path("data_batch_1").write_bytes(pickle.dumps(held, protocol))
     with pytest.raises(
-        InputError, match=r"'data_batch_1' is no batch of CIFAR-10: it (names|uses) .*not need"
+        InputError, match=r"'data_batch_1' is not a batch of CIFAR-10: it (names|uses) .*not need"
     ):
         joined(cifar.cifar10("data_batch_1"))
     assert not Path("was_run").exists()
 
 
 def test_a_pickle_cannot_ask_for_much_memory() -> None:
-    with pytest.raises(InputError, match="numbers more things than it can hold"):
+    with pytest.raises(InputError, match="numbers more objects than it can hold"):
         pickled.read_pickle(b"\x80\x02}r\xff\xff\xff\x7f.")
 
 

@@ -276,9 +276,7 @@ def test_rows_that_can_only_be_gone_through() -> None:
     together = sorted(TABLE, key=lambda row: str(row["who"]))
     found = by_client(read_rows(iter(together), x="in", y="out", client="who"))
     assert found["b"]["x"].tolist() == [[0, 0], [2, -2], [5, -5]]
-    with pytest.raises(
-        InputError, match="The rows of client 'b' must come together, but it comes back"
-    ):
+    with pytest.raises(InputError, match="The rows of client 'b' must be consecutive"):
         by_client(read_rows(iter(TABLE), x="in", y="out", client="who"))
     blocks = list(read_rows(iter(TABLE), x="in", y="out", client=None))
     assert [block.client for block in blocks] == [""]
@@ -307,7 +305,7 @@ def test_many_rows_come_in_blocks() -> None:
 BAD_ROWS: list[tuple[Any, str]] = [
     ([{"client": "a", "x": 1.0}], "must have a column 'y', but one has client, x"),
     ([{"x": 1.0, "y": 0}], "must have a column 'client', but one has x, y"),
-    ([(1, 2)], "must have a column 'client', but one has a tuple"),
+    ([(1, 2)], "must have a column 'client', but one is a tuple"),
     ([{"client": 1.5, "x": 1.0, "y": 0}], "whole numbers or names, got 1.5"),
     ([{"client": "a", "x": float("inf"), "y": 0}], "Column 'x' must have finite numbers"),
     ([{"client": "a", "x": "text", "y": 0}], "Column 'x' must have numbers"),
@@ -316,7 +314,7 @@ BAD_ROWS: list[tuple[Any, str]] = [
         "Column 'x' must have values of the same",
     ),
     (Columned([{"x": 1.0, "y": 0}]), "must have a column 'client', but have x, y"),
-    (7, "something to go through, got int"),
+    (7, "Rows must be iterable, got int"),
 ]
 
 

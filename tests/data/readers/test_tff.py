@@ -109,7 +109,7 @@ def test_stackoverflow_from_hdf5(tmp_path: Path) -> None:
     held_out = by_client(tff.stackoverflow(tmp_path, ENCODE, held_out=True))["00000009"]
     assert (held_out["x"].tolist(), held_out["testing"].tolist()) == ([[5, 2, 2]], [False])
     with pytest.raises(
-        InputError, match="most must be None or a whole number of at least 1, got 0"
+        InputError, match="max_sentences must be None or a whole number of at least 1, got 0"
     ):
         tff.stackoverflow(tmp_path, ENCODE, max_sentences=0)
 

@@ -243,7 +243,7 @@ def refused(name: str, path: Path, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
         add(name, path)
     said = str(caught.value)
-    assert said.endswith(f"; what is wanted is {CATALOG[name].expected_files}.")
+    assert said.endswith(f"; expected {CATALOG[name].expected_files}.")
     assert "\n" not in said
 
 
@@ -280,20 +280,21 @@ def test_a_disk_that_is_full_is_not_the_files_fault(
         InputError, match=r"^mnist: '.*' could not be written: No space left .*; make room there"
     ) as said:
         add("mnist", path)
-    assert "what is wanted" not in str(said.value)
+    assert "expected" not in str(said.value)
     assert list_installed() == []
 
 
 def test_other_names_are_refused(place: Path) -> None:
     with pytest.raises(
-        InputError, match=r"^There is no data set 'mnst' to be added; did you mean mnist\?"
+        InputError, match=r"^There is no data set 'mnst' to add; did you mean mnist\?"
     ):
         add("mnst", place)
     with pytest.raises(InputError, match=r"^There is no data set 'cifar'; did you mean cifar10\?"):
         load("cifar")
     for name in ("mnist", *BUILT_IN, "my.npz"):
         with pytest.raises(
-            InputError, match=f"^'{name}' is the name of a known data set or of a file; give yours"
+            InputError,
+            match=f"^'{name}' is the name of a known data set or of a file; choose another name",
         ):
             add_people([[False]], name=name)
 

@@ -140,7 +140,7 @@ def refused(name: str, sentence: str) -> None:
     said = str(caught.value)
     assert said.startswith(f"{name}: ")
     assert said.endswith(
-        f"; get {CATALOG[name].expected_files} yourself and say `fedtailor data add {name} --from PATH`."
+        f"; get {CATALOG[name].expected_files} yourself and run `fedtailor data add {name} --from PATH`."
     )
     assert "\n" not in said
 
@@ -150,7 +150,7 @@ def test_another_file_than_the_one_that_was_published_is_refused(
 ) -> None:
     saved(published.folder / "mnist.npz", images_of("mnist"))
     publish(monkeypatch, "mnist", published.remote("mnist.npz", "0" * 64))
-    refused("mnist", r"^mnist: http://127.0.0.1:\d+/mnist.npz could not be had: .*hash")
+    refused("mnist", r"^mnist: http://127.0.0.1:\d+/mnist.npz could not be downloaded: .*hash")
     assert files_in(place) == []
     publish(monkeypatch, "mnist", published.remote("mnist.npz"))
     assert add("mnist").num_rows == 40
@@ -166,14 +166,14 @@ def test_a_file_that_is_gone_and_a_server_that_is_down_are_told(
     remote = published.remote("mnist.npz")
     path.unlink()
     publish(monkeypatch, "mnist", remote)
-    refused("mnist", "mnist.npz could not be had: 404")
+    refused("mnist", "mnist.npz could not be downloaded: 404")
     gc.collect()
     publish(
         monkeypatch, "mnist", remote._replace(url="http://127.0.0.1:9/mnist.npz")
     )  # where nobody listens
     refused(
         "mnist",
-        r"^mnist: http://127.0.0.1:9/mnist.npz could not be had: there is no connection to 127.0.0.1;",
+        r"^mnist: http://127.0.0.1:9/mnist.npz could not be downloaded: there is no connection to 127.0.0.1;",
     )
     assert files_in(place) == []
 
@@ -183,7 +183,7 @@ def test_what_was_added_before_stays_if_the_download_fails(
 ) -> None:
     add("mnist", saved(tmp_path / "mnist.npz", images_of("mnist")))
     publish(monkeypatch, "mnist", Remote("http://127.0.0.1:9/mnist.npz", f"md5:{'0' * 32}"))
-    refused("mnist", "could not be had")
+    refused("mnist", "could not be downloaded")
     assert open_dataset("mnist").num_rows == 40
 
 
@@ -194,4 +194,4 @@ def test_what_is_published_nowhere_is_told() -> None:
         "stackexchange",
     ]
     for name in ("shakespeare-leaf", "stackexchange"):
-        refused(name, "there is no place to download it from; get ")
+        refused(name, "it cannot be downloaded; get ")

@@ -301,7 +301,7 @@ def test_load_knows_names_and_options() -> None:
     with pytest.raises(InputError, match=r"There is no data set 'digts'; did you mean digits\?"):
         load("digts")
     with pytest.raises(
-        InputError, match=r"There is no data set 'qqq'; known are digits, synthetic, mnist, "
+        InputError, match=r"There is no data set 'qqq'; choose from digits, synthetic, mnist, "
     ):
         load("qqq")
     with pytest.raises(

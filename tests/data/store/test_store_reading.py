@@ -75,7 +75,9 @@ def test_holders_share_the_columns_and_keep_the_promises() -> None:
 
 def test_holders_need_x_and_y() -> None:
     stored = build("toy", [Block("a", {"x": np.zeros((2, 3), np.float32)})], {}, MADE)
-    with pytest.raises(InputError, match="toy: holders need columns x and y, but there are x"):
+    with pytest.raises(
+        InputError, match="toy: the store must have columns x and y, but has only x"
+    ):
         stored.to_client_examples({})
 
 

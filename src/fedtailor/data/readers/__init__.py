@@ -1,5 +1,7 @@
-"""Readers of canonical file formats: each turns paths into an iterator of blocks and never holds a whole set in RAM.
+"""Readers: turn files, published data sets' and users' own, into blocks of examples.
 
-Images come as uint8 [n, channels, height, width], labels in the smallest integer type that fits, "testing" says which
-examples belong to the canonical test part. Bad files are refused with one sentence that names them.
+A reader yields `Block`s and does not hold a whole data set in RAM, except where its module says so.
+Of published data sets, images are uint8 [n, channels, height, width], labels have the smallest
+integer type that fits, and the column "testing" marks the examples of the canonical test part.
+A file that cannot be used is refused with an InputError that names it.
 """

@@ -1,4 +1,7 @@
-"""What all readers share: opening files that may be foreign, in pieces, and refusing bad ones with a sentence."""
+"""What readers share: opening files, reading them in pieces, checking and converting columns.
+
+Whatever is wrong with a file becomes an InputError of one sentence that names the file.
+"""
 
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -13,19 +16,19 @@ from fedtailor.data.reader_blocks import Block
 from fedtailor.errors import InputError, require
 
 BLOCK_BYTES = 16 << 20
-LABEL_DTYPES = (
-    np.uint8,
-    np.int16,
-    np.int32,
-    np.int64,
-)  # uint16 and uint32 are left out: few torch operations take them
+"""Largest size of a block, unless a single row is larger."""
+
+MAX_BLOCK_ROWS = 4096
+
+# uint16 and uint32 are left out: few torch operations take them.
+LABEL_DTYPES = (np.uint8, np.int16, np.int32, np.int64)
 
 
 @contextmanager
 def translate_read_errors(path: object, kind: str) -> Iterator[None]:
-    """Turns whatever goes wrong inside into an InputError that names the file and the kind it should have been.
+    """Turn errors of the block into an InputError that names the file and the kind it should be.
 
-    Everything is caught because damaged bytes make the libraries that parse them raise nearly any exception.
+    Everything is caught because parsers raise nearly any exception at damaged bytes.
     """
     try:
         yield
@@ -34,53 +37,95 @@ def translate_read_errors(path: object, kind: str) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except Exception as problem:
-        reason = next(iter(str(problem).strip().splitlines()), "") or type(problem).__name__
-        raise InputError(f"'{path}' cannot be read as {kind}: {reason.rstrip('.')}.") from problem
+        reason = summarize_error(problem)
+        raise InputError(f"'{path}' cannot be read as {kind}: {reason}.") from problem
+
+
+def summarize_error(problem: Exception) -> str:
+    """Return the first line of an error's text without a final period, or else its type's name."""
+    lines = str(problem).strip().splitlines()
+    summary = lines[0] if lines else type(problem).__name__
+    return summary.rstrip(".")
+
+
+def format_location(path: object, client: str) -> str:
+    """Return "PATH' of 'CLIENT", which reads 'PATH' of 'CLIENT' in the quotes of a message."""
+    return f"{path}' of '{client}"
 
 
 def pick_label_dtype(highest: int) -> type[np.integer[Any]]:
-    """The smallest integer type for numbers from 0 to `highest`."""
-    return next(kind for kind in LABEL_DTYPES if highest <= np.iinfo(kind).max)
+    """Return the smallest of `LABEL_DTYPES` that holds the integers from 0 to `highest`."""
+    return next(dtype for dtype in LABEL_DTYPES if highest <= np.iinfo(dtype).max)
 
 
 def parse_labels(
-    path: object, labels: Any, classes: int, lowest: int = 0, what: str = "labels"
+    path: object, labels: Any, classes: int, lowest: int = 0, noun: str = "labels"
 ) -> Array:
-    """Labels, moved so that they start at 0, in the smallest integer type; refused unless whole and in range."""
+    """Check labels and shift them to start at 0.
+
+    Args:
+        path: File that the error names.
+        labels: List or array [n] of integers from `lowest` to `lowest + classes - 1`.
+        classes: Number of classes.
+        lowest: Label of the first class in the file.
+        noun: What the error calls the labels.
+
+    Returns:
+        Labels [n] from 0 to `classes - 1`, in the smallest integer type that holds them.
+    """
     column = np.asarray(labels)
-    whole = column.ndim == 1 and (column.dtype.kind in "iu" or column.size == 0)
+    is_integer = column.dtype.kind in "iu" or column.size == 0  # NumPy makes [] floating
     require(
-        whole,
-        f"'{path}' must have whole numbers as {what}, one for each example, got {column.dtype}.",
+        column.ndim == 1 and is_integer,
+        f"'{path}' must have whole numbers as {noun}, one for each example, got {column.dtype}.",
     )
-    if column.size:
-        low, high = int(column.min()), int(column.max())
-        inside = lowest <= low and high < lowest + classes
-        span = f"from {lowest} to {lowest + classes - 1}"
-        require(inside, f"'{path}' must have {what} {span}, got {low} to {high}.")
+    if column.size > 0:
+        highest = lowest + classes - 1
+        low = int(column.min())
+        high = int(column.max())
+        require(
+            lowest <= low and high <= highest,
+            f"'{path}' must have {noun} from {lowest} to {highest}, got {low} to {high}.",
+        )
     return (column.astype(np.int64) - lowest).astype(pick_label_dtype(classes - 1))
 
 
 def parse_pixels(path: object, values: Any, shape: tuple[int, ...]) -> Array:
-    """Pixels from 0 to 1 as uint8 [n, *shape], rounded; refused unless they are such numbers and as many."""
+    """Check pixels from 0 to 1 and round them to bytes.
+
+    Args:
+        path: File that the error names.
+        values: Numbers [n, ...], those of an image in any shape.
+        shape: Shape of an image.
+
+    Returns:
+        Pixels from 0 to 255, uint8 [n, *shape].
+    """
     numbers = np.asarray(values)
-    good = (
-        numbers.dtype.kind in "fiu"
-        and numbers.ndim > 0
-        and numbers.size == len(numbers) * int(np.prod(shape))
-    )
-    size = " x ".join(map(str, shape))
+    image_size = int(np.prod(shape))
+    is_numeric = numbers.dtype.kind in "fiu" and numbers.ndim > 0
+    size_text = " x ".join(map(str, shape))
     require(
-        good,
-        f"'{path}' must have images of {size} numbers, got {list(numbers.shape)} of {numbers.dtype}.",
+        is_numeric and numbers.size == len(numbers) * image_size,
+        f"'{path}' must have images of {size_text} numbers, "
+        f"got {list(numbers.shape)} of {numbers.dtype}.",
     )
-    inside = bool(((numbers >= 0) & (numbers <= 1)).all())  # false for NaN too
-    require(inside, f"'{path}' must have pixels from 0 to 1, but some are outside or not numbers.")
+    is_inside = (numbers >= 0) & (numbers <= 1)  # false for NaN too
+    require(
+        bool(is_inside.all()),
+        f"'{path}' must have pixels from 0 to 1, but some are outside or not numbers.",
+    )
     return np.rint(numbers.reshape(len(numbers), *shape) * 255.0).astype(np.uint8)
 
 
 def require_equal_lengths(path: object, owner: str, **columns: Any) -> None:
-    """Refuses columns of one client that are not equally long."""
+    """Refuse columns that differ in length.
+
+    Args:
+        path: File that the error names.
+        owner: What the error says has the columns.
+        columns: Columns by their names in the error.
+    """
     lengths = {name: len(column) for name, column in columns.items()}
     require(
         len(set(lengths.values())) <= 1,
@@ -89,29 +134,31 @@ def require_equal_lengths(path: object, owner: str, **columns: Any) -> None:
 
 
 def add_test_column(columns: dict[str, Array], is_test: bool) -> dict[str, Array]:
-    """Columns with one more that says whether all these examples belong to the canonical test part."""
+    """Return the columns and "testing": whether the examples belong to the canonical test part."""
     return columns | {"testing": np.full(len(columns["x"]), is_test)}
 
 
 def split_into_blocks(client: str, columns: dict[str, Array]) -> Iterator[Block]:
-    """The blocks of one client, none of them much larger than BLOCK_BYTES."""
-    count = len(columns["x"])
-    size = count_block_rows(
-        max(1, sum(column.nbytes for column in columns.values()) // max(1, count))
-    )
-    for start in range(0, count, size):
-        yield Block(
-            client, {name: column[start : start + size] for name, column in columns.items()}
-        )
+    """Yield a client's columns in blocks of at most about `BLOCK_BYTES`, which are views."""
+    num_rows = len(columns["x"])
+    num_bytes = sum(column.nbytes for column in columns.values())
+    row_bytes = max(1, num_bytes // max(1, num_rows))
+    block_rows = count_block_rows(row_bytes)
+    for start in range(0, num_rows, block_rows):
+        end = start + block_rows
+        yield Block(client, {name: column[start:end] for name, column in columns.items()})
 
 
 def count_block_rows(row_bytes: int) -> int:
-    """How many rows of that size make a block."""
-    return max(1, min(4096, BLOCK_BYTES // row_bytes))
+    """Return the number of rows of `row_bytes` bytes that a block holds, at least 1."""
+    return max(1, min(MAX_BLOCK_ROWS, BLOCK_BYTES // row_bytes))
 
 
 def read_bytes(path: object, file: IO[bytes], count: int) -> bytes:
-    """Up to that many bytes of a file of several that are open, so that the right one is named if it is damaged."""
+    """Read up to `count` bytes of a file; an error names this file.
+
+    Readers that have several files open call it, so that the damaged one of them is named.
+    """
     with translate_read_errors(path, "bytes"):
         return file.read(count)
 
@@ -119,22 +166,28 @@ def read_bytes(path: object, file: IO[bytes], count: int) -> bytes:
 def read_fixed_rows(
     path: object, file: IO[bytes], row_bytes: int, count: int | None = None
 ) -> Iterator[Array]:
-    """The rest of a file as uint8 [rows, row_bytes], piece by piece: `count` rows if given, and nothing after them."""
-    left, size = count, count_block_rows(row_bytes)
-    while left is None or left > 0:
-        raw = read_bytes(path, file, row_bytes * (size if left is None else min(size, left)))
-        rows, rest = divmod(len(raw), row_bytes)
-        require(
-            rest == 0 and (rows > 0 or left is None),
-            f"'{path}' is cut off: it ends within an example.",
-        )
-        if rows == 0:
+    """Yield the rest of a file piece by piece as uint8 [rows, row_bytes].
+
+    Args:
+        path: What errors call the file.
+        file: The file, opened and positioned at its first row.
+        row_bytes: Bytes of a row.
+        count: Number of rows after which the file must end; None: any number.
+    """
+    block_rows = count_block_rows(row_bytes)
+    num_read = 0
+    while count is None or num_read < count:
+        max_rows = block_rows if count is None else min(block_rows, count - num_read)
+        content = read_bytes(path, file, max_rows * row_bytes)
+        if count is None and not content:
             return
-        yield np.frombuffer(raw, np.uint8).reshape(rows, row_bytes)
-        left = None if left is None else left - rows
-    require(
-        not read_bytes(path, file, 1), f"'{path}' must end after {count} examples, but has more."
-    )
+        is_whole = len(content) > 0 and len(content) % row_bytes == 0
+        require(is_whole, f"'{path}' is cut off: it ends within an example.")
+        rows = np.frombuffer(content, np.uint8).reshape(-1, row_bytes)
+        yield rows
+        num_read += len(rows)
+    has_more = bool(read_bytes(path, file, 1))
+    require(not has_more, f"'{path}' must end after {count} examples, but has more.")
 
 
 class FileSource:
@@ -148,36 +201,22 @@ class FileSource:
             for file_path in self._list_files():
                 self.file_paths.setdefault(Path(file_path).name, file_path)
 
-    def _list_files(self) -> Iterable[str]:
-        if self.path.is_dir():
-            below = [*self.path.glob("*"), *self.path.glob("*/*")]
-            return sorted(
-                (str(file_path) for file_path in below if file_path.is_file()),
-                key=lambda file_path: (file_path.count("/"), file_path),
-            )
-        with tarfile.open(self.path) as archive:
-            names = [member.name for member in archive.getmembers() if member.isfile()]
-            while archive.fileobj.read(BLOCK_BYTES):  # up to its end, where the checksum is
-                pass
-            return names
-
     def find_first(self, *choices: tuple[str, ...]) -> tuple[str, ...]:
-        """The first choice of file names of which all are there, or a sentence that says which would do."""
+        """Return the first choice of file names that are all there, or refuse the source."""
         for names in choices:
             if set(names) <= set(self.file_paths):
                 return names
-        would = " or ".join(", ".join(names) for names in choices)
-        raise InputError(
-            f"'{self.path}' must hold the files {would}, but has {', '.join(sorted(self.file_paths)) or 'none'}."
-        )
+        expected = " or ".join(", ".join(names) for names in choices)
+        present = ", ".join(sorted(self.file_paths)) or "none"
+        raise InputError(f"'{self.path}' must hold the files {expected}, but has {present}.")
 
     def get_display_path(self, name: str) -> str:
-        """What to call a file of this source in a message."""
+        """Return what messages call a file: its path, or ARCHIVE:NAME."""
         return self.file_paths[name] if self.path.is_dir() else f"{self.path}:{name}"
 
     @contextmanager
     def open(self, name: str, kind: str) -> Iterator[IO[bytes]]:
-        """One of the files, opened for reading, with `reading` around it."""
+        """Yield one of the files, opened, with `translate_read_errors` around the block."""
         with translate_read_errors(self.get_display_path(name), kind):
             if self.path.is_dir():
                 with Path(self.file_paths[name]).open("rb") as file:
@@ -188,3 +227,16 @@ class FileSource:
                 assert member is not None  # only plain files are listed
                 with closing(member):
                     yield member
+
+    def _list_files(self) -> Iterable[str]:
+        """Return the paths of all files; among equal names, the one to be used comes first."""
+        if self.path.is_dir():
+            entries = [*self.path.glob("*"), *self.path.glob("*/*")]
+            file_paths = [str(entry) for entry in entries if entry.is_file()]
+            return sorted(file_paths, key=lambda file_path: (file_path.count("/"), file_path))
+        with tarfile.open(self.path) as archive:
+            names = [member.name for member in archive.getmembers() if member.isfile()]
+            # Reading on to the end checks the checksum of the compression.
+            while archive.fileobj.read(BLOCK_BYTES):
+                pass
+            return names

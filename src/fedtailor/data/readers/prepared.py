@@ -1,4 +1,4 @@
-"""Federated sets prepared as `.npz` files of plain arrays (these are small and held at once)."""
+"""Federated data sets prepared as `.npz` files of plain arrays, which are in RAM as a whole."""
 
 import re
 from collections.abc import Iterator
@@ -16,55 +16,68 @@ from fedtailor.data.readers.files import (
     split_into_blocks,
     translate_read_errors,
 )
-from fedtailor.data.readers.text import Encoder, encode_characters, split_sentences
-from fedtailor.errors import is_number, require
+from fedtailor.data.readers.text import (
+    Encoder,
+    encode_characters,
+    require_sentence_limit,
+    split_sentences,
+)
+from fedtailor.errors import require
 
 PARTS = ("train", "test")
 
 
 def read_images(path: str | Path, shape: tuple[int, ...], classes: int) -> Iterator[Block]:
-    """Images that nobody holds, from `x_train`, `y_train`, `x_test` and `y_test`: uint8 [n, *shape], channels last."""
-    arrays = _load_arrays(path, *(f"{column}_{part}" for part in PARTS for column in "xy"))
-    for is_test, part_name in enumerate(PARTS):
-        x, y = arrays[f"x_{part_name}"], arrays[f"y_{part_name}"]
-        came = f"got {list(x.shape)} of {x.dtype} and {list(y.shape)} of {y.dtype}"
-        good = (
-            x.shape[1:] == shape
-            and x.dtype == np.uint8
-            and y.dtype.kind in "iu"
-            and y.shape == x.shape[:1] != (0,)
+    """Read images that belong to no client, training examples before test examples.
+
+    Args:
+        path: File with `x_train`, `y_train`, `x_test` and `y_test`.
+        shape: Shape of an image in the file, [height, width] or [height, width, channels].
+        classes: Number of classes; labels are less.
+    """
+    arrays = _load_arrays(path, "x_train", "y_train", "x_test", "y_test")
+    for part in PARTS:
+        images = arrays[f"x_{part}"]
+        raw_labels = arrays[f"y_{part}"]
+        is_images = images.shape[1:] == shape and images.dtype == np.uint8 and len(images) > 0
+        is_labels = raw_labels.dtype.kind in "iu" and raw_labels.shape == images.shape[:1]
+        shape_text = ", ".join(map(str, shape))
+        require(
+            is_images and is_labels,
+            f"In '{path}' x_{part} and y_{part} must be images [n, {shape_text}] of uint8 and "
+            f"labels, got {list(images.shape)} of {images.dtype} and "
+            f"{list(raw_labels.shape)} of {raw_labels.dtype}.",
         )
-        wanted = f"x_{part_name} and y_{part_name} must be images [n, {', '.join(map(str, shape))}] of uint8 and labels"
-        require(good, f"In '{path}' {wanted}, {came}.")
-        labels = parse_labels(path, y, classes)
-        first = x[:, None] if x.ndim == 3 else np.moveaxis(x, -1, 1)
-        for block in split_into_blocks(
-            "", add_test_column({"x": first, "y": labels}, bool(is_test))
-        ):
-            yield Block("", block.columns | {"x": np.ascontiguousarray(block.columns["x"])})
+        labels = parse_labels(path, raw_labels, classes)
+        channel_first = images[:, None] if images.ndim == 3 else np.moveaxis(images, -1, 1)
+        columns = add_test_column({"x": channel_first, "y": labels}, is_test=part == "test")
+        for block in split_into_blocks("", columns):
+            contiguous = np.ascontiguousarray(block.columns["x"])
+            yield Block("", block.columns | {"x": contiguous})
 
 
 def femnist(path: str | Path) -> Iterator[Block]:
-    """FEMNIST by writer, from `images`, `labels`, `writer`, `is_test`, `is_dup` and `writer_names`.
+    """Read FEMNIST by writer, without the images that are marked as duplicates.
 
-    Images are [n, 1, 28, 28], dark on white as LEAF ships them; those marked as doubled are left out.
+    Images are [n, 1, 28, 28], dark on white, as LEAF has them. The file has `images`, `labels`,
+    `writer`, `is_test`, `is_dup` and `writer_names`.
     """
     arrays = _load_arrays(path, "images", "labels", "writer", "is_test", "is_dup", "writer_names")
-    images, names = arrays["images"], arrays["writer_names"]
-    good = images.dtype == np.uint8 and images.ndim == 3
+    images = arrays["images"]
+    writer_names = arrays["writer_names"]
     require(
-        good,
-        f"'{path}' must have uint8 images [n, height, width], got {list(images.shape)} of {images.dtype}.",
+        images.dtype == np.uint8 and images.ndim == 3,
+        f"'{path}' must have uint8 images [n, height, width], "
+        f"got {list(images.shape)} of {images.dtype}.",
     )
     for key in ("labels", "writer", "is_test", "is_dup"):
-        same = arrays[key].shape == images.shape[:1]
         require(
-            same,
+            arrays[key].shape == images.shape[:1],
             f"'{path}' must have one entry of {key} for each image, got {list(arrays[key].shape)}.",
         )
-    _require_distinct(path, "writer_names", names)
+    _require_distinct(path, "writer_names", writer_names)
     labels = parse_labels(path, arrays["labels"], 62)
-    owners = parse_labels(path, arrays["writer"], len(names), what="writers").astype(np.int64)
+    owners = _parse_owners(path, arrays["writer"], len(writer_names), "writers")
     kept = np.flatnonzero(arrays["is_dup"] == 0)
     for writer, rows in _group_rows(owners[kept], kept):
         columns = {
@@ -72,65 +85,76 @@ def femnist(path: str | Path) -> Iterator[Block]:
             "y": labels[rows],
             "testing": arrays["is_test"][rows] != 0,
         }
-        yield from split_into_blocks(str(names[writer]), columns)
+        yield from split_into_blocks(str(writer_names[writer]), columns)
 
 
 def shakespeare_roles(path: str | Path, encode: Encoder = encode_characters) -> Iterator[Block]:
-    """Shakespeare by role, from `text` (ASCII), `role_offsets`, `role_names` and `play_names`; a role's text is one
-    snippet, its lines separated by newlines. Clients are called PLAY_ROLE.
+    """Read Shakespeare by role; clients are called PLAY_ROLE.
+
+    The file has `text` (ASCII), `role_offsets`, `role_names` and `play_names`. The text of a role
+    is one snippet, with newlines between its lines.
     """
     arrays = _load_arrays(path, "text", "role_offsets", "role_names", "play_names")
-    roles, plays = arrays["role_names"], arrays["play_names"]
-    count = len(_check_offsets(path, "role_offsets", arrays["role_offsets"], arrays["text"])) - 1
-    good = roles.shape == plays.shape == (count,)
-    require(good, f"'{path}' must have one of role_names and play_names for each of {count} texts.")
-    names = np.array(
-        [re.sub(r"\W+", "_", f"{play}_{role}") for play, role in zip(plays, roles, strict=True)],
-        np.str_,
+    role_names = arrays["role_names"]
+    play_names = arrays["play_names"]
+    text = arrays["text"]
+    offsets = arrays["role_offsets"]
+    _require_offsets(path, "role_offsets", offsets, text)
+    count = len(offsets) - 1
+    require(
+        role_names.shape == play_names.shape == (count,),
+        f"'{path}' must have one of role_names and play_names for each of {count} texts.",
     )
-    _require_distinct(path, "roles of a play", names)
-    for name, text in zip(
-        names, _decode_texts(path, "ascii", arrays["text"], arrays["role_offsets"]), strict=True
-    ):
-        yield from split_into_blocks(str(name), encode([text]))
+    client_names = [
+        re.sub(r"\W+", "_", f"{play}_{role}")
+        for play, role in zip(play_names, role_names, strict=True)
+    ]
+    _require_distinct(path, "roles of a play", np.array(client_names, np.str_))
+    texts = _decode_texts(path, "ascii", text, offsets)
+    for name, role_text in zip(client_names, texts, strict=True):
+        yield from split_into_blocks(name, encode([role_text]))
 
 
 def stackexchange(
     path: str | Path, encode: Encoder, max_sentences: int | None = 1000
 ) -> Iterator[Block]:
-    """Stack Exchange by user, from `text` (UTF-8), `doc_offsets`, `doc_user`, `user_site` and `user_id`.
+    """Read Stack Exchange by user; clients are called SITE/ID.
 
-    Texts are cut into sentences (`text.sentences`), of which each user's first `most` are encoded (None: all). Clients
-    are called SITE/ID.
+    Args:
+        path: File with `text` (UTF-8), `doc_offsets`, `doc_user`, `user_site` and `user_id`.
+        encode: Encoder of the sentences that `text.split_sentences` returns.
+        max_sentences: Number of each user's first sentences that are encoded; None: all.
     """
-    good = max_sentences is None or (is_number(max_sentences, integer=True) and max_sentences >= 1)
-    require(
-        good,
-        f"Stack Exchange: most must be None or a whole number of at least 1, got {max_sentences!r}.",
-    )
+    require_sentence_limit("Stack Exchange", max_sentences)
     arrays = _load_arrays(path, "text", "doc_offsets", "doc_user", "user_site", "user_id")
-    sites, ids, offsets = arrays["user_site"], arrays["user_id"], arrays["doc_offsets"]
-    documents = len(_check_offsets(path, "doc_offsets", offsets, arrays["text"])) - 1
+    sites = arrays["user_site"]
+    user_ids = arrays["user_id"]
+    text = arrays["text"]
+    offsets = arrays["doc_offsets"]
+    _require_offsets(path, "doc_offsets", offsets, text)
+    num_documents = len(offsets) - 1
     require(
-        arrays["doc_user"].shape == (documents,),
-        f"'{path}' must have one doc_user for each of {documents} texts.",
+        arrays["doc_user"].shape == (num_documents,),
+        f"'{path}' must have one doc_user for each of {num_documents} texts.",
     )
     require(
-        sites.shape == ids.shape and sites.ndim == 1,
+        sites.shape == user_ids.shape and sites.ndim == 1,
         f"'{path}' must have one user_site and user_id for each user.",
     )
-    names = np.array([f"{site}/{number}" for site, number in zip(sites, ids, strict=True)], np.str_)
-    _require_distinct(path, "users", names)
-    owners = parse_labels(path, arrays["doc_user"], len(names), what="users").astype(np.int64)
-    for user, rows in _group_rows(owners, np.arange(documents)):
-        spans = np.stack([offsets[rows], offsets[rows + 1]], axis=1)
-        texts = (
-            text for span in spans for text in _decode_texts(path, "utf-8", arrays["text"], span)
-        )
-        yield from split_into_blocks(
-            str(names[user]),
-            encode(list(islice((s for t in texts for s in split_sentences(t)), max_sentences))),
-        )
+    client_names = [f"{site}/{user_id}" for site, user_id in zip(sites, user_ids, strict=True)]
+    _require_distinct(path, "users", np.array(client_names, np.str_))
+    owners = _parse_owners(path, arrays["doc_user"], len(client_names), "users")
+    for user, documents in _group_rows(owners, np.arange(num_documents)):
+        spans = np.stack([offsets[documents], offsets[documents + 1]], axis=1)
+        sentences = islice(_iter_sentences(path, text, spans), max_sentences)
+        yield from split_into_blocks(client_names[user], encode(list(sentences)))
+
+
+def _iter_sentences(path: str | Path, text: Array, spans: Array) -> Iterator[str]:
+    """Yield the sentences of texts from their begins and ends [texts, 2]."""
+    for span in spans:
+        for document in _decode_texts(path, "utf-8", text, span):
+            yield from split_sentences(document)
 
 
 def _load_arrays(path: str | Path, *needed: str) -> dict[str, Array]:
@@ -138,39 +162,39 @@ def _load_arrays(path: str | Path, *needed: str) -> dict[str, Array]:
         return read_npz(path, needed)
 
 
+def _parse_owners(path: str | Path, owners: Array, num_clients: int, noun: str) -> Array:
+    """Return the client of every row as int64; the error calls clients by `noun`."""
+    return parse_labels(path, owners, num_clients, noun=noun).astype(np.int64)
+
+
 def _group_rows(owners: Array, rows: Array) -> Iterator[tuple[int, Array]]:
-    """Each holder's number with its rows, in their order."""
+    """Yield each client of `owners`, ascending, with its entries of `rows` in their order."""
     order = np.argsort(owners, kind="stable")
-    client_ids, starts = np.unique(owners[order], return_index=True)
-    yield from zip(client_ids.tolist(), np.split(rows[order], starts[1:]), strict=True)
+    clients, starts = np.unique(owners[order], return_index=True)
+    yield from zip(clients.tolist(), np.split(rows[order], starts[1:]), strict=True)
 
 
-def _require_distinct(path: str | Path, what: str, names: Array) -> None:
-    good = (
-        names.ndim == 1 and names.dtype.kind == "U" and 0 < len(names) == len(set(names.tolist()))
+def _require_distinct(path: str | Path, noun: str, names: Array) -> None:
+    is_list_of_names = names.ndim == 1 and names.dtype.kind == "U" and len(names) > 0
+    require(
+        is_list_of_names and len(set(names.tolist())) == len(names),
+        f"'{path}' must have different names as {noun}.",
     )
-    require(good, f"'{path}' must have different names as {what}.")
 
 
-def _check_offsets(path: str | Path, what: str, offsets: Array, text: Array) -> Array:
-    good = (
-        text.ndim == offsets.ndim == 1
-        and text.dtype == np.uint8
-        and offsets.dtype.kind in "iu"
-        and len(offsets) > 1
-    )
-    good = (
-        good
-        and offsets[0] == 0
-        and offsets[-1] == len(text)
-        and bool((offsets[1:] >= offsets[:-1]).all())
-    )
-    require(good, f"'{path}' must have {what} that rise from 0 to the length of its text.")
-    return offsets
+def _require_offsets(path: str | Path, noun: str, offsets: Array, text: Array) -> None:
+    """Refuse offsets that do not divide the bytes of a text into one or more parts."""
+    is_text = text.ndim == 1 and text.dtype == np.uint8
+    is_offsets = offsets.ndim == 1 and offsets.dtype.kind in "iu" and len(offsets) > 1
+    message = f"'{path}' must have {noun} that rise from 0 to the length of its text."
+    require(is_text and is_offsets, message)
+    require(offsets[0] == 0 and offsets[-1] == len(text), message)
+    require(bool((offsets[1:] >= offsets[:-1]).all()), message)
 
 
 def _decode_texts(path: str | Path, encoding: str, text: Array, offsets: Array) -> Iterator[str]:
+    """Yield the parts of a text between consecutive offsets."""
     for start, end in pairwise(offsets.tolist()):
         with translate_read_errors(path, f"texts in {encoding.upper()}"):
-            found = text[start:end].tobytes().decode(encoding)
-        yield found
+            decoded = text[start:end].tobytes().decode(encoding)
+        yield decoded

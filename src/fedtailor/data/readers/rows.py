@@ -1,4 +1,4 @@
-"""Your own data as rows of named values: a list of dicts, a `datasets.Dataset`, or anything that acts like one."""
+"""Users' own data as rows of named values: a list of dicts, a `datasets.Dataset`, a generator."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
@@ -20,85 +20,110 @@ def read_rows(
     client: str | None = "client",
     extra_columns: Sequence[str] = (),
 ) -> Iterator[Block]:
-    """Blocks of the columns named `x`, `y` (called so in the blocks) and `others`, by the values of `client`.
+    """Yield the blocks of rows that are mappings from column names to values.
 
-    What has a length and gives rows by number is read client by client, in the order of their first rows. What can only
-    be gone through must have each client's rows together: sort it by client, as going back is not possible. Without a
-    client column (None) nobody holds the rows. Images of Pillow become channel-first; arrays are taken as they are.
+    A data set with a length that gives rows by number is read client by client, in the order of
+    the clients' first rows. Any other iterable is read once, so each client's rows must be
+    consecutive in it.
+
+    Args:
+        dataset: The rows. Values are numbers or arrays, which stay as they are, or Pillow images,
+            which become channel-first.
+        x: Column of the inputs, which is called "x" in the blocks.
+        y: Column of the targets, which is called "y" in the blocks.
+        client: Column of the clients' names; None: the rows belong to no client.
+        extra_columns: Further columns, which keep their names.
     """
-    wanted = {"x": x, "y": y} | {name: name for name in extra_columns}
+    source_names = {"x": x, "y": y} | {name: name for name in extra_columns}
     if client is None:
-        yield from _iter_blocks("", _require_iterable(dataset), wanted)
+        yield from _iter_blocks("", _require_iterable(dataset), source_names)
     elif hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
-        row_indices: dict[Any, list[int]] = {}
-        for row_idx, name in enumerate(_get_client_column(dataset, client)):
-            row_indices.setdefault(name, []).append(row_idx)
-        for name, indices in row_indices.items():
-            yield from _iter_blocks(
-                _to_client_name(name), (dataset[row_idx] for row_idx in indices), wanted
-            )
+        yield from _read_by_number(dataset, client, source_names)
     else:
-        seen: set[str] = set()
-        for name, group in groupby(
-            _require_iterable(dataset), key=lambda row: _to_client_name(_get_value(row, client))
-        ):
-            again = "bring the rows of each client together (sort by client)"
-            require(
-                name not in seen,
-                f"The rows of client '{name}' must come together, but it comes back; {again}.",
-            )
-            seen.add(name)
-            yield from _iter_blocks(name, group, wanted)
+        yield from _read_in_order(_require_iterable(dataset), client, source_names)
+
+
+def _read_by_number(dataset: Any, client: str, source_names: dict[str, str]) -> Iterator[Block]:
+    row_indices: dict[Any, list[int]] = {}
+    for row_idx, value in enumerate(_get_client_column(dataset, client)):
+        row_indices.setdefault(value, []).append(row_idx)
+    for value, indices in row_indices.items():
+        rows = (dataset[row_idx] for row_idx in indices)
+        yield from _iter_blocks(_to_client_name(value), rows, source_names)
+
+
+def _read_in_order(
+    rows: Iterable[Any], client: str, source_names: dict[str, str]
+) -> Iterator[Block]:
+    seen: set[str] = set()
+    for name, group in groupby(rows, key=lambda row: _to_client_name(_get_value(row, client))):
+        require(
+            name not in seen,
+            f"The rows of client '{name}' must be consecutive, but others are in between; "
+            "sort the rows by client.",
+        )
+        seen.add(name)
+        yield from _iter_blocks(name, group, source_names)
 
 
 def _require_iterable(dataset: Any) -> Iterable[Any]:
-    require(
-        isinstance(dataset, Iterable),
-        f"Rows must come from something to go through, got {type(dataset).__name__}.",
-    )
+    require(isinstance(dataset, Iterable), f"Rows must be iterable, got {type(dataset).__name__}.")
     return dataset  # type: ignore[no-any-return]
 
 
 def _get_client_column(dataset: Any, client: str) -> Iterable[Any]:
-    """Everybody's client, without decoding the rest where the data set keeps columns."""
+    """Return the client of every row; a `datasets.Dataset` does not decode the rest for it."""
     features = getattr(dataset, "features", None)
-    if features is not None:
-        require(
-            client in features,
-            f"The rows must have a column '{client}', but have {', '.join(features)}.",
-        )
-        return dataset[client]  # type: ignore[no-any-return]
-    return (_get_value(row, client) for row in _require_iterable(dataset))
+    if features is None:
+        return (_get_value(row, client) for row in _require_iterable(dataset))
+    require(
+        client in features,
+        f"The rows must have a column '{client}', but have {', '.join(features)}.",
+    )
+    return dataset[client]  # type: ignore[no-any-return]
 
 
 def _get_value(row: Any, name: str) -> Any:
-    good = isinstance(row, Mapping) and name in row
-    have = ", ".join(map(str, row)) if isinstance(row, Mapping) else f"a {type(row).__name__}"
-    require(good, f"The rows must have a column '{name}', but one has {have}.")
+    if not isinstance(row, Mapping):
+        kind = type(row).__name__
+        raise InputError(f"The rows must have a column '{name}', but one is a {kind}.")
+    if name not in row:
+        present = ", ".join(map(str, row))
+        raise InputError(f"The rows must have a column '{name}', but one has {present}.")
     return row[name]
 
 
-def _to_client_name(client: Any) -> str:
-    good = (
-        isinstance(client, str | int | np.integer) and not isinstance(client, bool) and client != ""
+def _to_client_name(value: Any) -> str:
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    is_name = isinstance(value, str) and value != ""
+    require(
+        is_integer or is_name, f"The clients of rows must be whole numbers or names, got {value!r}."
     )
-    require(good, f"The clients of rows must be whole numbers or names, got {client!r}.")
-    return str(client)
+    return str(value)
 
 
-def _iter_blocks(client: str, rows: Iterable[Any], wanted: dict[str, str]) -> Iterator[Block]:
-    each = iter(rows)
-    while piece := list(islice(each, BLOCK_ROWS)):
-        columns = {
-            ours: stack_values(theirs, [_get_value(row, theirs) for row in piece])
-            for ours, theirs in wanted.items()
-        }
+def _iter_blocks(client: str, rows: Iterable[Any], source_names: dict[str, str]) -> Iterator[Block]:
+    """Yield one client's rows in blocks.
+
+    Args:
+        client: Name of the client, "" for none.
+        rows: The client's rows, from column names to values.
+        source_names: Column names of the rows by those of the blocks.
+    """
+    remaining = iter(rows)
+    while piece := list(islice(remaining, BLOCK_ROWS)):
+        columns = {}
+        for name, source_name in source_names.items():
+            values = [_get_value(row, source_name) for row in piece]
+            columns[name] = _stack_values(source_name, values)
         yield Block(client, columns)
 
 
-def stack_values(name: str, values: list[Any]) -> Array:
-    """Values of one column as an array of finite numbers; images as [n, channels, height, width]."""
-    pictures = all(hasattr(value, "getbands") for value in values)
+def _stack_values(name: str, values: list[Any]) -> Array:
+    """Return the values of a column as one array [n, ...], images as [n, channels, height, width].
+
+    Values that are not finite numbers, or that differ in shape, are refused.
+    """
     try:
         column = np.stack([np.asarray(value) for value in values])
     except (TypeError, ValueError) as problem:
@@ -106,8 +131,11 @@ def stack_values(name: str, values: list[Any]) -> Array:
             f"Column '{name}' must have values of the same shape: {problem}."
         ) from None
     require(column.dtype.kind in "fiub", f"Column '{name}' must have numbers, got {column.dtype}.")
-    finite = column.dtype.kind != "f" or bool(np.isfinite(column).all())
-    require(finite, f"Column '{name}' must have finite numbers, but has a NaN or infinity.")
-    if not pictures:
+    is_finite = column.dtype.kind != "f" or bool(np.isfinite(column).all())
+    require(is_finite, f"Column '{name}' must have finite numbers, but has a NaN or infinity.")
+    is_pillow = all(hasattr(value, "getbands") for value in values)
+    if not is_pillow:
         return column
-    return column[:, None] if column.ndim == 3 else np.ascontiguousarray(np.moveaxis(column, 3, 1))
+    if column.ndim == 3:  # grayscale, which Pillow gives without channels
+        return column[:, None]
+    return np.ascontiguousarray(np.moveaxis(column, 3, 1))

@@ -1,6 +1,7 @@
-"""Data sets by name: what is known of them, and what is on this machine.
+"""Data sets by name: the catalog of the known ones, and those that are installed on this machine.
 
-`add` puts one where data lies (`place.folder`), as a store that opens in an instant; `federated` divides it.
+`add` installs one in the data folder, as a store that opens without reading the data. Dividing it
+among clients is done in `fedtailor.data.partition`.
 """
 
 from fedtailor.data.sources.catalog import CatalogEntry, Remote

@@ -1,21 +1,22 @@
-"""The image sets: MNIST and its relatives, CIFAR, STL-10, and FEMNIST with its writers."""
+"""Catalog of image data sets: MNIST and its relatives, CIFAR, STL-10, and FEMNIST by writer."""
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from fedtailor.data.reader_blocks import Block, drop_duplicates
 from fedtailor.data.readers import cifar, idx, leaf, prepared, stl10, tff
-from fedtailor.data.sources.catalog import CatalogEntry, Remote, image_attributes
+from fedtailor.data.sources.catalog import CatalogEntry, Remote, make_image_attributes
 
-DIGITS, UPPERCASE, LOWERCASE = (
-    "0123456789",
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-    "abcdefghijklmnopqrstuvwxyz",
-)
-MERGED_CHARACTERS = (
-    DIGITS + UPPERCASE + "abdefghnqrt"
-)  # small letters that look like capitals are merged with these
+DIGITS = "0123456789"
+UPPERCASE = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+LOWERCASE = "abcdefghijklmnopqrstuvwxyz"
+CHARACTERS = DIGITS + UPPERCASE + LOWERCASE
+
+# The lowercase letters that do not look like their capitals; the others are merged with these.
+MERGED_CHARACTERS = DIGITS + UPPERCASE + "abdefghnqrt"
+
 FASHION_LABELS = [
     "T-shirt/top",
     "Trouser",
@@ -40,6 +41,7 @@ CIFAR10_LABELS = [
     "ship",
     "truck",
 ]
+CIFAR10_VEHICLES = ("airplane", "automobile", "ship", "truck")
 STL10_LABELS = [
     "airplane",
     "bird",
@@ -53,20 +55,21 @@ STL10_LABELS = [
     "truck",
 ]
 CIFAR100_NAMES = (
-    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can "
-    "castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin "
-    "elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster "
-    "man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck "
-    "pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk "
-    "skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television tiger "
-    "tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus "
+    "butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch "
+    "crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo "
+    "keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse "
+    "mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy "
+    "porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper "
+    "snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television "
+    "tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"
 )
 CIFAR100_LABELS = CIFAR100_NAMES.split()
 EMNIST_LABELS = {
-    "byclass": DIGITS + UPPERCASE + LOWERCASE,
+    "byclass": CHARACTERS,
     "bymerge": MERGED_CHARACTERS,
     "balanced": MERGED_CHARACTERS,
-    "letters": UPPERCASE,  # and small ones
+    "letters": UPPERCASE,  # each with its lowercase letter
     "digits": DIGITS,
     "mnist": DIGITS,
 }
@@ -93,14 +96,14 @@ FASHION_MD5 = (
 EMNIST_ZIP = Remote(
     "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip", "md5:58c8d27c78d21e728a6bc7b3cc06412e"
 )
-TORONTO_URL, TFF_URL = (
-    "https://www.cs.toronto.edu/~kriz",
-    "https://storage.googleapis.com/tff-datasets-public",
-)
+TORONTO_URL = "https://www.cs.toronto.edu/~kriz"
+TFF_URL = "https://storage.googleapis.com/tff-datasets-public"
 
 
 def _read_mnist(path: Path) -> Iterator[Block]:
-    return prepared.read_images(path, (28, 28), 10) if path.suffix == ".npz" else idx.mnist(path)
+    if path.suffix == ".npz":
+        return prepared.read_images(path, (28, 28), 10)
+    return idx.mnist(path)
 
 
 def _read_emnist(variant: str, path: Path) -> Iterator[Block]:
@@ -110,28 +113,25 @@ def _read_emnist(variant: str, path: Path) -> Iterator[Block]:
 
 
 def _read_cifar10(path: Path) -> Iterator[Block]:
-    return (
-        prepared.read_images(path, (32, 32, 3), 10)
-        if path.suffix == ".npz"
-        else cifar.cifar10(path)
-    )
+    if path.suffix == ".npz":
+        return prepared.read_images(path, (32, 32, 3), 10)
+    return cifar.cifar10(path)
 
 
 def _read_femnist(path: Path) -> Iterator[Block]:
-    """FEMNIST from any of its files, without the images that a writer has twice."""
+    """Read FEMNIST from any of its files, without the images that a writer has twice."""
     return drop_duplicates(_read_writers(path))
 
 
 def _read_writers(path: Path) -> Iterator[Block]:
     if path.suffix == ".npz":
-        yield from prepared.femnist(path)
-    elif (path / "fed_emnist_train.h5").exists():
-        yield from tff.fed_emnist(path)
-    elif not (path / "train").is_dir() and (files := sorted(path.glob("femnist*.npz"))):
-        for file in files:
-            yield from prepared.femnist(file)
-    else:
-        yield from leaf.femnist(path)
+        return prepared.femnist(path)
+    if (path / "fed_emnist_train.h5").exists():
+        return tff.fed_emnist(path)
+    npz_paths = sorted(path.glob("femnist*.npz"))
+    if npz_paths and not (path / "train").is_dir():
+        return chain.from_iterable(map(prepared.femnist, npz_paths))
+    return leaf.femnist(path)
 
 
 def _make_idx_remotes(base: str, checksums: tuple[str, ...]) -> tuple[Remote, ...]:
@@ -144,26 +144,33 @@ def _make_idx_remotes(base: str, checksums: tuple[str, ...]) -> tuple[Remote, ..
 def _make_idx_entry(
     about: str, labels: str | list[str], remotes: tuple[Remote, ...]
 ) -> CatalogEntry:
+    """Return the entry of MNIST, or of a data set with the same files and number of classes."""
     return CatalogEntry(
         about=about,
         expected_files=f"{IDX_HINT}, {NPZ_HINT}",
         read=_read_mnist,
-        attributes=image_attributes(10, labels),
+        attributes=make_image_attributes(10, labels),
         remotes=remotes,
         defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
     )
 
 
 def _make_emnist_entry(variant: str, labels: str) -> CatalogEntry:
-    coarse = [0 if label in DIGITS else 1 if label in UPPERCASE else 2 for label in labels]
+    content = "digits" if labels == DIGITS else "characters"
     return CatalogEntry(
-        about=f"EMNIST {variant}: handwritten {'digits' if labels == DIGITS else 'characters'}, 28 x 28",
+        about=f"EMNIST {variant}: handwritten {content}, 28 x 28",
         expected_files=f"gzip.zip, the folder in it, {NPZ_HINT}",
         read=partial(_read_emnist, variant),
-        attributes=image_attributes(len(labels), labels, coarse=coarse),
+        attributes=make_image_attributes(len(labels), labels, coarse=_get_character_kinds(labels)),
         remotes=(EMNIST_ZIP,),
         defaults={"partition": "dirichlet", "clients": 100},
     )
+
+
+def _get_character_kinds(characters: str) -> list[int]:
+    """Return the coarse label of each character: 0 digits, 1 uppercase and 2 lowercase letters."""
+    kinds = dict.fromkeys(DIGITS, 0) | dict.fromkeys(UPPERCASE, 1) | dict.fromkeys(LOWERCASE, 2)
+    return [kinds[character] for character in characters]
 
 
 IMAGE_SETS: dict[str, CatalogEntry] = {
@@ -185,15 +192,14 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
     },
     "cifar10": CatalogEntry(
         about="CIFAR-10: 60,000 color photographs of 10 kinds, 32 x 32",
-        expected_files=f"cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it, {NPZ_HINT}",
+        expected_files=(
+            f"cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it, {NPZ_HINT}"
+        ),
         read=_read_cifar10,
-        attributes=image_attributes(
+        attributes=make_image_attributes(
             10,
             CIFAR10_LABELS,
-            coarse=[
-                int(name not in ("airplane", "automobile", "ship", "truck"))
-                for name in CIFAR10_LABELS
-            ],
+            coarse=[int(name not in CIFAR10_VEHICLES) for name in CIFAR10_LABELS],
         ),
         remotes=(
             Remote(f"{TORONTO_URL}/cifar-10-python.tar.gz", "md5:c58f30108f718f92721af3b95e74349a"),
@@ -204,7 +210,7 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         about="CIFAR-100: 60,000 color photographs of 100 kinds in 20 groups, 32 x 32",
         expected_files="cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder in it",
         read=cifar.cifar100,
-        attributes=image_attributes(100, CIFAR100_LABELS),
+        attributes=make_image_attributes(100, CIFAR100_LABELS),
         remotes=(
             Remote(
                 f"{TORONTO_URL}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"
@@ -213,10 +219,15 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         defaults={"partition": "pachinko", "clients": 500},
     ),
     "fed-cifar100": CatalogEntry(
-        about="CIFAR-100 as TensorFlow Federated divides it: 500 clients who train and 100 new ones",
-        expected_files="fed_cifar100.tar.bz2, or the folder with fed_cifar100_train.h5 and fed_cifar100_test.h5",
+        about=(
+            "CIFAR-100 as TensorFlow Federated divides it: 500 clients who train and 100 new ones"
+        ),
+        expected_files=(
+            "fed_cifar100.tar.bz2, "
+            "or the folder with fed_cifar100_train.h5 and fed_cifar100_test.h5"
+        ),
         read=tff.fed_cifar100,
-        attributes=image_attributes(100, CIFAR100_LABELS),
+        attributes=make_image_attributes(100, CIFAR100_LABELS),
         remotes=(
             Remote(
                 f"{TFF_URL}/fed_cifar100.tar.bz2",
@@ -229,7 +240,7 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         about="STL-10: 13,000 color photographs of 10 kinds, 96 x 96",
         expected_files="stl10_binary.tar.gz, or the folder in it",
         read=stl10.stl10,
-        attributes=image_attributes(10, STL10_LABELS),
+        attributes=make_image_attributes(10, STL10_LABELS),
         remotes=(
             Remote(
                 "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
@@ -245,8 +256,8 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
             "or femnist*.npz files (or their folder)"
         ),
         read=_read_femnist,
-        attributes=image_attributes(
-            62, DIGITS + UPPERCASE + LOWERCASE, dark=True, coarse=[0] * 10 + [1] * 26 + [2] * 26
+        attributes=make_image_attributes(
+            62, CHARACTERS, dark=True, coarse=_get_character_kinds(CHARACTERS)
         ),
         remotes=(
             Remote(

@@ -1,4 +1,4 @@
-"""Putting a data set where data lies: downloaded or from files at hand, read by its reader, built into a store."""
+"""Installing data sets: downloaded or from the user's files, read, and built into a store."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedtailor.data.reader_blocks import Block
+from fedtailor.data.readers.files import summarize_error
 from fedtailor.data.sources.catalog import BUILT_IN, READER_VERSION, CatalogEntry
 from fedtailor.data.sources.download import DownloadCallback, download
 from fedtailor.data.sources.images import IMAGE_SETS
@@ -24,7 +25,7 @@ from fedtailor.storage.checksums import fingerprint
 from fedtailor.storage.paths import data_dir
 
 CATALOG: dict[str, CatalogEntry] = {**IMAGE_SETS, **TEXT_SETS}
-"""The data sets that have a name here."""
+"""The known data sets by name."""
 
 
 def add(
@@ -33,48 +34,32 @@ def add(
     progress: ProgressCallback | None = None,
     download_progress: DownloadCallback | None = None,
 ) -> StoredDataset:
-    """Adds a known data set: from a file, folder or archive at hand, or, without one, from where it is published.
+    """Install a known data set, in place of one that was installed under this name.
 
-    What is downloaded is checked, kept, and not downloaded again; `progress` and `download_progress` are told
-    how far it is.
+    Args:
+        name: Name in the catalog.
+        source: File, folder or archive with the data set's files; None: they are downloaded,
+            checked, and kept for the next time.
+        progress: Called while the store is built.
+        download_progress: Called while files are downloaded.
     """
-    require(
-        name in CATALOG, f"There is no data set '{name}' to be added; {suggest_name(name, CATALOG)}"
-    )
+    require(name in CATALOG, f"There is no data set '{name}' to add; {suggest_name(name, CATALOG)}")
     entry = CATALOG[name]
     paths = _download_files(name, entry, download_progress) if source is None else [Path(source)]
     for path in paths:
         require(
             path.exists(),
-            f"{name}: there is no file or folder '{path}'; what is wanted is {entry.expected_files}.",
+            f"{name}: there is no file or folder '{path}'; expected {entry.expected_files}.",
         )
     with ExitStack() as stack:
+        # Errors of building the store below are not explained: the files are not to blame.
         with _explain_read_errors(name, entry):
             source_path = stack.enter_context(unpack_archives(name, paths))
-        made_from = Provenance(
-            READER_VERSION, tuple(fingerprint(path) for path in paths if path.is_file())
-        )
+        files = tuple(fingerprint(path) for path in paths if path.is_file())
+        made_from = Provenance(READER_VERSION, files)
         attributes = {**entry.attributes, "about": entry.about}
-        return build(name, _read_blocks(name, entry, source_path), attributes, made_from, progress)
-
-
-@contextmanager
-def _explain_read_errors(name: str, entry: CatalogEntry) -> Iterator[None]:
-    """Adds to what is said of files that cannot be read whose they should have been, and what is wanted."""
-    try:
-        yield
-    except InputError as problem:
-        told = f"{str(problem).rstrip('.')}; what is wanted is {entry.expected_files}."
-        raise InputError(f"{name}: {told.removeprefix(f'{name}: ')}") from problem
-
-
-def _read_blocks(name: str, entry: CatalogEntry, source_path: Path) -> Iterator[Block]:
-    found = False
-    with _explain_read_errors(name, entry):
-        for block in entry.read(source_path):
-            found = True
-            yield block
-        require(found, f"there are no examples in '{source_path}'.")
+        blocks = _read_blocks(name, entry, source_path)
+        return build(name, blocks, attributes, made_from, progress)
 
 
 def add_custom(
@@ -87,61 +72,91 @@ def add_custom(
     about: str = "your own",
     progress: ProgressCallback | None = None,
 ) -> StoredDataset:
-    """Adds data of the user's own, as blocks that a reader gives (`fedtailor.data.readers`), under a new name.
+    """Install data of the user's own under a new name.
 
-    `classes` None: targets are numbers to be predicted; "auto": so they are if they are floating, else the classes are
-    counted, from 0 to the highest label.
+    Args:
+        name: Name that no known data set has.
+        blocks: The examples, as the readers in `fedtailor.data.readers` yield them.
+        classes: Number of classes; None: targets are numbers to be predicted (regression);
+            "auto": None if targets are floating, else counted from 0 to the highest label.
+        scale: Factor that inputs are multiplied by.
+        tokens: Whether inputs are ids of tokens.
+        about: Description of the data set.
+        progress: Called while the store is built.
     """
-    taken = name in CATALOG or name in BUILT_IN or name.endswith(".npz")
+    is_taken = name in CATALOG or name in BUILT_IN or name.endswith(".npz")
     require(
-        not taken, f"'{name}' is the name of a known data set or of a file; give yours another."
+        not is_taken,
+        f"'{name}' is the name of a known data set or of a file; choose another name.",
     )
     attributes = {"classes": classes, "scale": scale, "tokens": tokens, "about": about}
     return build(name, blocks, attributes, Provenance(READER_VERSION), progress)
 
 
 def open_dataset(name: str) -> StoredDataset:
-    """A data set that has been added, or a sentence that says how to add it."""
+    """Open an installed data set; the error for any other says how to add it."""
     return open_store(name, READER_VERSION)
 
 
 def count_classes(data: StoredDataset) -> int | None:
-    """How many classes a data set has; None: its targets are numbers."""
-    known: int | str | None = data.attributes["classes"]
-    if isinstance(known, str):
-        y = data.columns["y"]
-        return None if y.dtype.kind == "f" else max(1, int(y.max()) + 1)
-    return known
+    """Return the number of classes of a data set, or None for regression."""
+    classes: int | str | None = data.attributes["classes"]
+    if not isinstance(classes, str):
+        return classes
+    y = data.columns["y"]
+    if y.dtype.kind == "f":
+        return None
+    return max(1, int(y.max()) + 1)
 
 
 def list_installed() -> list[str]:
-    """The data sets that have been added."""
+    """Return the names of the data sets that have been added."""
     return list_stores()
 
 
 def get_attributes(name: str) -> dict[str, Any]:
-    """What is said of a data set, added or known."""
+    """Return the attributes of a known data set, installed or not, or of any installed one."""
     return CATALOG[name].attributes if name in CATALOG else open_dataset(name).attributes
+
+
+@contextmanager
+def _explain_read_errors(name: str, entry: CatalogEntry) -> Iterator[None]:
+    """Add to an InputError the name of the data set and which files it expects."""
+    try:
+        yield
+    except InputError as problem:
+        reason = str(problem).rstrip(".").removeprefix(f"{name}: ")
+        message = f"{name}: {reason}; expected {entry.expected_files}."
+        raise InputError(message) from problem
+
+
+def _read_blocks(name: str, entry: CatalogEntry, source_path: Path) -> Iterator[Block]:
+    has_examples = False
+    with _explain_read_errors(name, entry):
+        for block in entry.read(source_path):
+            has_examples = True
+            yield block
+        require(has_examples, f"there are no examples in '{source_path}'.")
 
 
 def _download_files(
     name: str, entry: CatalogEntry, progress: DownloadCallback | None
 ) -> list[Path]:
-    """The published files, checked; those that are there already are not downloaded again."""
-    remedy = f"get {entry.expected_files} yourself and say `fedtailor data add {name} --from PATH`."
-    require(bool(entry.remotes), f"{name}: there is no place to download it from; {remedy}")
-    first = next(
-        other for other, each in CATALOG.items() if each.remotes == entry.remotes
-    )  # several may share files
-    target_dir, found = data_dir() / "downloads" / first, []
+    """Return the published files, or their folder if that is what the reader takes."""
+    remedy = f"get {entry.expected_files} yourself and run `fedtailor data add {name} --from PATH`."
+    require(bool(entry.remotes), f"{name}: it cannot be downloaded; {remedy}")
+    # Data sets that share their files share the folder of the first of them.
+    first_name = next(other for other in CATALOG if CATALOG[other].remotes == entry.remotes)
+    target_dir = data_dir() / "downloads" / first_name
+    paths = []
     for remote in entry.remotes:
         try:
             target_dir.mkdir(parents=True, exist_ok=True)
-            found.append(download(remote, target_dir, progress))
+            paths.append(download(remote, target_dir, progress))
         except Exception as problem:  # of the network, of the disk, or a checksum that differs
-            reason = next(iter(str(problem).splitlines()), type(problem).__name__)
-            raise InputError(
-                f"{name}: {remote.url} could not be had: {reason.rstrip('.')}; {remedy}"
-            ) from None
+            reason = summarize_error(problem)
+            message = f"{name}: {remote.url} could not be downloaded: {reason}; {remedy}"
+            raise InputError(message) from None
     # The four files of MNIST are read from their folder.
-    return [target_dir] if all(path.name.endswith("ubyte.gz") for path in found) else found
+    is_idx = all(path.name.endswith("ubyte.gz") for path in paths)
+    return [target_dir] if is_idx else paths

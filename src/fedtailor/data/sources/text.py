@@ -1,4 +1,4 @@
-"""The text sets: Shakespeare's roles by character, users of StackOverflow and Stack Exchange by word."""
+"""Catalog of text data sets: Shakespeare by character, StackOverflow and Stack Exchange by word."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,69 +10,79 @@ from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.readers import leaf, prepared, text, tff
 from fedtailor.data.readers.text import Encoder, Vocabulary
-from fedtailor.data.sources.catalog import CatalogEntry, Remote, text_attributes
+from fedtailor.data.sources.catalog import CatalogEntry, Remote, make_text_attributes
 from fedtailor.data.sources.images import TFF_URL
 from fedtailor.errors import require
 
 NUM_WORDS = 10_000
-"""How many words are known; all others are one."""
+"""Number of words that have ids of their own; all others share one."""
 
-CHARACTER_ATTRIBUTES = text_attributes(text.NUM_CHARACTER_IDS, [text.UNK, text.BOS, text.EOS])
+CHARACTER_ATTRIBUTES = make_text_attributes(text.NUM_CHARACTER_IDS, [text.UNK, text.BOS, text.EOS])
+
+# As in `text.Vocabulary`: padding, the words, and then the unknown word, the beginning and the end.
+WORD_ATTRIBUTES = make_text_attributes(NUM_WORDS + 4, [NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3])
+
 NATURAL_DEFAULTS = {"partition": "natural", "server_from": "people", "least": 2}
+SHAKESPEARE_FILES = "shakespeare.tar.bz2 or its folder, or a shakespeare_roles.npz"
+
+ReadWith = Callable[[Encoder], Iterator[Block]]
+"""Reads a data set with an encoder of its texts."""
 
 
 def _read_speeches(encode: Encoder, path: Path) -> Iterator[Block]:
-    """Shakespeare from any of its files."""
+    """Read Shakespeare's speeches from any of their files."""
     if path.suffix == ".npz":
         return prepared.shakespeare_roles(path, encode)
     if (path / "shakespeare_train.h5").exists():
         return tff.shakespeare(path, encode)
-    found = sorted(path.glob("shakespeare*.npz"))
+    npz_paths = sorted(path.glob("shakespeare*.npz"))
     require(
-        bool(found),
+        bool(npz_paths),
         f"'{path}' must hold shakespeare_train.h5 or a shakespeare*.npz file, but has neither.",
     )
-    return prepared.shakespeare_roles(found[0], encode)
+    return prepared.shakespeare_roles(npz_paths[0], encode)
 
 
 def _read_windows(path: Path) -> Iterator[Block]:
-    """Shakespeare's windows as LEAF has them, from LEAF's own files or from texts."""
+    """Read Shakespeare as LEAF's windows, from LEAF's own files or from speeches."""
     if path.is_dir() and (path / "train").is_dir():
         return leaf.shakespeare(path)
     return _read_speeches(text.encode_next_character, path)
 
 
 def _read_stackoverflow(path: Path) -> Iterator[Block]:
-    vocabulary = _load_vocabulary(
-        path, "stackoverflow.word_count", partial(tff.stackoverflow, path)
-    )
-    return tff.stackoverflow(path, partial(text.encode_words, vocabulary=vocabulary))
+    read = partial(tff.stackoverflow, path)
+    vocabulary = _load_vocabulary(path / "stackoverflow.word_count", read)
+    return read(partial(text.encode_words, vocabulary=vocabulary))
 
 
 def _read_stackexchange(path: Path) -> Iterator[Block]:
-    folder = path if path.is_dir() else path.parent
-    found = sorted(folder.glob("stackexchange*.npz")) if path.is_dir() else [path]
-    require(bool(found), f"'{path}' must hold a stackexchange*.npz file, but has none.")
-    vocabulary = _load_vocabulary(
-        folder, "stackexchange_vocab.txt.gz", partial(prepared.stackexchange, found[0])
-    )
-    return prepared.stackexchange(found[0], partial(text.encode_words, vocabulary=vocabulary))
+    if path.is_dir():
+        folder = path
+        npz_paths = sorted(path.glob("stackexchange*.npz"))
+    else:
+        folder = path.parent
+        npz_paths = [path]
+    require(bool(npz_paths), f"'{path}' must hold a stackexchange*.npz file, but has none.")
+    read = partial(prepared.stackexchange, npz_paths[0])
+    vocabulary = _load_vocabulary(folder / "stackexchange_vocab.txt.gz", read)
+    return read(partial(text.encode_words, vocabulary=vocabulary))
 
 
-def _load_vocabulary(
-    folder: Path, file_name: str, read: Callable[[Encoder], Iterator[Block]]
-) -> Vocabulary:
-    """The most frequent words: as a list beside the texts says, or as they are counted in them."""
-    if (folder / file_name).exists():
-        return text.read_vocabulary(folder / file_name, NUM_WORDS)
-    words = text.build_vocabulary(_iter_sentences(read), NUM_WORDS).word_ids
-    return text.make_vocabulary(
-        [*words, *(f"<unused {number}>" for number in range(NUM_WORDS - len(words)))]
-    )
+def _load_vocabulary(word_list: Path, read: ReadWith) -> Vocabulary:
+    """Return `NUM_WORDS` words: of a list of words if there is one, or else the most frequent.
+
+    Fewer words in the texts are filled up, so that the number of ids does not depend on them.
+    """
+    if word_list.exists():
+        return text.read_vocabulary(word_list, NUM_WORDS)
+    words = list(text.build_vocabulary(_iter_sentences(read), NUM_WORDS).word_ids)
+    fillers = [f"<unused {number}>" for number in range(NUM_WORDS - len(words))]
+    return text.make_vocabulary([*words, *fillers])
 
 
-def _iter_sentences(read: Callable[[Encoder], Iterator[Block]]) -> Iterator[str]:
-    """What a reader would encode, client after client."""
+def _iter_sentences(read: ReadWith) -> Iterator[str]:
+    """Yield the sentences that a reader would encode, client after client."""
     buffer: list[str] = []
     for _ in read(partial(_record_sentences, buffer)):
         yield from buffer
@@ -80,16 +90,16 @@ def _iter_sentences(read: Callable[[Encoder], Iterator[Block]]) -> Iterator[str]
 
 
 def _record_sentences(buffer: list[str], sentences: Sequence[str]) -> dict[str, Array]:
-    """An encoder that only remembers."""
+    """Append sentences to a buffer; with it bound this is an encoder, whose result is unused."""
     buffer.extend(sentences)
-    return {"x": np.zeros(len(sentences), np.uint8), "y": np.zeros(len(sentences), np.uint8)}
+    zeros = np.zeros(len(sentences), np.uint8)
+    return {"x": zeros, "y": zeros}
 
 
-SPEECH_FILES = "shakespeare.tar.bz2 or its folder, or a shakespeare_roles.npz"
 TEXT_SETS: dict[str, CatalogEntry] = {
     "shakespeare": CatalogEntry(
         about="Shakespeare by role: what character comes next, at each of 80 places",
-        expected_files=SPEECH_FILES,
+        expected_files=SHAKESPEARE_FILES,
         read=partial(_read_speeches, text.encode_characters),
         attributes=CHARACTER_ATTRIBUTES,
         remotes=(
@@ -102,7 +112,7 @@ TEXT_SETS: dict[str, CatalogEntry] = {
     ),
     "shakespeare-leaf": CatalogEntry(
         about="Shakespeare by role, LEAF's task: what character follows 80 others",
-        expected_files=f"LEAF's folder with train/ and test/, {SPEECH_FILES}",
+        expected_files=f"LEAF's folder with train/ and test/, {SHAKESPEARE_FILES}",
         read=_read_windows,
         attributes={"classes": text.NUM_CHARACTER_IDS, "tokens": True},
         defaults=NATURAL_DEFAULTS,
@@ -111,7 +121,7 @@ TEXT_SETS: dict[str, CatalogEntry] = {
         about="StackOverflow by user: what word comes next, at each of 20 places",
         expected_files="the folder of stackoverflow.tar.bz2 with stackoverflow.word_count beside",
         read=_read_stackoverflow,
-        attributes=text_attributes(NUM_WORDS + 4, [NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3]),
+        attributes=WORD_ATTRIBUTES,
         remotes=(
             Remote(
                 f"{TFF_URL}/stackoverflow.tar.bz2",
@@ -126,9 +136,11 @@ TEXT_SETS: dict[str, CatalogEntry] = {
     ),
     "stackexchange": CatalogEntry(
         about="Stack Exchange by user: what word comes next, at each of 20 places",
-        expected_files="a stackexchange_users.npz, with stackexchange_vocab.txt.gz beside, or their folder",
+        expected_files=(
+            "a stackexchange_users.npz, with stackexchange_vocab.txt.gz beside, or their folder"
+        ),
         read=_read_stackexchange,
-        attributes=text_attributes(NUM_WORDS + 4, [NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3]),
+        attributes=WORD_ATTRIBUTES,
         defaults=NATURAL_DEFAULTS,
     ),
 }

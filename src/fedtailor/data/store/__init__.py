@@ -1,7 +1,8 @@
-"""Data sets of any size on disk: flat memory-mapped columns, client by client, opened by name in an instant.
+"""Data sets of any size on disk: flat memory-mapped columns, whose rows are sorted by client.
 
-`build` streams blocks into a folder that appears when it is whole; `opened` maps it; `scenario` keeps who holds which
-of its rows beside it. Any number of processes may read, also while another builds.
+`build` streams blocks into a folder that appears when it is complete, `open_store` maps it without
+reading the data, and `load_or_build_scenario` caches beside it how its rows are split among
+clients. Any number of processes may read, also while another one builds.
 """
 
 from fedtailor.data.store.builder import build, pick_int_dtype

@@ -1,4 +1,4 @@
-"""Building a store from a stream of blocks: a few megabytes of it are in memory at a time."""
+"""Building a store from a stream of blocks, of which a few megabytes are in RAM at a time."""
 
 import json
 from collections.abc import Iterable
@@ -14,7 +14,8 @@ from fedtailor.errors import InputError, require
 from fedtailor.storage.checksums import write_file
 from fedtailor.storage.data_folders import build_folder, require_free_space, translate_write_errors
 
-_INT_DTYPES = [np.dtype(kind) for kind in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]
+# From narrow to wide, unsigned before signed.
+_INT_DTYPES = [np.dtype(code) for code in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]
 
 
 def build(
@@ -25,38 +26,49 @@ def build(
     progress: ProgressCallback | None = None,
     needed_bytes: int = 0,
 ) -> StoredDataset:
-    """Writes a store, in place of one of that name if there is one, and opens it.
+    """Write a store, in place of one of that name if there is one, and open it.
 
-    It is there when all of it is on the disk and not before, whatever happens meanwhile. Blocks may be of any size, and
-    views of a buffer that the next block overwrites. `attributes` is what JSON can hold.
+    The new store appears when all of it is on the disk. If anything fails before, the old one
+    stays and nothing is left of the new one.
+
+    Args:
+        name: Name of the store.
+        blocks: Examples, each client's blocks one after another. They may be of any size, and
+            views of a buffer that the next block overwrites.
+        attributes: What JSON can hold, and what `StoredDataset.attributes` gives back.
+        made_from: The files that the blocks come from.
+        progress: Called after every write.
+        needed_bytes: Free space that the disk must have before anything is read.
     """
     folder = get_store_path(name)
     _require_json(name, attributes)
-    with build_folder(name, folder) as fresh:
+    with build_folder(name, folder) as new_folder:
         require_free_space(name, needed_bytes, folder.parent)
-        with open_column_writer(fresh, name, progress) as columns:
+        with open_column_writer(new_folder, name, progress) as columns:
             for block in blocks:
                 columns.add(block)
             manifest = columns.finish(attributes, made_from)
         with translate_write_errors(name, folder.parent):
-            write_file(fresh / MANIFEST, manifest.to_json())
+            write_file(new_folder / MANIFEST, manifest.to_json())
     return open_store(name)
 
 
 def pick_int_dtype(low: int, high: int) -> np.dtype[Any]:
-    """The smallest type of integers that holds all numbers from low to high, one without a sign if it can."""
-    for kind in _INT_DTYPES:
-        if np.iinfo(kind).min <= low <= high <= np.iinfo(kind).max:
-            return kind
+    """Return the smallest type that holds all integers from `low` to `high`, unsigned if it can."""
+    for dtype in _INT_DTYPES:
+        limits = np.iinfo(dtype)
+        if limits.min <= low <= high <= limits.max:
+            return dtype
     raise InputError(f"There is no type for integers from {low} to {high}.")
 
 
 def _require_json(name: str, attributes: dict[str, Any]) -> None:
     try:
-        same = json.loads(json.dumps(attributes, allow_nan=False)) == attributes
+        is_kept = json.loads(json.dumps(attributes, allow_nan=False)) == attributes
     except (TypeError, ValueError):
-        same = False
+        is_kept = False
     require(
-        same,
-        f"{name}: attributes must be what JSON can hold (finite numbers, strings, lists), got {attributes}.",
+        is_kept,
+        f"{name}: attributes must be what JSON can hold (finite numbers, strings, lists), "
+        f"got {attributes}.",
     )

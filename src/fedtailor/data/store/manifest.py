@@ -1,4 +1,7 @@
-"""What a store says of itself: one JSON file, by which it is told whole from stale and damaged."""
+"""The manifest of a store: one JSON file that says what it holds, and which files it consists of.
+
+A store without a readable manifest is damaged; one of another format or builder is stale.
+"""
 
 import json
 from pathlib import Path
@@ -12,25 +15,30 @@ from fedtailor.storage.checksums import FileRecord
 from fedtailor.storage.paths import data_dir
 
 FORMAT = 1
+"""Version of the manifest and of the files that it describes."""
+
 MANIFEST = "manifest.json"
 
 
 class Provenance(NamedTuple):
-    """The files that a store was built from, and the version of its builder."""
+    """What a store was built from."""
 
-    builder: str
+    builder: str  # version of what made blocks of the files
     files: tuple[FileRecord, ...] = ()
 
 
 class ColumnFile(NamedTuple):
-    """A file of numbers, or of names, one row after another."""
+    """A file of numbers or names, row by row without a header."""
 
     dtype: str
-    shape: tuple[int, ...]  # of all rows together
+    shape: tuple[int, ...]  # [rows, ...]
     file: FileRecord
 
     def open_memmap(self, folder: Path) -> Array:
-        """The rows, to be read and not written."""
+        """Return a read-only memory map of the rows, or raise what NumPy raises.
+
+        A file of another size than its type and shape need is a ValueError.
+        """
         rows = np.memmap(folder / self.file.name, np.dtype(self.dtype), "r", shape=self.shape)
         if rows.nbytes != self.file.bytes:
             raise ValueError(f"{list(self.shape)} of {self.dtype} are not {self.file.bytes} bytes")
@@ -38,29 +46,30 @@ class ColumnFile(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """A store's name, whatever its builder wants to be known of it, where it came from, and its files."""
+    """The content of a manifest; the names of the fields are those of the JSON file."""
 
     name: str
-    attributes: dict[str, Any]
+    attributes: dict[str, Any]  # as they were given to the builder
     made_from: Provenance
-    clients: int
-    rows: int
+    clients: int  # number of clients
+    rows: int  # number of rows
     columns: dict[str, ColumnFile]
-    offsets: ColumnFile
-    ids: ColumnFile
+    offsets: ColumnFile  # [clients + 1] int64: first row of each client, then the number of rows
+    ids: ColumnFile  # [clients] names
 
     def list_files(self) -> tuple[FileRecord, ...]:
-        """The files there must be."""
-        return tuple(each.file for each in (*self.columns.values(), self.offsets, self.ids))
+        """Return all files of the store but the manifest."""
+        columns = (*self.columns.values(), self.offsets, self.ids)
+        return tuple(column.file for column in columns)
 
     def to_json(self) -> bytes:
-        """The content of the JSON file."""
+        """Return the content of the JSON file."""
         content = {
             "format": FORMAT,
             **self._asdict(),
             "made_from": {
                 "builder": self.made_from.builder,
-                "files": [f._asdict() for f in self.made_from.files],
+                "files": [file._asdict() for file in self.made_from.files],
             },
             "columns": {name: _column_to_json(column) for name, column in self.columns.items()},
             "offsets": _column_to_json(self.offsets),
@@ -75,43 +84,50 @@ def get_stores_dir() -> Path:
 
 
 def read_manifest(name: str, folder: Path) -> Manifest:
-    """The manifest of the store in a folder, or a sentence."""
+    """Read the manifest of the store in a folder; `name` is what errors call the store."""
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
-        found = content.pop("format")
-        if found != FORMAT:
+        file_format = content.pop("format")
+        if file_format != FORMAT:
             raise InputError(
-                f"{name}: '{folder}' is in format {found}, not {FORMAT}; {format_rebuild_hint(name)}"
+                f"{name}: '{folder}' is in format {file_format}, not {FORMAT}; "
+                f"{format_rebuild_hint(name)}"
             )
         return _parse_manifest(content)
     except OSError as problem:
         if folder.exists():
-            raise make_damage_error(
-                name, f"'{MANIFEST}' cannot be read ({problem.strerror})"
-            ) from None
-        missing = f"{name}: there is no such data set in '{folder.parent}'"
-        raise InputError(f"{missing}; add it with `fedtailor data add {name}`.") from None
+            damage = f"'{MANIFEST}' cannot be read ({problem.strerror})"
+            raise make_damage_error(name, damage) from None
+        raise InputError(
+            f"{name}: there is no such data set in '{folder.parent}'; "
+            f"add it with `fedtailor data add {name}`."
+        ) from None
     except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
         raise make_damage_error(name, f"'{MANIFEST}' is not a manifest") from None
 
 
-def make_damage_error(name: str, how: str) -> InputError:
-    """What to say of a store that cannot be used."""
-    return InputError(f"{name}: the store is damaged, {how}; {format_rebuild_hint(name)}")
+def make_damage_error(name: str, damage: str) -> InputError:
+    """Return the error for a store whose files are not those that were written."""
+    return InputError(f"{name}: the store is damaged, {damage}; {format_rebuild_hint(name)}")
 
 
 def format_rebuild_hint(name: str) -> str:
-    """What to do about a store that cannot be used."""
+    """Return the end of an error about a store that cannot be used: what to do about it."""
     return f"build it again with `fedtailor data add {name}`."
 
 
 def _parse_manifest(content: dict[str, Any]) -> Manifest:
-    made = content.pop("made_from")
+    """Convert JSON to a manifest; unknown or missing keys are a TypeError or a KeyError."""
+    made_from = content.pop("made_from")
+    files = tuple(FileRecord(**file) for file in made_from["files"])
+    columns = content.pop("columns")
+    offsets = content.pop("offsets")
+    ids = content.pop("ids")
     return Manifest(
-        made_from=Provenance(made["builder"], tuple(FileRecord(**each) for each in made["files"])),
-        columns={name: _parse_column(**each) for name, each in content.pop("columns").items()},
-        offsets=_parse_column(**content.pop("offsets")),
-        ids=_parse_column(**content.pop("ids")),
+        made_from=Provenance(made_from["builder"], files),
+        columns={name: _parse_column(**column) for name, column in columns.items()},
+        offsets=_parse_column(**offsets),
+        ids=_parse_column(**ids),
         **content,
     )
 

@@ -1,4 +1,4 @@
-"""Memory maps as the system sees them."""
+"""Advice to the operating system about memory maps."""
 
 import mmap
 import os
@@ -9,14 +9,17 @@ from fedtailor.data.examples import Array
 
 
 def advise_random_access(column: Array) -> None:
-    """Has the system read nothing but the rows asked for, if the file that a column is a map of may not stay in RAM.
+    """Switch off read-ahead for a memory-mapped column that may not fit into RAM.
 
-    It reads 128 KB around each of them otherwise. That pays as long as everything read can stay, and not when it is
-    thrown away again before it is wanted. Columns in RAM are let be.
+    By default the system reads 128 KB around each row. That pays as long as everything that was
+    read stays in RAM, but not when it is dropped before it is needed. Columns that are no memory
+    maps are left as they are.
     """
-    mapped = _get_mmap(column)
-    if mapped is not None and hasattr(mmap, "MADV_RANDOM") and len(mapped) > _get_ram_bytes() // 2:
-        mapped.madvise(mmap.MADV_RANDOM)
+    mapping = _get_mmap(column)
+    if mapping is None or not hasattr(mmap, "MADV_RANDOM"):  # Windows has no such advice
+        return
+    if len(mapping) > _get_ram_bytes() // 2:
+        mapping.madvise(mmap.MADV_RANDOM)
 
 
 def _get_mmap(column: Array) -> mmap.mmap | None:
@@ -27,5 +30,5 @@ def _get_mmap(column: Array) -> mmap.mmap | None:
 
 
 def _get_ram_bytes() -> int:
-    """Bytes of RAM of this machine."""
+    """Return the size of this machine's RAM in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

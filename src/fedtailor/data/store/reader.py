@@ -1,4 +1,4 @@
-"""Opening a store by its name: nothing but its manifest is read, everything else is mapped."""
+"""Opening a store by its name: only the manifest is read, everything else is memory-mapped."""
 
 import hashlib
 import re
@@ -29,74 +29,73 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True, eq=False)
 class StoredDataset:
-    """A data set on disk. Its arrays are memory maps that cannot be written to."""
+    """A data set on disk. Its arrays are read-only memory maps."""
 
     name: str
     folder: Path
     attributes: dict[str, Any]  # as its builder gave them: classes, scale, tokens, about, ...
     made_from: Provenance
-    columns: dict[str, Array]  # [rows, ...] each, the clients' rows one client after another
+    columns: dict[str, Array]  # [rows, ...] each, one client's rows after another's
     offsets: NDArray[np.int64]  # client i has the rows offsets[i] to offsets[i + 1] - 1
-    client_names: NDArray[np.str_]  # the clients' own names, read when asked for
-    files: tuple[FileRecord, ...]
+    client_names: NDArray[np.str_]  # [clients]
+    files: tuple[FileRecord, ...]  # all but the manifest
 
     @property
     def num_clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return len(self.client_names)
 
     @property
     def num_rows(self) -> int:
-        """How many examples there are."""
+        """The number of examples."""
         return int(self.offsets[-1])
 
     @property
     def content_hash(self) -> str:
-        """The same for stores with the same content."""
+        """A hash of the files, which is the same for stores with the same content."""
         return hashlib.sha256("".join(file.sha256 for file in self.files).encode()).hexdigest()
 
     def get_full_split(self) -> Split:
-        """Everybody has all of their own rows; nothing is copied."""
+        """Return the split in which every client has all of its rows; no rows are listed."""
         return make_range_split(self.offsets[:-1], np.diff(self.offsets))
 
     def to_client_examples(self, splits: dict[str, Split]) -> ClientExamples:
-        """The columns "x" and "y", not copied, and who holds which of their rows."""
-        have = ", ".join(self.columns)
+        """Return the columns "x" and "y", which are not copied, with splits of their rows."""
         require(
             {"x", "y"} <= set(self.columns),
-            f"{self.name}: holders need columns x and y, but there are {have}.",
+            f"{self.name}: the store must have columns x and y, "
+            f"but has only {', '.join(self.columns)}.",
         )
         return ClientExamples(self.columns["x"], self.columns["y"], splits)
 
     def verify(self) -> None:
-        """Reads everything, and refuses a store whose content is not what was written."""
+        """Read everything, and refuse a store whose content is not what was written."""
         for file in self.files:
             try:
-                found = fingerprint(self.folder / file.name)
+                current_file = fingerprint(self.folder / file.name)
             except OSError as problem:
-                raise make_damage_error(
-                    self.name, f"'{file.name}' cannot be read: {problem.strerror}"
-                ) from None
-            if found != file:
+                damage = f"'{file.name}' cannot be read: {problem.strerror}"
+                raise make_damage_error(self.name, damage) from None
+            if current_file != file:
                 raise make_damage_error(self.name, f"'{file.name}' is not what was written")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Another process maps the same files instead of being sent a copy."""
-        return _open, (self.name, self.folder, None)
+        """Pickle the path alone: another process maps the same files."""
+        return _open_folder, (self.name, self.folder, None)
 
 
 def open_store(name: str, builder: str | None = None) -> StoredDataset:
-    """The store of that name; refuses one built by another version of its builder, if that is given."""
-    return _open(name, get_store_path(name), builder)
+    """Open the store of that name; `builder` is the version that must have built it, if given."""
+    return _open_folder(name, get_store_path(name), builder)
 
 
 def list_stores() -> list[str]:
-    """The stores there are, damaged ones too."""
+    """Return the names of all stores, damaged ones too."""
     return sorted(path.parent.name for path in get_stores_dir().glob(f"[!.]*/{MANIFEST}"))
 
 
 def remove(name: str) -> None:
-    """Removes a store and its scenarios, if it is there; whoever has it open keeps it as long as they do."""
+    """Remove a store and its scenarios if it exists; where it is open, it can still be read."""
     path = get_store_path(name)
     if path.exists():
         with lock_folder(name, path), translate_write_errors(name, path):
@@ -104,49 +103,57 @@ def remove(name: str) -> None:
 
 
 def get_store_path(name: str) -> Path:
-    """Where the store of that name is, or would be."""
-    fits = bool(_NAME_PATTERN.fullmatch(name))
+    """Return the folder of the store of that name, which need not exist."""
+    is_valid = bool(_NAME_PATTERN.fullmatch(name))
     require(
-        fits,
-        f"A store's name must be letters, digits, '.', '_' and '-', not beginning with a sign, got {name!r}.",
+        is_valid,
+        "A store's name must be letters, digits, '.', '_' and '-', not beginning with a sign, "
+        f"got {name!r}.",
     )
     return get_stores_dir() / name
 
 
-def _open(name: str, folder: Path, builder: str | None) -> StoredDataset:
+def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
+    """Map the files of a store.
+
+    Args:
+        name: What errors call the store.
+        folder: Its folder.
+        builder: Version of the builder that it must have; None: any.
+    """
     manifest = read_manifest(name, folder)
-    made = manifest.made_from.builder
-    if builder is not None and made != builder:
+    store_builder = manifest.made_from.builder
+    if builder is not None and store_builder != builder:
         raise InputError(
-            f"{name}: '{folder}' was built by version {made}, not {builder}; {format_rebuild_hint(name)}"
+            f"{name}: '{folder}' was built by version {store_builder}, not {builder}; "
+            f"{format_rebuild_hint(name)}"
         )
-    for file in manifest.list_files():
+    files = manifest.list_files()
+    for file in files:
         _check_size(name, folder, file)
     try:
-        columns = {column: each.open_memmap(folder) for column, each in manifest.columns.items()}
-        offsets, client_names = (
-            manifest.offsets.open_memmap(folder),
-            manifest.ids.open_memmap(folder),
-        )
+        columns = {
+            column_name: column.open_memmap(folder)
+            for column_name, column in manifest.columns.items()
+        }
+        offsets = manifest.offsets.open_memmap(folder)
+        client_names = manifest.ids.open_memmap(folder)
     except (OSError, ValueError, TypeError) as problem:
         raise make_damage_error(name, f"it cannot be mapped: {problem}") from None
-    fits = (
-        len(offsets) == len(client_names) + 1 == manifest.clients + 1
-        and offsets[-1] == manifest.rows
-    )
-    if not fits or any(len(column) != manifest.rows for column in columns.values()):
-        raise make_damage_error(
-            name, f"its files are not of {manifest.clients} clients and {manifest.rows} rows"
-        )
+    has_all_clients = len(client_names) == manifest.clients and len(offsets) == manifest.clients + 1
+    has_all_rows = all(len(column) == manifest.rows for column in columns.values())
+    if not (has_all_clients and has_all_rows and offsets[-1] == manifest.rows):
+        damage = f"its files are not of {manifest.clients} clients and {manifest.rows} rows"
+        raise make_damage_error(name, damage)
     return StoredDataset(
-        name,
-        folder,
-        manifest.attributes,
-        manifest.made_from,
-        columns,
-        offsets,
-        client_names,
-        manifest.list_files(),
+        name=name,
+        folder=folder,
+        attributes=manifest.attributes,
+        made_from=manifest.made_from,
+        columns=columns,
+        offsets=offsets,
+        client_names=client_names,
+        files=files,
     )
 
 

@@ -1,4 +1,4 @@
-"""Who holds which rows of a store, under which options: worked out once, then small files beside the store."""
+"""Scenarios: how the rows of a store are split among clients, cached in files beside the store."""
 
 import hashlib
 import json
@@ -23,79 +23,97 @@ _SCENARIO_FILE = "scenario.json"
 
 
 class StoredScenario(NamedTuple):
-    """Splits of a store's rows, and whatever else was chosen: groups of people, the server's rows, which clients."""
+    """Splits of a store's rows among clients, and arrays of whatever else was drawn with them."""
 
     splits: dict[str, Split]
-    arrays: dict[str, Array]
+    arrays: dict[str, Array]  # such as the clients of each group, or the server's rows
 
 
 def load_or_build_scenario(
     dataset: StoredDataset, options: dict[str, Any], make: Callable[[], StoredScenario]
 ) -> StoredScenario:
-    """The scenario of these options over a store: read, if it was made before; else made, and kept if the disk lets it.
+    """Return a scenario over a store: read if there is one of these options, or else built.
 
-    What is read is memory maps and runs. The options must be what JSON can hold, and say all that `make` depends on
-    besides the store's content.
+    A scenario that was built is kept, if the disk has room, and read the next time. What is read
+    is memory maps and ranges of rows.
+
+    Args:
+        dataset: The store.
+        options: What JSON can hold, and everything that `make` depends on besides the store's
+            content.
+        make: Builds the scenario.
     """
-    about = json.dumps(
-        {"format": _FORMAT, "store": dataset.content_hash, "options": options}, sort_keys=True
-    )
-    folder = dataset.folder / "scenarios" / hashlib.sha256(about.encode()).hexdigest()[:32]
-    found = _read(folder)
-    if found is not None:
-        return found
+    identity = {"format": _FORMAT, "store": dataset.content_hash, "options": options}
+    key = json.dumps(identity, sort_keys=True)
+    folder = dataset.folder / "scenarios" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    stored = _read(folder)
+    if stored is not None:
+        return stored
     built = make()
-    with suppress(
-        InputError
-    ):  # a disk that is full or may not be written to: it is made again next time
-        _save(dataset.name, folder, built, about)
-    return _read(folder) or built
+    # A scenario that cannot be written (the disk is full or read-only) is built again next time.
+    with suppress(InputError):
+        _save(dataset.name, folder, built, key)
+    stored = _read(folder)
+    return built if stored is None else stored
 
 
-def _save(name: str, folder: Path, scenario: StoredScenario, about: str) -> None:
-    as_split = {
-        what: _find_alias(scenario.splits, split) for what, split in scenario.splits.items()
+def _save(name: str, folder: Path, scenario: StoredScenario, key: str) -> None:
+    """Write a scenario into a folder.
+
+    Args:
+        name: The data set.
+        folder: Where the scenario goes.
+        scenario: What is written. A split that has several names is written once.
+        key: JSON of the format, the store and the options, which nothing reads but humans.
+    """
+    first_names = {
+        split_name: _find_first_name(scenario.splits, split)
+        for split_name, split in scenario.splits.items()
     }
-    contents = {**json.loads(about), "splits": as_split, "arrays": list(scenario.arrays)}
+    contents = {**json.loads(key), "splits": first_names, "arrays": list(scenario.arrays)}
     with (
-        build_folder(name, folder, wait=True) as fresh,
+        build_folder(name, folder, wait=True) as new_folder,
         translate_write_errors(name, folder),
     ):
-        for what in set(as_split.values()):
-            for part, array in _to_arrays(compact(scenario.splits[what])).items():
-                write_array(fresh / f"split-{what}-{part}.npy", array)
-        for what, array in scenario.arrays.items():
-            write_array(fresh / f"array-{what}.npy", array)
-        write_file(fresh / _SCENARIO_FILE, json.dumps(contents, indent=1).encode())
+        for split_name in set(first_names.values()):
+            parts = _to_arrays(compact(scenario.splits[split_name]))
+            for part_name, array in parts.items():
+                write_array(new_folder / f"split-{split_name}-{part_name}.npy", array)
+        for array_name, array in scenario.arrays.items():
+            write_array(new_folder / f"array-{array_name}.npy", array)
+        write_file(new_folder / _SCENARIO_FILE, json.dumps(contents, indent=1).encode())
 
 
-def _find_alias(splits: dict[str, Split], split: Split) -> str:
-    """The first name of the very same split: who adapts on all of train says so by naming the same split."""
-    return next(what for what, other in splits.items() if other is split)
+def _find_first_name(splits: dict[str, Split], split: Split) -> str:
+    """Return the first name of a split; adapting on all of "train" names the same split again."""
+    return next(name for name, other in splits.items() if other is split)
 
 
 def _to_arrays(split: Split) -> dict[str, NDArray[np.int64]]:
+    """Return the arrays that a split consists of by the names that they have in files."""
     index = cast(Any, split.index)
-    rows = {"starts": index.starts} if isinstance(index, RowRanges) else {"index": index}
-    return {**rows, "offsets": split.offsets}
+    if isinstance(index, RowRanges):
+        return {"starts": index.starts, "offsets": split.offsets}
+    return {"index": index, "offsets": split.offsets}
 
 
 def _read(folder: Path) -> StoredScenario | None:
-    """The scenario in a folder, unless it is not there, or damaged, and has to be made again."""
+    """Read the scenario in a folder; None: there is none, or it is damaged."""
     try:
         contents = json.loads((folder / _SCENARIO_FILE).read_bytes())
-        splits = {what: _read_split(folder, what) for what in set(contents["splits"].values())}
-        arrays = {what: map_array(folder / f"array-{what}.npy") for what in contents["arrays"]}
-        return StoredScenario(
-            {what: splits[same] for what, same in contents["splits"].items()}, arrays
-        )
+        first_names = contents["splits"]
+        splits = {name: _read_split(folder, name) for name in set(first_names.values())}
+        arrays = {name: map_array(folder / f"array-{name}.npy") for name in contents["arrays"]}
+        named_splits = {name: splits[first_name] for name, first_name in first_names.items()}
+        return StoredScenario(named_splits, arrays)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _read_split(folder: Path, split_name: str) -> Split:
     offsets = map_array(folder / f"split-{split_name}-offsets.npy")
-    if (folder / f"split-{split_name}-starts.npy").exists():
-        starts = map_array(folder / f"split-{split_name}-starts.npy")
-        return Split(cast(NDArray[np.int64], RowRanges(starts, offsets)), offsets)
+    starts_path = folder / f"split-{split_name}-starts.npy"
+    if starts_path.exists():
+        row_ranges = RowRanges(map_array(starts_path), offsets)
+        return Split(cast(NDArray[np.int64], row_ranges), offsets)
     return Split(map_array(folder / f"split-{split_name}-index.npy"), offsets)
