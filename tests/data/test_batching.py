@@ -320,7 +320,7 @@ def test_who_has_nothing_to_draw_from_sees_padding_alone(
 def test_a_split_that_nobody_has_is_refused() -> None:
     with pytest.raises(
         InputError,
-        match=r"^Plan: batches of split 'query' are wanted, but no client has an example in it\.$",
+        match=r"^Plan: split 'query' must have examples for batches, but no client has one in it\.$",
     ):
         seen(BatchPlan((BatchSpec("query", 2),), steps=1), holders_of([4, 5], [0, 0]), [0, 1], 1)
 
@@ -341,7 +341,7 @@ def test_steps_without_data_or_without_draws_see_nothing() -> None:
 def test_plans_without_an_end_are_refused(plan: BatchPlan) -> None:
     with pytest.raises(
         InputError,
-        match=r"^Plan: a number of steps, or of epochs over a split, is needed, got BatchPlan\(",
+        match=r"^Plan: steps must be given, or epochs and at least one spec, got BatchPlan\(",
     ):
         count_steps(plan, holders_of([4]), np.array([0]))
 

@@ -1,4 +1,8 @@
-"""Federated datasets: who holds which examples. Bring your own arrays, or load a source by name."""
+"""Federated data sets: examples, the clients that have them, and where they come from.
+
+Build a data set from arrays with `from_arrays`, or load one by name or from an `.npz` file with
+`load`.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -43,41 +47,46 @@ BUILT_IN_SOURCES: dict[str, Callable[..., FederatedDataset]] = {
     "digits": digits,
     "synthetic": synthetic,
 }
-"""The data sets that come with the library."""
+"""Functions that make the data sets that come with the library, by name."""
 
 SOURCES = (*BUILT_IN_SOURCES, *CATALOG)
-"""The data sets that can be had by name; those that do not come with the library are to be added first."""
+"""Names of all known data sets; those of the catalog must be added before they can be loaded."""
 
 
 def load(name: str, **overrides: Any) -> FederatedDataset:
-    """A data set by its name, or an `.npz` file's by its path, with its options."""
-    return get_source(name)(**fill_defaults(name, overrides))
+    """Return a data set by its name, or that of an `.npz` file by its path.
+
+    Args:
+        name: Name of a source, or a path that ends in ".npz".
+        overrides: Options that differ from the defaults; `get_options` lists all of a source.
+    """
+    source = get_source(name)
+    return source(**fill_defaults(name, overrides))
 
 
 def get_source(name: str) -> Callable[..., FederatedDataset]:
-    """What makes the dataset of that name or path."""
+    """Return the function that makes the data set of this name or path from its options."""
     if name.endswith(".npz"):
         return partial(from_npz, name)
     if name in BUILT_IN_SOURCES:
         return BUILT_IN_SOURCES[name]
-    require(
-        name in CATALOG or name in list_installed(),
-        f"There is no data set '{name}'; {_suggest_name(name)}",
-    )
+    is_known = name in CATALOG or name in list_installed()
+    require(is_known, f"There is no data set '{name}'; {_suggest_name(name)}")
     return partial(load_federated, name)
 
 
 def fill_defaults(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
-    """The options given, with the defaults of all others that matter beside them; refuses those that do not."""
+    """Return the overrides with the defaults of all other options that apply.
+
+    Raise `InputError` for an override that is no option, or one without effect beside the others.
+    """
     source = get_source(name)
-    if getattr(source, "func", None) is load_federated:
+    if isinstance(source, partial) and source.func is load_federated:
         return options.fill_defaults(name, get_dataset_defaults(name), overrides)
-    parameters = inspect.signature(source).parameters.values()
-    defaults = {
-        each.name: each.default
-        for each in parameters
-        if each.default is not inspect.Parameter.empty
-    }
+    defaults = {}
+    for parameter in inspect.signature(source).parameters.values():
+        if parameter.default is not inspect.Parameter.empty:
+            defaults[parameter.name] = parameter.default
     for option in overrides:
         require(
             option in defaults,
@@ -87,9 +96,10 @@ def fill_defaults(name: str, overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def get_options(name: str) -> dict[str, Any]:
-    """The options of a data set, with their defaults."""
+    """Return the options of a data set with their defaults."""
     return fill_defaults(name, {})
 
 
 def _suggest_name(name: str) -> str:
-    return suggest_name(name, [*dict.fromkeys((*SOURCES, *list_installed())), "FILE.npz"])
+    names = dict.fromkeys((*SOURCES, *list_installed()))
+    return suggest_name(name, [*names, "FILE.npz"])

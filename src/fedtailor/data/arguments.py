@@ -1,4 +1,4 @@
-"""Checks and conversions of what users pass: integers, amounts of examples, columns of numbers."""
+"""Checks and conversions of arguments: integers, amounts of examples, columns of numbers."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ from fedtailor.errors import InputError, require
 
 
 def require_int(name: str, option: str, value: object, minimum: int) -> None:
-    """Refuse a value that is no integer, or one below a minimum.
+    """Raise `InputError` unless `value` is an integer of at least `minimum`.
 
     Args:
-        name: Data set or partitioner that the error speaks of.
-        option: Name of the option in the error.
-        value: What the user passed for it.
+        name: Data set or partitioner that the error names.
+        option: Option that the error names.
+        value: Value of the option.
         minimum: Smallest value allowed.
     """
     is_valid = isinstance(value, int | np.integer) and int(value) >= minimum
@@ -24,13 +24,13 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:
-    """Return the number of examples that the server gets.
+    """Return the number of examples (or of clients) that the server gets.
 
     Args:
-        name: Data set that the error speaks of.
-        amount: Number of examples (int), or share of the available ones (float) from 0 to less
-            than 1, which is at least one example unless it is 0.
-        available: Number of examples that a share is taken of; a number may exceed it.
+        name: Data set that the error names.
+        amount: A number (int), or a share of `available` from 0 to less than 1 (float); a share
+            above 0 gives at least 1.
+        available: Number that there are; an `amount` that is a number may exceed it.
     """
     if isinstance(amount, int | np.integer) and not isinstance(amount, bool):
         require(amount >= 0, f"{name}: server must be at least 0 examples, got {amount}.")
@@ -38,19 +38,20 @@ def resolve_count(name: str, amount: float, available: int) -> int:
     is_share = isinstance(amount, float | np.floating) and 0 <= amount < 1
     require(
         is_share,
-        f"{name}: server must be (x, y), a count, or a share from 0 to less than 1, got {amount!r}.",
+        f"{name}: server must be (x, y), a count, or a share from 0 to less than 1, got "
+        f"{amount!r}.",
     )
     minimum = int(amount > 0)
     return max(round(amount * available), minimum)
 
 
 def to_array(name: str, column_name: str, values: Any) -> Array:
-    """Convert tensors, lists and arrays to an array, without a copy where possible.
+    """Return a tensor, list or array as an array, without a copy where possible.
 
     Args:
-        name: Data set that the error speaks of.
-        column_name: Name of the values in the error.
-        values: What to convert.
+        name: Data set that the error names.
+        column_name: Column that the error names.
+        values: Values of the column.
     """
     try:
         if hasattr(values, "detach"):
@@ -63,12 +64,12 @@ def to_array(name: str, column_name: str, values: Any) -> Array:
 
 
 def to_numeric_array(name: str, column_name: str, values: Any) -> Array:
-    """Convert like `to_array` and refuse what is not numbers; booleans become 0 and 1.
+    """Return values as an array of numbers like `to_array`; booleans become 0 and 1.
 
     Args:
-        name: Data set that the error speaks of.
-        column_name: Name of the values in the error.
-        values: What to convert.
+        name: Data set that the error names.
+        column_name: Column that the error names.
+        values: Values of the column; others than numbers and booleans raise `InputError`.
     """
     array = to_array(name, column_name, values)
     require(

@@ -1,12 +1,12 @@
 """Batches as rows of the columns: which examples each client sees at each step.
 
 Every epoch is a fresh permutation of a client's split, cut into batches; only the last batch of an
-epoch is padded. What a client sees depends on the plan, its key and its size alone, so it is the
-same alone, in any stack of clients and in any order. No column is read here: engines gather the
-examples on their device.
+epoch is padded. A client's batches depend on the plan, its key and its number of examples alone:
+they are the same in any stack of clients and at any position in it. No column is read here:
+engines gather the examples on their device.
 
-Engines pass stacks of clients. A `client` below is the index of a client in the stack, whereas
-`client_ids` are its numbers in the data set.
+Engines pass stacks of clients. Below, `client` is a client's index in the stack, and `client_ids`
+are the clients' numbers in the data set.
 """
 
 from collections.abc import Iterator
@@ -24,39 +24,37 @@ from fedtailor.data.shuffling import IntArray, Permutations, count_within, permu
 from fedtailor.errors import InputError, require
 
 _KEY_NAMES = np.array([[0], [1]])
-"""Names of the two keys below that of a stream: for the order of its examples, and for its steps."""
+"""What a stream's key is folded with: 0 gives the key of its permutations, 1 that of its steps."""
 _MAX_WINDOW_INDICES = 1 << 21
-"""Number of indices computed at a time, for active clients alone; it bounds memory."""
+"""Maximum number of indices computed at a time, for active clients only; it bounds memory."""
 _MAX_BLOCK_INDICES = 1 << 16
-"""Number of indices in a block of steps, with those of clients that have finished."""
+"""Maximum number of indices in a block of steps, clients that have finished included."""
 
 
 class BatchIndices(NamedTuple):
-    """Batches of one spec of a plan for a stack of clients; in a block, [steps] comes first."""
+    """Batches of one spec of a plan for a stack of clients; blocks have [steps] as first axis."""
 
     rows: Tensor  # [clients, size] rows of the columns
     mask: Tensor  # [clients, size] bool: True for an example, False for padding
-    key: Tensor  # [clients]
+    key: Tensor  # [clients] key of each client's step
 
-    def select(self, client_ids: int | slice) -> "BatchIndices":
-        """Return the batches of one client or of a slice of the stack."""
-        return BatchIndices(self.rows[client_ids], self.mask[client_ids], self.key[client_ids])
+    def select(self, client: int | slice) -> "BatchIndices":
+        """Return the batches of one client, or of a slice of the stack."""
+        return BatchIndices(self.rows[client], self.mask[client], self.key[client])
 
 
 def count_steps(plan: BatchPlan, clients: ClientExamples, client_ids: np.ndarray) -> np.ndarray:
-    """Return the number of steps that a phase has for each client, [clients].
+    """Return the number of steps of each client in a phase, [clients].
 
     Args:
         plan: Plan of the phase; an epoch is a pass over the split of its last spec.
         clients: Examples of all clients.
-        client_ids: Clients to count the steps of, [clients].
+        client_ids: Clients whose steps are counted, [clients].
     """
     if plan.steps is not None:
         return np.full(len(client_ids), plan.steps, dtype=np.int64)
     if plan.epochs is None or not plan.specs:
-        raise InputError(
-            f"Plan: a number of steps, or of epochs over a split, is needed, got {plan}."
-        )
+        raise InputError(f"Plan: steps must be given, or epochs and at least one spec, got {plan}.")
     last_spec = plan.specs[-1]
     sizes = get_client_sizes(clients.splits[last_spec.split], client_ids)
     return plan.epochs * _count_epoch_batches(last_spec, sizes)
@@ -70,10 +68,10 @@ def iter_batch_indices(
     steps: int,
     full_width: bool = False,
 ) -> Iterator[tuple[BatchIndices, ...]]:
-    """Yield steps 0, ..., steps - 1 of a phase: for each of them one `BatchIndices` for each spec.
+    """Yield the steps 0, ..., steps - 1 of a phase, each as one `BatchIndices` for each spec.
 
-    They are the steps in the blocks of `iter_batch_index_blocks`, which takes the same arguments:
-    plan, clients, client_ids, keys, steps and full_width.
+    These are the steps in the blocks of `iter_batch_index_blocks`, which describes the arguments
+    (plan, clients, client_ids, keys, steps and full_width).
     """
     blocks = iter_batch_index_blocks(plan, clients, client_ids, keys, steps, full_width)
     for num_steps, block in blocks:
@@ -100,24 +98,24 @@ def iter_batch_index_blocks(
 
     In a block, rows and mask are [steps, clients, width] and keys are [steps, clients]. The width
     is the same in all blocks and may differ between specs. A client that has taken all its steps
-    sees padding alone in later ones. Without examples or specs, one block has all steps and no
+    gets only padding in later ones. Without examples or specs, one block has all steps and no
     batches.
 
     Args:
         plan: Plan of the phase.
         clients: Examples of all clients, or None for work that needs no data.
         client_ids: Clients in the stack, [clients].
-        keys: Key of each client, [clients]; all that is random follows from it.
-        steps: Number of steps, which may differ from what the plan has for some clients.
-        full_width: Make batches as wide as the plan says even if no client has as many examples,
-            and round the size of the largest split up where a batch is a complete split: shapes
-            then hardly depend on the clients. Otherwise the largest batch sets the width.
+        keys: Key of each client, [clients]; permutations and the keys of steps derive from it.
+        steps: Number of steps to yield, whatever numbers of steps the clients have by the plan.
+        full_width: Whether batches are as wide as their spec says even if no client has as many
+            examples, and, where a batch is a complete split, as the largest split rounded up:
+            shapes then hardly depend on the clients. Otherwise the largest batch sets the width.
     """
     if clients is None or not plan.specs or not steps:
         yield steps, ()
         return
-    # Streams are numbered from the last spec on: a method's last stream is then the same whatever
-    # other specs it has.
+    # Streams are numbered from the last spec on, so that the stream of a method's last spec does
+    # not depend on how many other specs come before it.
     stream_ids = range(len(plan.specs))[::-1]
     streams = []
     for stream_id, batch_spec in zip(stream_ids, plan.specs, strict=True):
@@ -143,23 +141,25 @@ def max_steps_per_block(num_clients: int, width: int) -> int:
 
 
 def get_client_sizes(split: Split, client_ids: np.ndarray) -> IntArray:
-    """Return the number of examples of some clients, [clients], reading their offsets alone."""
+    """Return the number of examples of some clients, [clients]; no other offsets are read."""
     return np.asarray(split.offsets[client_ids + 1] - split.offsets[client_ids])
 
 
 def _count_epoch_batches(batch_spec: BatchSpec, sizes: IntArray) -> IntArray:
-    """Return the number of batches in an epoch of each client, 0 without examples, [clients]."""
+    """Return the number of batches in each client's epoch (0 without examples), [clients]."""
     if batch_spec.size is None:
         return np.minimum(sizes, 1)
     return -(-sizes // batch_spec.size)
 
 
 def _compute_batch_width(batch_spec: BatchSpec, sizes: IntArray, full_width: bool) -> int:
-    """Return the number of examples, padding included, in every batch of a stack of clients."""
-    largest = int(sizes.max(initial=1))
+    """Return the number of examples in each batch of a stack of clients, padding included."""
+    largest_split = int(sizes.max(initial=1))
+    if full_width:
+        return batch_spec.size or _round_up(largest_split)
     if batch_spec.size is None:
-        return _round_up(largest) if full_width else largest
-    return batch_spec.size if full_width else min(batch_spec.size, largest)
+        return largest_split
+    return min(batch_spec.size, largest_split)
 
 
 def _round_up(value: int) -> int:
@@ -169,7 +169,7 @@ def _round_up(value: int) -> int:
 
 
 class _BatchArrays(NamedTuple):
-    """`BatchIndices` as arrays; batches of different clients and steps are one after another."""
+    """`BatchIndices` as arrays, with the batches of all clients and steps along one axis."""
 
     rows: IntArray  # [batches, width]
     mask: NDArray[np.bool_]  # [batches, width]
@@ -183,15 +183,15 @@ class _Window(NamedTuple):
     """
 
     steps: range
-    step_counts: IntArray  # [clients] steps of each client, those outside of the window too
+    step_counts: IntArray  # [clients] number of steps of each client, inside the window or not
     step: IntArray  # [batches] step that each batch belongs to
     client: IntArray  # [batches] client that each batch belongs to
     offsets: IntArray  # [steps + 1] index of each step's first batch, and the number of batches
 
 
 def _iter_windows(step_counts: IntArray, steps: int, max_batches: int) -> Iterator[_Window]:
-    """Cut all steps into windows of at most `max_batches` batches, or of a single step."""
-    # With the longest-working clients first, the active ones of each step are the first ones.
+    """Yield windows of at most `max_batches` batches, or of a single step, in order of steps."""
+    # With the clients sorted by decreasing number of steps, those active at a step come first.
     order = np.argsort(-step_counts, kind="stable")
     num_finished = np.searchsorted(np.sort(step_counts), np.arange(steps), side="right")
     num_active = len(step_counts) - num_finished
@@ -214,14 +214,14 @@ def _iter_windows(step_counts: IntArray, steps: int, max_batches: int) -> Iterat
 def _scatter_batches(
     batches: _BatchArrays, window: _Window, first: int, last: int, padding_batch: _BatchArrays
 ) -> BatchIndices:
-    """Return steps first, ..., last - 1 of a window for all clients, with padding for finished ones.
+    """Return steps first, ..., last - 1 of a window for all clients; finished ones get padding.
 
     Args:
         batches: Batches of the active clients at all steps of the window, [batches, width].
-        window: The window that the batches are of.
-        first: First step, counted within the window.
-        last: First step that is left out, counted within the window.
-        padding_batch: What finished clients see, [clients, width].
+        window: Steps and clients of the batches.
+        first: Index of the first step in the window.
+        last: Index in the window of the step after the last one.
+        padding_batch: Batches of clients that have finished, [clients, width].
     """
     selection = slice(window.offsets[first], window.offsets[last])
     step = window.step[selection] - window.steps[first]
@@ -235,10 +235,10 @@ def _scatter_batches(
 
 
 class _BatchStream:
-    """The batches that one spec of a plan gives a stack of clients.
+    """Batches of one spec of a plan for a stack of clients.
 
-    Padding repeats an example that some client has, since rows of no client may not even be
-    finite. A client without examples in the split sees padding alone.
+    Padding repeats an example that some client has, since rows that belong to no client may hold
+    anything, even NaN. A client without examples in the split gets only padding.
     """
 
     def __init__(
@@ -251,13 +251,14 @@ class _BatchStream:
     ) -> None:
         require(
             len(split.index) > 0,
-            f"Plan: batches of split '{batch_spec.split}' are wanted, but no client has an example "
-            "in it.",
+            f"Plan: split '{batch_spec.split}' must have examples for batches, but no client has "
+            "one in it.",
         )
         self._index = split.index
         self._offsets = np.asarray(split.offsets[client_ids])
         self._sizes = get_client_sizes(split, client_ids)
-        self._batch_size = batch_spec.size or 0  # 0: an epoch is one batch, which begins at 0
+        # Without a size an epoch is a single batch, which begins at 0.
+        self._batch_size = batch_spec.size or 0
         self._epoch_batches = np.maximum(_count_epoch_batches(batch_spec, self._sizes), 1)
         self._order_keys, self._step_keys = prng.fold(keys, _KEY_NAMES)
         self._permutations: Permutations | None = None
@@ -271,12 +272,12 @@ class _BatchStream:
         )
 
     def compute_batches(self, window: _Window) -> _BatchArrays:
-        """Return the batches of a window, in its order."""
+        """Return the batches of a window, in its order, [batches, width]."""
         client = window.client
         step = window.step
         epoch, batch = np.divmod(step, self._epoch_batches[client])
         begin = batch * self._batch_size
-        position = begin[:, None] + np.arange(self.width)  # within the epoch
+        position = begin[:, None] + np.arange(self.width)  # in the epoch's permutation
         mask = position < self._sizes[client][:, None]
         position = np.where(mask, position, 0)
         order = self._permute_window(window).lookup(client, epoch, position)
@@ -284,12 +285,12 @@ class _BatchStream:
         return _BatchArrays(rows, mask, prng.fold(self._step_keys[client], step))
 
     def _permute_window(self, window: _Window) -> Permutations:
-        """Return permutations for the epochs in a window; windows of the same epochs share them."""
+        """Return the permutations of a window's epochs; windows of the same epochs share them."""
         first_step = window.steps[0]
         last_step = np.minimum(window.steps[-1], window.step_counts - 1)
         first_epoch = first_step // self._epoch_batches
         last_epoch = last_step // self._epoch_batches
-        # Nothing is shuffled for clients that have finished before the window.
+        # Clients that have finished before the window need no permutations.
         last_epoch = np.where(last_step < first_step, first_epoch - 1, last_epoch)
         cached = self._permutations
         if cached is None or not cached.has_epochs(first_epoch, last_epoch):
@@ -298,6 +299,10 @@ class _BatchStream:
         return cached
 
     def _get_rows(self, positions: IntArray) -> IntArray:
-        """Return rows of the columns; a last client without examples points behind the index."""
+        """Return the rows at some positions of the index.
+
+        Clients without examples need some row as padding, but their positions lie behind the end
+        of the index if no client after them has examples.
+        """
         rows: IntArray = self._index[np.minimum(positions, len(self._index) - 1)]
         return rows

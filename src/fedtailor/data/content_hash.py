@@ -1,4 +1,4 @@
-"""Hashes of examples by content, to find equal ones; columns larger than RAM are read in blocks."""
+"""Hashes of examples by content, which find equal ones; columns are read in blocks."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +12,11 @@ Rows = NDArray[np.int64]
 
 
 def hash_rows(rows: Array) -> NDArray[np.uint64]:
-    """Return a 64-bit hash of each row, [rows]; rows that are equal as numbers have equal ones.
+    """Return a 64-bit hash of each row, [rows]; rows of equal numbers have equal hashes.
 
-    The words of a row are mixed, multiplied by an odd constant that depends on their position,
-    mixed again and added. The first mixing lets high bits count, which a product alone would carry
-    out of the word: flipping the signs of two floats would change nothing.
+    The 64-bit words of a row are mixed, multiplied by an odd constant that depends on their
+    position, mixed again and added. The first mixing brings high bits down: a product alone would
+    carry them out of the word, and flipping the signs of two floats would not change the hash.
     """
     values = np.ascontiguousarray(rows).reshape(len(rows), -1)
     if values.dtype.kind == "f":
@@ -35,7 +35,7 @@ def hash_rows(rows: Array) -> NDArray[np.uint64]:
 
 
 def hash_examples(x: Array, rows: Rows) -> NDArray[np.uint64]:
-    """Return the hashes of some rows of x, [rows]."""
+    """Return the hashes of some rows of `x`, [rows], reading `BLOCK_ROWS` rows at a time."""
     hashes = np.zeros(len(rows), np.uint64)
     for start in range(0, len(rows), BLOCK_ROWS):
         block = slice(start, start + BLOCK_ROWS)
@@ -44,12 +44,12 @@ def hash_examples(x: Array, rows: Rows) -> NDArray[np.uint64]:
 
 
 def is_duplicate(x: Array, rows: Rows, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which rows of x have a hash among the given ones.
+    """Return which of the given rows have a hash among the given hashes.
 
     Args:
         x: Column of examples, [examples, ...].
-        rows: Rows of x to look up, [rows].
-        hashes: Hashes of other examples, with or without repetitions.
+        rows: Rows of `x` to look up, [rows].
+        hashes: Hashes of the examples to find, in any order, repeated or not.
 
     Returns:
         Mask over `rows`, [rows].

@@ -1,7 +1,7 @@
 """`FederatedDataset`: columns of examples, clients in groups, and the server's own examples.
 
-Columns are arrays or memory maps and are not copied, unless said so; checks read them in blocks.
-What a dataset promises is checked when it is made; an error names the client that breaks it.
+Columns are arrays or memory maps, which are not copied unless a method says so. A dataset is
+checked when it is constructed, in blocks of its columns; an error names the client at fault.
 """
 
 from dataclasses import InitVar, dataclass, field, replace
@@ -17,20 +17,20 @@ from fedtailor.prng.streams import DataStream
 
 
 class Summary(NamedTuple):
-    """Sizes of a dataset; `str` makes a readable text of them."""
+    """Sizes of a dataset; `str` formats them as text."""
 
     name: str
-    groups: dict[str, int]  # number of clients in each
-    examples: int  # of all clients together
-    classes: int | None
-    smallest: int  # examples of a client, in all splits together
+    groups: dict[str, int]  # number of clients in each group
+    examples: int  # number of examples of all clients together
+    classes: int | None  # None: real-valued targets
+    smallest: int  # number of examples of a client, in all splits together
     largest: int
     mean: float
-    server: int  # examples of the server
-    overlap: str
+    server: int  # number of examples of the server
+    overlap: str  # reason why server data may overlap clients'; "": it does not
 
     def __str__(self) -> str:
-        """Return the sizes in a few lines."""
+        """Return the sizes as a few lines of text."""
         group_sizes = ", ".join(f"{size} {group}" for group, size in self.groups.items())
         targets = "real-valued targets" if self.classes is None else f"{self.classes} classes"
         overlap = f", overlapping clients' ({self.overlap})" if self.overlap else ""
@@ -43,10 +43,11 @@ class Summary(NamedTuple):
 
 
 class ExampleSpec(NamedTuple):
-    """The form of an example, and how it becomes the input of a model."""
+    """Shapes of an example, and how it becomes the input of a model."""
 
     shape: tuple[int, ...]  # of one x
     label_shape: tuple[int, ...]  # of one y
+    # These are fields of `FederatedDataset`, which describes them.
     classes: int | None
     scale: float
     tokens: bool
@@ -58,9 +59,9 @@ class ExampleSpec(NamedTuple):
 class FederatedDataset:
     """Clients' examples, the clients in groups, and the server's own examples.
 
-    Groups: "train" clients may be sampled, "participating" ones are scored as those that took part,
-    "validation" ones serve for choosing, "unseen" ones are never trained on. Only "train" and
-    "participating" may have clients in common.
+    Clients of group "train" are sampled for training, those of "participating" are evaluated as
+    clients that took part, "validation" is for choosing models and hyperparameters, and "unseen"
+    clients are never trained on. Only "train" and "participating" may have clients in common.
     """
 
     name: str
@@ -69,21 +70,22 @@ class FederatedDataset:
     groups: dict[str, NDArray[np.int64]]  # client ids of each group
     server: ClientExamples | None
     classes: int | None  # None: the targets are real-valued
-    scale: float = 1.0  # factor of x once it is floating; only for integers that are amounts
+    scale: float = 1.0  # factor of integer x when it is converted to floating point
     tokens: bool = False  # x is token ids and stays integer
     padding: tuple[int, ...] = ()  # tokens of y that count neither for the loss nor the accuracy
     unscored_tokens: tuple[int, ...] = ()  # tokens of y that are learned, but not in the accuracy
-    # Share of a client's train examples that meta-learning adapts on, unless there are splits for it
+    # Share of a client's train examples for meta-learning to adapt on; unused if there are splits
+    # "support" and "query"
     support: float = 0.2
     # Equal for equal columns x and y of the clients; "": not known, as they would have to be read
     content_hash: str = ""
-    # Reason why server data may overlap clients'; "": it does not, and this is checked
+    # Reason why server data may overlap clients'; "": it must not, which is checked
     overlap: str = ""
-    # For a dataset that has been checked, or one made of such that breaks a promise on purpose
+    # For datasets derived from a checked one, some of which break a rule on purpose
     skip_checks: InitVar[bool] = field(default=False, kw_only=True)
 
     def __post_init__(self, skip_checks: bool) -> None:
-        """Check the dataset; clients adapt on their train examples if there is no split for it."""
+        """Check the dataset, after adding "train" as split "adapt" if there is none."""
         splits = self.clients.splits
         if "adapt" not in splits and {"train", "test"} <= set(splits):
             clients = self.clients._replace(splits={**splits, "adapt": splits["train"]})
@@ -93,7 +95,7 @@ class FederatedDataset:
 
     @property
     def example_spec(self) -> ExampleSpec:
-        """The form of the examples."""
+        """Shapes of the examples, and how they become a model's input."""
         return ExampleSpec(
             shape=tuple(self.clients.x.shape[1:]),
             label_shape=tuple(self.clients.y.shape[1:]),
@@ -105,7 +107,10 @@ class FederatedDataset:
         )
 
     def with_pooled_client(self) -> "FederatedDataset":
-        """Add a client "pooled" with all train examples of the train group, now in that group alone."""
+        """Return the dataset with a new client that has the train examples of all train clients.
+
+        This client, "pooled", is then the only one of group "train".
+        """
         train = self.clients.splits["train"]
         is_pooled = np.isin(train.owners(), self.groups["train"])
         pooled_rows = train.index[is_pooled]
@@ -118,11 +123,14 @@ class FederatedDataset:
             clients=self.clients._replace(splits=splits),
             client_names=np.append(self.client_names, _make_pooled_name(self.client_names)),
             groups=self.groups | {"train": np.array([self.clients.count])},
-            skip_checks=True,  # all examples were checked; the new client shares them on purpose
+            skip_checks=True,  # the new client shares its examples on purpose
         )
 
     def with_shared_server_data(self) -> "FederatedDataset":
-        """Add the server's examples to the train examples of every train client; copies columns."""
+        """Return the dataset with the server's examples added to those of every train client.
+
+        The columns are copied.
+        """
         if self.server is None:
             raise InputError(
                 f"{self.name}: the server must have examples to share with clients, but has none."
@@ -146,14 +154,14 @@ class FederatedDataset:
             ),
             content_hash="",
             overlap="the server's examples are shared with every training client",
-            skip_checks=True,  # all examples were checked; clients share the server's on purpose
+            skip_checks=True,  # clients share the server's examples on purpose
         )
 
     def with_support(self) -> "FederatedDataset":
-        """Divide every client's train examples into splits "support" and "query", unless it has them.
+        """Return the dataset with every client's train examples split into "support" and "query".
 
-        The division is random, but always the same. A client with two or more train examples has
-        some in each split.
+        A dataset that has these splits is returned as it is. The split is random but the same at
+        every call. A client with two or more train examples has some in each part.
         """
         splits = self.clients.splits
         if {"support", "query"} <= set(splits):
@@ -179,11 +187,11 @@ class FederatedDataset:
         return replace(
             self,
             clients=self.clients._replace(splits={**splits, "support": support, "query": query}),
-            skip_checks=True,  # clients have no other examples than before
+            skip_checks=True,  # every client has the same examples as before
         )
 
     def get_adapt_split(self) -> str:
-        """Return where the examples for personalizing come from: "train", "test", or else "adapt"."""
+        """Return the split that has the examples to adapt on: "train", "test", or else "adapt"."""
         splits = self.clients.splits
         for split_name in ("train", "test"):
             if _is_subset(splits["adapt"], splits[split_name]):
@@ -191,7 +199,7 @@ class FederatedDataset:
         return "adapt"
 
     def get_disjoint_splits(self) -> tuple[str, ...]:
-        """Return the splits that together have every example once."""
+        """Return the names of splits that together have every example of the clients once."""
         return tuple(dict.fromkeys(("train", "test", self.get_adapt_split())))
 
     def describe(self) -> Summary:
@@ -212,14 +220,14 @@ class FederatedDataset:
 
 
 def _is_subset(part: Split, split: Split) -> bool:
-    """Return whether all rows of one split, and at least one, are rows of the other."""
+    """Return whether `part` is `split` itself, or has rows, all of which are rows of `split`."""
     if part is split:
         return True
     return len(part.index) > 0 and bool(np.isin(part.index, split.index).all())
 
 
 def _make_pooled_name(client_names: NDArray[np.str_]) -> str:
-    """Return "pooled", with primes if there is a client of that name already."""
+    """Return "pooled", with primes appended while there is a client of that name."""
     names = set(client_names.tolist())
     pooled_name = "pooled"
     while pooled_name in names:
@@ -228,13 +236,13 @@ def _make_pooled_name(client_names: NDArray[np.str_]) -> str:
 
 
 def _append_client(split: Split, rows: NDArray[np.int64]) -> Split:
-    """Add a client with these rows behind the last one."""
+    """Return the split with one more client, which has these rows."""
     index = np.append(split.index, rows)
     return Split(index, np.append(split.offsets, len(index)))
 
 
 def validate_dataset(dataset: FederatedDataset) -> None:
-    """Refuse a dataset that breaks a promise; reads the columns in blocks."""
+    """Raise `InputError` if a dataset is inconsistent; the columns are read in blocks."""
     name = dataset.name
     clients = dataset.clients
     server = dataset.server

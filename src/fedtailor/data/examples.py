@@ -1,4 +1,4 @@
-"""Examples in flat columns, and which client has which of them. Checks are in `validation`."""
+"""Examples in flat columns, and splits that say which client has which. Checks: `validation`."""
 
 from typing import Any, NamedTuple
 
@@ -8,18 +8,18 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 
 UNASSIGNED = -1
-"""The owner of examples that no client has."""
+"""Owner of the examples that no client has."""
 
 
 class Split(NamedTuple):
-    """The examples of every client: client i has `index[offsets[i]:offsets[i + 1]]`."""
+    """Rows of every client: client i has `index[offsets[i]:offsets[i + 1]]`."""
 
     # [entries] rows of the columns, client after client
     index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which is not needed
     offsets: NDArray[np.int64]  # [clients + 1], from 0 to the number of entries
 
     def sizes(self) -> NDArray[np.int64]:
-        """Return the number of examples of every client, [clients]."""
+        """Return the number of examples of each client, [clients]."""
         return np.diff(self.offsets)
 
     def get_rows(self, client: int) -> NDArray[np.int64]:
@@ -27,7 +27,7 @@ class Split(NamedTuple):
         return self.index[self.offsets[client] : self.offsets[client + 1]]
 
     def owners(self) -> NDArray[np.int64]:
-        """Return the client of every entry of `index`, [entries]."""
+        """Return the client that each entry of `index` belongs to, [entries]."""
         return np.repeat(np.arange(len(self.offsets) - 1), self.sizes())
 
 
@@ -40,10 +40,10 @@ class ClientExamples(NamedTuple):
 
     @property
     def count(self) -> int:  # type: ignore[override]  # hides tuple.count, which is not needed
-        """The number of clients."""
+        """Number of clients."""
         return len(self.splits["train"].offsets) - 1
 
 
 def single_client(x: Array, y: Array) -> ClientExamples:
-    """Return examples that all belong to one client, which is how the server's own are kept."""
+    """Return examples that all belong to one client, the form of the server's own examples."""
     return ClientExamples(x, y, {"train": Split(np.arange(len(x)), np.array([0, len(x)]))})

@@ -1,6 +1,7 @@
-"""Who holds which labels: the numbers behind a picture of a dataset.
+"""Counts of labels per client: the numbers behind the pictures and figures of a data set.
 
-Columns and indices are read block by block, and only where clients are looked at, so memory maps stay on the disk.
+Columns and indices are read in blocks, and only for the clients whose labels are counted, so that
+memory maps stay on disk.
 """
 
 from collections.abc import Iterator
@@ -13,121 +14,164 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples, Split
 
 MAX_CLIENTS = 4000
-"""So many clients have their labels counted; of more, so many evenly spaced ones."""
+"""Maximum number of clients whose labels are counted; of more, evenly spaced ones are taken."""
+
 DISPLAY_GROUPS = ("participating", "train", "validation", "unseen")
-"""In the order in which they are shown; participating clients are not listed as train as well."""
-CHANNELS, SMALLEST_SIDE = (1, 3), 4  # of what is an image
+"""Groups in the order of tables and pictures; a client is in the first of them that lists it."""
+
 NO_GROUP = "no group"
+"""Name of the group of clients that are in none."""
+
 BLOCK_ROWS = 1 << 16
+"""Number of rows read at a time."""
+
+_IMAGE_CHANNELS = (1, 3)
+_MIN_IMAGE_SIDE = 4
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
 class LabelTable(NamedTuple):
-    """How many examples of each label everybody has. `who` are the clients whose labels were counted."""
+    """Number of examples of each label for the clients whose labels were counted ("counted")."""
 
-    sizes: IntArray  # [all clients] examples, each once, whatever splits it is in
-    groups: NDArray[np.str_]  # [all clients]
-    client_ids: IntArray  # by number, in the order of groups: all clients, or evenly spaced ones if there are very many
-    client_names: NDArray[np.str_]  # [who]
-    counts: IntArray | None  # [who, classes]; None: there are no labels to count
-    server: IntArray | None  # [classes]; None: as above, or the server has nothing
-    server_size: int
+    sizes: IntArray  # [clients] number of examples of each client, each counted once
+    groups: NDArray[np.str_]  # [clients] first of `DISPLAY_GROUPS` that each client is in
+    client_ids: IntArray  # [counted] by group: all clients, or evenly spaced ones of very many
+    client_names: NDArray[np.str_]  # [counted]
+    counts: IntArray | None  # [counted, classes]; None: there are no labels to count
+    server: IntArray | None  # [classes]; None: there are no labels, or the server has no examples
+    server_size: int  # number of examples of the server
     reason: str  # why there are no labels to count; "": there are
 
 
 class DatasetStats(NamedTuple):
-    """A picture in a few numbers. Distances are total variation: 0 for equal shares of labels, 1 for disjoint ones."""
+    """Figures of a label table.
 
-    smallest: int
+    Distances are total variation distances of label distributions: 0 for equal ones, 1 for
+    disjoint ones. They and the number of labels are None where no labels were counted.
+    """
+
+    smallest: int  # number of examples of a client
     median: float
     mean: float
     std: float
     largest: int
-    labels_per_client: (
-        float | None
-    )  # different labels of a client, mean; None, here and below: no labels were counted
-    client_distance: float | None  # from a client's labels to all clients' together, mean
-    server_distance: float | None  # from the server's to all clients' together
-    client_server_distance: float | None  # from a client's to the server's, mean
+    labels_per_client: float | None = None  # mean number of different labels of a client
+    client_distance: float | None = None  # mean, from a client to all clients together
+    server_distance: float | None = None  # from the server to all clients together
+    client_server_distance: float | None = None  # mean, from a client to the server
 
 
 def compute_label_table(dataset: FederatedDataset, max_clients: int = MAX_CLIENTS) -> LabelTable:
-    """Counts labels over all splits, of at most so many clients."""
-    clients, server = dataset.clients, dataset.server
-    groups, reason = _get_client_groups(dataset), _explain_missing_labels(dataset)
-    client_ids = subsample_evenly(np.argsort(_rank_groups(groups), kind="stable"), max_clients)
-    classes = 0 if reason else dataset.classes or 0
+    """Return the number of examples of each label, over all splits, for at most `max_clients`."""
+    clients = dataset.clients
+    server = dataset.server
+    groups = _get_client_groups(dataset)
+    order = np.argsort(_rank_groups(groups), kind="stable")
+    client_ids = subsample_evenly(order, max_clients)
+    reason = _explain_missing_labels(dataset)
+    client_counts = None
+    server_counts = None
+    if dataset.classes is not None and not reason:
+        client_counts = _count_labels(clients, client_ids, dataset.classes)
+        if server is not None:
+            server_counts = _count_labels(server, np.array([0]), dataset.classes)[0]
     return LabelTable(
         sizes=_count_examples(clients),
         groups=groups,
         client_ids=client_ids,
         client_names=dataset.client_names[client_ids],
-        counts=None if reason else _count_labels(clients, client_ids, classes),
-        server=None
-        if reason or server is None
-        else _count_labels(server, np.array([0]), classes)[0],
+        counts=client_counts,
+        server=server_counts,
         server_size=0 if server is None else len(server.splits["train"].index),
         reason=reason,
     )
 
 
 def compute_stats(table: LabelTable) -> DatasetStats:
-    """The picture in numbers: sizes of all clients, labels of those who were looked at."""
-    sizes, counts = table.sizes, table.counts
-    spread = (
-        int(sizes.min()),
-        float(np.median(sizes)),
-        float(sizes.mean()),
-        float(sizes.std()),
-        int(sizes.max()),
+    """Return the figures of a label table: sizes of all clients, labels of the counted ones."""
+    sizes = table.sizes
+    stats = DatasetStats(
+        smallest=int(sizes.min()),
+        median=float(np.median(sizes)),
+        mean=float(sizes.mean()),
+        std=float(sizes.std()),
+        largest=int(sizes.max()),
     )
-    if counts is None:
-        return DatasetStats(
-            *spread,
-            labels_per_client=None,
-            client_distance=None,
-            server_distance=None,
-            client_server_distance=None,
-        )
-    client_shares, overall = normalize_counts(counts), normalize_counts(counts.sum(axis=0))
-    server = None if table.server is None else normalize_counts(table.server)
-    return DatasetStats(
-        *spread,
-        labels_per_client=float((counts > 0).sum(axis=1).mean()),
-        client_distance=float(total_variation(client_shares, overall).mean()),
-        server_distance=None if server is None else float(total_variation(server, overall)),
-        client_server_distance=None
-        if server is None
-        else float(total_variation(client_shares, server).mean()),
+    if table.counts is None:
+        return stats
+    num_labels = (table.counts > 0).sum(axis=1)
+    client_shares = normalize_counts(table.counts)
+    overall_shares = normalize_counts(table.counts.sum(axis=0))
+    stats = stats._replace(
+        labels_per_client=float(num_labels.mean()),
+        client_distance=float(total_variation(client_shares, overall_shares).mean()),
+    )
+    if table.server is None:
+        return stats
+    server_shares = normalize_counts(table.server)
+    return stats._replace(
+        server_distance=float(total_variation(server_shares, overall_shares)),
+        client_server_distance=float(total_variation(client_shares, server_shares).mean()),
     )
 
 
 def count_clients_by_group(table: LabelTable) -> dict[str, int]:
-    """How many clients are in each group that has any."""
-    sizes = np.bincount(_rank_groups(table.groups), minlength=len(_GROUP_RANK)).tolist()
-    return {group: size for group, size in zip(_GROUP_RANK, sizes, strict=True) if size}
+    """Return the number of clients in each group that has any."""
+    group_sizes = np.bincount(_rank_groups(table.groups), minlength=len(_GROUP_RANK)).tolist()
+    sizes_by_group = zip(_GROUP_RANK, group_sizes, strict=True)
+    return {group: size for group, size in sizes_by_group if size > 0}
 
 
 def normalize_counts(counts: IntArray) -> FloatArray:
-    """Counts along the last axis as parts of their sum."""
-    return np.asarray(counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1))
+    """Return counts as shares of their sum along the last axis; zeros stay zeros."""
+    totals = counts.sum(axis=-1, keepdims=True)
+    return np.asarray(counts / np.maximum(totals, 1))
 
 
 def sort_by_main_label(table: LabelTable) -> IntArray:
-    """Places in `who`, by group, then by commonest label, the most of it first; by size where no labels are."""
+    """Return an order of the counted clients, by group and then by their most frequent label.
+
+    Among clients with the same one, those with most examples of it come first. Without labels,
+    clients are sorted by group and then by decreasing size.
+
+    Returns:
+        Indices into `table.client_ids`, [counted].
+    """
     ranks = _rank_groups(table.groups[table.client_ids])
     if table.counts is None:
         return np.lexsort((-table.sizes[table.client_ids], ranks))
-    return np.lexsort((-table.counts.max(axis=1), table.counts.argmax(axis=1), ranks))
+    main_label = table.counts.argmax(axis=1)
+    main_count = table.counts.max(axis=1)
+    return np.lexsort((-main_count, main_label, ranks))
 
 
 def subsample_evenly(order: IntArray, max_count: int) -> IntArray:
-    """At most so many of them, evenly spaced, the first and the last included."""
+    """Return at most `max_count` evenly spaced elements, the first and the last one included."""
     if len(order) <= max_count:
         return order
     return order[np.linspace(0, len(order) - 1, max_count).astype(np.int64)]
+
+
+def total_variation(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Return |p - q|_TV = 1/2 sum_z |p(z) - q(z)| of two distributions along the last axis.
+
+    It is 0 for equal distributions and 1 for disjoint ones.
+    """
+    return np.asarray(np.abs(one - other).sum(axis=-1) / 2)
+
+
+def has_images(dataset: FederatedDataset) -> bool:
+    """Return whether examples are [1 or 3, height, width], or integers [height, width]."""
+    shape = dataset.example_spec.shape
+    if dataset.tokens or len(shape) not in (2, 3):
+        return False
+    if min(shape[-2:]) < _MIN_IMAGE_SIDE:
+        return False
+    if len(shape) == 3:
+        return shape[0] in _IMAGE_CHANNELS
+    return dataset.clients.x.dtype.kind in "iu"
 
 
 _GROUP_RANK = {group: rank for rank, group in enumerate((*DISPLAY_GROUPS, NO_GROUP))}
@@ -137,93 +181,97 @@ def _rank_groups(groups: NDArray[np.str_]) -> IntArray:
     return np.array([_GROUP_RANK[group] for group in groups.tolist()], np.int64)
 
 
-def total_variation(one: FloatArray, other: FloatArray) -> FloatArray:
-    """|p - q|_TV = 1/2 sum_z |p(z) - q(z)| along the last axis: 0 for equal distributions, 1 for disjoint ones."""
-    return np.asarray(np.abs(one - other).sum(axis=-1) / 2)
-
-
-def has_images(dataset: FederatedDataset) -> bool:
-    """Whether an example is [1 or 3, height, width], or whole numbers [height, width]."""
-    x, shape = dataset.clients.x, dataset.example_spec.shape
-    if dataset.tokens or len(shape) not in (2, 3) or min(shape[-2:]) < SMALLEST_SIDE:
-        return False
-    return shape[0] in CHANNELS if len(shape) == 3 else x.dtype.kind in "iu"
-
-
 def _explain_missing_labels(dataset: FederatedDataset) -> str:
-    """What is in the way of counting labels."""
-    shape = dataset.clients.y.shape[1:]
+    """Return a sentence that says why there are no labels to count, or "" if there are."""
     if dataset.classes is None:
         return "Targets are numbers, not labels, so there are no labels to count."
-    if shape:
-        what = "tokens" if dataset.tokens else "numbers"
-        return f"A target is {what} of shape {list(shape)}, not one label, so there are no labels to count."
-    return ""
+    shape = dataset.clients.y.shape[1:]
+    if not shape:
+        return ""
+    values = "tokens" if dataset.tokens else "numbers"
+    return (
+        f"A target is {values} of shape {list(shape)}, not one label, so there are no labels to "
+        "count."
+    )
 
 
 def _get_client_groups(dataset: FederatedDataset) -> NDArray[np.str_]:
-    found = np.full(dataset.clients.count, NO_GROUP, dtype=f"<U{max(map(len, _GROUP_RANK))}")
+    """Return the first of `DISPLAY_GROUPS` that each client is in, [clients]."""
+    max_length = max(len(group) for group in _GROUP_RANK)
+    groups = np.full(dataset.clients.count, NO_GROUP, dtype=f"<U{max_length}")
     for group in reversed(DISPLAY_GROUPS):
-        found[dataset.groups[group]] = group
-    return found
+        groups[dataset.groups[group]] = group
+    return groups
 
 
 def _get_distinct_splits(examples: ClientExamples) -> list[Split]:
-    """The splits that hold all examples. Who adapts on train or test names the same split, which is one."""
-    named = (
-        examples.splits[name] for name in ("train", "test", "adapt") if name in examples.splits
-    )
-    return list({id(split): split for split in named}.values())
+    """Return the splits that together have all examples, each split object once.
+
+    Where clients adapt on "train" or "test", "adapt" is the same object as that split.
+    """
+    splits = {}
+    for name in ("train", "test", "adapt"):
+        if name in examples.splits:
+            split = examples.splits[name]
+            splits[id(split)] = split
+    return list(splits.values())
 
 
 def _count_examples(examples: ClientExamples) -> IntArray:
+    """Return the number of examples of each client, [clients], counting each example once."""
     splits = _get_distinct_splits(examples)
     if len(splits) <= 2:
         return np.asarray(np.sum([split.sizes() for split in splits], axis=0))
     sizes = np.zeros(examples.count, np.int64)
     for _, owners in _iter_owned_rows(examples, np.arange(examples.count)):
-        begin, end = int(owners[0]), int(owners[-1]) + 1
-        sizes[begin:end] += np.bincount(owners - begin)
+        first = int(owners[0])
+        last = int(owners[-1])
+        sizes[first : last + 1] += np.bincount(owners - first)
     return sizes
 
 
 def _count_labels(examples: ClientExamples, client_ids: IntArray, classes: int) -> IntArray:
+    """Return the number of examples of each label for some clients, [counted, classes]."""
     counts = np.zeros((len(client_ids), classes), np.int64)
     for rows, owners in _iter_owned_rows(examples, client_ids):
-        begin, end = int(owners[0]), int(owners[-1]) + 1
-        cells = (owners - begin) * classes + examples.y[rows].astype(np.int64)
-        counts[begin:end] += np.bincount(cells, minlength=(end - begin) * classes).reshape(
-            -1, classes
-        )
+        first = int(owners[0])
+        num_owners = int(owners[-1]) + 1 - first
+        cells = (owners - first) * classes + examples.y[rows].astype(np.int64)
+        block_counts = np.bincount(cells, minlength=num_owners * classes)
+        counts[first : first + num_owners] += block_counts.reshape(num_owners, classes)
     return counts
 
 
 def _iter_owned_rows(
     examples: ClientExamples, client_ids: IntArray
 ) -> Iterator[tuple[IntArray, IntArray]]:
-    """Blocks of what these have: rows, and whose each is, as rising places in `who`; every example once."""
+    """Yield blocks of the clients' rows, and the owner of each row; every row comes once.
+
+    Owners are indices into `client_ids`, sorted within a block.
+    """
     splits = _get_distinct_splits(examples)
-    seen = (
-        np.zeros(len(examples.x), bool) if len(splits) > 2 else None
-    )  # adapt may have what train has
+    # "train" and "test" are disjoint, but a third split, "adapt", may share rows with both.
+    is_seen = np.zeros(len(examples.x), bool) if len(splits) > 2 else None
     for split in splits:
         for rows, owners in _iter_split_blocks(split, client_ids):
-            if seen is not None:
-                fresh = ~seen[rows]
-                seen[rows] = True
-                rows, owners = rows[fresh], owners[fresh]
+            if is_seen is not None:
+                is_new = ~is_seen[rows]
+                is_seen[rows] = True
+                rows = rows[is_new]
+                owners = owners[is_new]
             if len(rows):
                 yield rows, owners
 
 
 def _iter_split_blocks(split: Split, client_ids: IntArray) -> Iterator[tuple[IntArray, IntArray]]:
-    first, sizes = (
-        split.offsets[client_ids],
-        split.offsets[client_ids + 1] - split.offsets[client_ids],
-    )
+    """Yield blocks of the clients' rows in one split, and the owner of each row."""
+    begins = split.offsets[client_ids]
+    sizes = split.offsets[client_ids + 1] - begins
     ends = np.cumsum(sizes)
-    shift = first - (ends - sizes)
-    for begin in range(0, int(ends[-1]), BLOCK_ROWS):
-        entries = np.arange(begin, min(begin + BLOCK_ROWS, int(ends[-1])))
+    # Entries of the clients are numbered one after another; the shift leads to their positions.
+    shifts = begins - (ends - sizes)
+    total = int(ends[-1])
+    for start in range(0, total, BLOCK_ROWS):
+        entries = np.arange(start, min(start + BLOCK_ROWS, total))
         owners = np.searchsorted(ends, entries, "right")
-        yield split.index[entries + shift[owners]], owners
+        yield split.index[entries + shifts[owners]], owners

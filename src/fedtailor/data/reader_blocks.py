@@ -1,4 +1,4 @@
-"""Blocks of examples: what readers of files pass on to the store, so that no data set need fit in RAM."""
+"""Blocks of examples, which readers stream to the store so that a data set need not fit in RAM."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -10,19 +10,22 @@ from fedtailor.data.examples import Array
 
 
 class Block(NamedTuple):
-    """Examples of one client, of which there may be more in the next block.
+    """Examples of one client, which may have more in the next block.
 
-    Columns are "x" and "y", and whatever else belongs to an example: "testing" (true in the data
-    set's test part), "coarse" (a coarser label), "style". All blocks of a data set have the same
-    columns, of the same types and row shapes.
+    Columns are "x", "y" and any others with an entry for each example: "testing" (whether it is in
+    the data set's own test part), "coarse" (its coarse label), "style". All blocks of a data set
+    have the same columns, of the same types and row shapes.
     """
 
-    client: str  # "" if the data set has no clients of its own
-    columns: dict[str, Array]  # all equally long
+    client: str  # "": the data set has no clients of its own
+    columns: dict[str, Array]  # [examples, ...] each
 
 
 def drop_duplicates(blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks without the examples that the same client had before, by content of x."""
+    """Yield the blocks without repeated examples of a client, which have equal hashes of x.
+
+    The first of equal examples stays. The blocks of a client must follow each other.
+    """
     client = None
     seen = np.zeros(0, np.uint64)
     for block in blocks:

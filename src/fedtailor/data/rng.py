@@ -1,4 +1,4 @@
-"""Random generators of data sets, one for each purpose."""
+"""Random generators for making data sets."""
 
 import numpy as np
 
@@ -6,6 +6,9 @@ from fedtailor.data.arguments import require_int
 
 
 def make_rng(seed: int, *stream: int) -> np.random.Generator:
-    """Return a generator for one purpose: drawing more from it changes no other purpose's draws."""
+    """Return the generator of a seed for one purpose, independent of those for other purposes.
+
+    `stream` identifies the purpose: a `DataStream`, and where needed the number of a client.
+    """
     require_int("data", "seed", seed, 0)
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=stream)))

@@ -1,6 +1,6 @@
-"""Permutations of the epochs of many clients, drawn in one sort.
+"""Permutations for the epochs of many clients, drawn in one sort.
 
-They are those of `prng.permutation`, which sorts once for every client and epoch.
+They equal those of `prng.permutation`, which takes one sort for each client and epoch.
 """
 
 from typing import NamedTuple
@@ -13,34 +13,35 @@ from fedtailor import prng
 IntArray = NDArray[np.int64]
 
 _CHUNK_SIZE = 1 << 16
-"""Random numbers drawn in one call: few enough to stay in a CPU's cache."""
+"""Random numbers drawn in one call, few enough to stay in a CPU's cache."""
 
 
 class Permutations(NamedTuple):
-    """Permutations for consecutive epochs of every client, one after another in one flat array.
+    """Permutations for consecutive epochs of each client, one after another in one flat array.
 
     Each permutation is as long as the client has examples. A client whose last epoch is below its
     first one has no permutations.
     """
 
-    flat: IntArray  # [elements + 1]: where a last client without examples begins, there is an entry
-    starts: IntArray  # [clients] where the first permutation of every client begins
-    sizes: IntArray  # [clients] examples
+    flat: IntArray  # [elements + 1]; the last one is where clients without examples may begin
+    starts: IntArray  # [clients] where the first permutation of each client begins in `flat`
+    sizes: IntArray  # [clients] number of examples of each client
     first_epoch: IntArray  # [clients]
     last_epoch: IntArray  # [clients] inclusive
 
     def has_epochs(self, first_epoch: IntArray, last_epoch: IntArray) -> bool:
-        """Return whether these are the permutations for exactly these epochs, both [clients]."""
-        is_same_first = np.array_equal(self.first_epoch, first_epoch)
-        return is_same_first and np.array_equal(self.last_epoch, last_epoch)
+        """Return whether the permutations are for exactly these epochs, both [clients]."""
+        has_same_first = np.array_equal(self.first_epoch, first_epoch)
+        return has_same_first and np.array_equal(self.last_epoch, last_epoch)
 
     def lookup(self, client: IntArray, epoch: IntArray, position: IntArray) -> IntArray:
-        """Return elements of permutations, one row for each batch, [batches, width].
+        """Return the elements of permutations at some positions, [batches, width].
 
         Args:
-            client: Index of the client that each batch belongs to, [batches].
-            epoch: Epoch that each batch belongs to, [batches].
-            position: Positions within the epoch's permutation, [batches, width].
+            client: Client of each batch, [batches].
+            epoch: Epoch of each batch, [batches].
+            position: Positions in the permutation of the batch's client and epoch,
+                [batches, width].
         """
         epochs_before = epoch - self.first_epoch[client]
         begin = self.starts[client] + epochs_before * self.sizes[client]
@@ -51,18 +52,18 @@ class Permutations(NamedTuple):
 def permute_epochs(
     sizes: IntArray, first_epoch: IntArray, last_epoch: IntArray, keys: IntArray
 ) -> Permutations:
-    """Draw a permutation for every epoch of every client, without padding and in one sort.
+    """Return a permutation for each epoch of each client, without padding and from one sort.
 
     Each equals `prng.permutation(prng.fold(key, epoch), size)`.
 
     Args:
-        sizes: Number of examples of every client, [clients].
-        first_epoch: First epoch of every client, [clients].
-        last_epoch: Last epoch of every client, [clients]; below the first one, there are none.
-        keys: Key of every client, [clients].
+        sizes: Number of examples of each client, [clients].
+        first_epoch: First epoch of each client, [clients].
+        last_epoch: Last epoch of each client, [clients]; below the first one if it has no epochs.
+        keys: Key of each client, [clients].
     """
     num_epochs = last_epoch - first_epoch + 1
-    # A segment is an epoch of a client; segments are sorted by client and then by epoch.
+    # A segment is one epoch of one client. Segments are sorted by client and then by epoch.
     client = np.repeat(np.arange(len(sizes)), num_epochs)
     epoch = count_within(num_epochs) + first_epoch[client]
     segment_keys = prng.fold(keys[client], epoch)
@@ -86,12 +87,12 @@ def count_within(lengths: IntArray) -> IntArray:
 
 
 def _draw_random_bits(keys: IntArray, begins: IntArray, segment: IntArray) -> IntArray:
-    """Draw 63 bits for every element from its segment's key, counting from 0 in each segment.
+    """Return 63 random bits for each element, by its segment's key and its index in the segment.
 
     Args:
-        keys: Key of every segment, [segments].
-        begins: Index of every segment's first element, [segments].
-        segment: Segment of every element, rising, [elements].
+        keys: Key of each segment, [segments].
+        begins: Index of the first element of each segment, [segments].
+        segment: Segment of each element, sorted, [elements].
     """
     bits = np.empty_like(segment)
     for begin in range(0, len(segment), _CHUNK_SIZE):
@@ -104,13 +105,13 @@ def _draw_random_bits(keys: IntArray, begins: IntArray, segment: IntArray) -> In
 
 def _argsort_within(segment: IntArray, random_bits: IntArray) -> IntArray:
     """Return the stable order by segment and then by random bits, [elements]."""
-    # One integer holds both: the segment above, the leading random bits below.
+    # One integer has both: the segment in its high bits, the leading random bits below it.
     segment_bits = int(segment[-1]).bit_length() if len(segment) else 0
     combined = (segment << (63 - segment_bits)) | (random_bits >> segment_bits)
     order = np.argsort(combined)
     ranked = combined[order]
     has_ties = (ranked[1:] == ranked[:-1]).any()
     if has_ties:
-        # Now the bits that were shifted out matter, and so does the order of equal elements.
+        # Ties are broken by the bits that were shifted out, and then by position.
         return np.lexsort((random_bits, segment))
     return order

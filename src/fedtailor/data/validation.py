@@ -1,4 +1,4 @@
-"""Checks of what a dataset promises; an error names the client and the example that break a promise.
+"""Checks that a dataset is consistent; errors name the client and the example at fault.
 
 Columns are read in blocks, since they may be memory maps larger than RAM.
 """
@@ -15,21 +15,25 @@ from fedtailor.data.examples import UNASSIGNED, Array, ClientExamples, Split
 from fedtailor.errors import InputError, require
 
 GROUPS = ("train", "participating", "validation", "unseen")
+"""Groups of clients that every dataset has."""
+
 BLOCK_BYTES = 1 << 22
+"""Maximum size of a block of a column."""
 
 
 def validate_columns(prefix: str, examples: ClientExamples, split_names: set[str]) -> None:
-    """Check that columns are numbers that pair up, and that splits point at their rows.
+    """Check that columns are numbers of equal length, and that splits point at their rows.
 
     Args:
-        prefix: Beginning of error messages: the data set, and whose examples these are.
-        examples: Examples to check.
-        split_names: Splits that there must be.
+        prefix: Beginning of error messages: the data set, and "the clients'" or "the server's".
+        examples: Examples of all clients, or of the server.
+        split_names: Names of splits that `examples` must have.
     """
     x, y, splits = examples
     shapes = f"{list(x.shape)} and {list(y.shape)}"
     require(x.size > 0 and y.size > 0, f"{prefix} x and y must hold examples, got {shapes}.")
-    require(x.shape[:1] == y.shape[:1] != (), f"{prefix} x and y must pair up, got {shapes}.")
+    is_paired = x.ndim > 0 and x.shape[:1] == y.shape[:1]
+    require(is_paired, f"{prefix} x and y must pair up, got {shapes}.")
     for column_name, column in (("x", x), ("y", y)):
         require(
             _is_usable_dtype(column),
@@ -54,7 +58,7 @@ def _validate_split(prefix: str, split: Split, num_clients: int, num_rows: int) 
         index.dtype == offsets.dtype == np.int64,
         f"{prefix} must be int64, got {index.dtype}, {offsets.dtype}.",
     )
-    is_valid = len(offsets) == num_clients + 1 > 1
+    is_valid = num_clients > 0 and len(offsets) == num_clients + 1
     is_valid = is_valid and bool(offsets[0] == 0 and offsets[-1] == len(index))
     is_valid = is_valid and bool((np.diff(offsets) >= 0).all())
     require(
@@ -68,10 +72,10 @@ def _validate_split(prefix: str, split: Split, num_clients: int, num_rows: int) 
 def validate_groups(
     name: str, client_names: NDArray[np.str_], groups: dict[str, NDArray[np.int64]], count: int
 ) -> None:
-    """Check that client names differ, and that groups have no clients in common.
+    """Check that client names differ, and that groups are complete and have no clients in common.
 
     Args:
-        name: Data set that the error speaks of.
+        name: Data set that errors name.
         client_names: Name of each client, [clients].
         groups: Client ids of each group; only "train" and "participating" may overlap.
         count: Number of clients.
@@ -89,7 +93,8 @@ def validate_groups(
         is_valid = is_valid and len(np.unique(client_ids)) == len(client_ids)
         require(
             is_valid,
-            f"{name}: group {group!r} must list different clients by number, from 0 to {count - 1}.",
+            f"{name}: group {group!r} must list different clients by number, from 0 to "
+            f"{count - 1}.",
         )
     require(
         len(groups["train"]) > 0, f"{name}: group 'train' must have at least one client, got none."
@@ -109,14 +114,14 @@ def validate_groups(
 def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> NDArray[np.int64]:
     """Return the client that has each example, or `UNASSIGNED`, [examples].
 
-    Refuse an example of two clients, one that is in "test" and elsewhere, and a client without
-    train examples. A client may have an example in two other splits: "support" and "query" consist
-    of train examples.
+    Raise `InputError` for an example of two clients, one that is in "test" and another split, and a
+    client without train examples. A client may have an example in two other splits: "support" and
+    "query" consist of train examples.
 
     Args:
-        name: Data set that the error speaks of.
+        name: Data set that errors name.
         examples: Examples of all clients, or of the server.
-        owner_names: What errors call each client, [clients].
+        owner_names: What errors call each client (or the server), [clients].
     """
     is_idle = examples.splits["train"].sizes() == 0
     if is_idle.any():
@@ -126,8 +131,9 @@ def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> 
             "leave it out."
         )
     owners = np.full(len(examples.x), UNASSIGNED)
-    last_positions = np.zeros(len(examples.x), np.int64)  # where a split has an example last
-    # With "test" last, whatever it shares with another split is found there.
+    # Last position of each example in the index of a split; an earlier one is a repetition.
+    last_positions = np.zeros(len(examples.x), np.int64)
+    # With "test" last, an example that it shares with any other split is noticed there.
     for split_name in sorted(examples.splits, key=lambda split_name: split_name == "test"):
         if split_name == "adapt" and _is_alias(examples, "adapt"):
             continue
@@ -158,7 +164,7 @@ def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> 
 
 
 def _is_alias(examples: ClientExamples, split_name: str) -> bool:
-    """Return whether a split is the very same object as "train" or "test"."""
+    """Return whether a split is the same object as "train" or "test"."""
     splits = examples.splits
     return any(splits[split_name] is splits.get(other) for other in ("train", "test"))
 
@@ -166,22 +172,22 @@ def _is_alias(examples: ClientExamples, split_name: str) -> bool:
 def validate_dtypes(
     name: str, clients: ClientExamples, classes: int | None, scale: float, tokens: bool
 ) -> None:
-    """Check that tokens and labels are integers, and that only integers that are amounts are scaled.
+    """Check that tokens and labels are integers, and that a scale is given only for integers.
 
     Args:
-        name: Data set that the error speaks of.
+        name: Data set that errors name.
         clients: Examples of all clients.
         classes: Number of classes, or None for real-valued targets.
-        scale: What x is multiplied by.
+        scale: Factor of x, which must be 1 if x is tokens or floating.
         tokens: Whether x is token ids.
     """
     x_dtype = clients.x.dtype
     is_integer = x_dtype.kind != "f"
-    is_amount = is_integer and not tokens
+    can_scale = is_integer and not tokens
     require(is_integer or not tokens, f"{name}: tokens must be integers, got x of {x_dtype}.")
     require(0 < scale < np.inf, f"{name}: scale must be positive and finite, got {scale}.")
     require(
-        is_amount or scale == 1,
+        can_scale or scale == 1,
         f"{name}: scale must be 1 unless x is integer and not tokens, got {scale}.",
     )
     if classes is not None:
@@ -197,10 +203,10 @@ def validate_dtypes(
 
 
 def validate_server(name: str, clients: ClientExamples, server: ClientExamples) -> None:
-    """Check that the server's examples have one owner, and the shape and type of the clients'.
+    """Check that the server's examples have one owner, and the shapes and types of the clients'.
 
     Args:
-        name: Data set that the error speaks of.
+        name: Data set that errors name.
         clients: Examples of all clients.
         server: Examples of the server.
     """
@@ -229,10 +235,10 @@ def validate_values(
     owners: NDArray[np.int64],
     owner_names: list[str],
 ) -> None:
-    """Check that the examples that have an owner are finite, with labels of the classes.
+    """Check that examples are finite and labels in range, for the examples that have an owner.
 
     Args:
-        name: Data set that the error speaks of.
+        name: Data set that errors name.
         examples: Examples of all clients, or of the server.
         classes: Number of classes, or None for real-valued targets.
         owners: Client of each example, or `UNASSIGNED`, [examples].
@@ -266,10 +272,10 @@ def validate_disjoint(
     owners: NDArray[np.int64],
     owner_names: list[str],
 ) -> None:
-    """Check that no example of the server equals one of a client.
+    """Check that no example of the server equals an example of a client.
 
     Args:
-        name: Data set that the error speaks of.
+        name: Data set that errors name.
         clients: Examples of all clients.
         server: Examples of the server.
         owners: Client of each example, or `UNASSIGNED`, [examples].
@@ -288,14 +294,17 @@ def validate_disjoint(
 def find_shared_example(
     server_x: Array, client_x: Array, is_owned: NDArray[np.bool_]
 ) -> tuple[int, int] | None:
-    """Return rows of an example of the server and of an equal one of a client, or None.
+    """Return the rows of equal examples of the server and of a client, or None.
 
     Hashes are compared first, then the examples themselves. Both columns are read in blocks.
 
     Args:
-        server_x: The server's column, whose hashes must fit in RAM.
-        client_x: The clients' column.
-        is_owned: Rows of `client_x` that some client has, [examples]; others do not count.
+        server_x: Column x of the server, whose hashes must fit in RAM.
+        client_x: Column x of the clients.
+        is_owned: Whether some client has each row of `client_x`, [examples]; others are skipped.
+
+    Returns:
+        Row of `server_x` and row of `client_x`.
     """
     blocks = [hash_rows(server_x[block]) for block in _iter_row_slices(server_x)]
     server_hashes = np.concatenate(blocks)
@@ -315,7 +324,7 @@ def find_shared_example(
 
 
 def _is_usable_dtype(column: Array) -> bool:
-    """Return whether values are numbers of at most 64 bits; longer ones have padding bytes."""
+    """Return whether values are numbers of at most 64 bits; longer floats have padding bytes."""
     return column.dtype.kind in "fiu" and column.dtype.itemsize <= 8
 
 
@@ -337,7 +346,7 @@ def _iter_row_slices(column: Array) -> Iterator[slice]:
 def _find_first_row(
     find_bad: Callable[[Array], Array], column: Array, owners: NDArray[np.int64]
 ) -> int | None:
-    """Return the first row that has an owner and a bad entry, or None."""
+    """Return the first row with an owner in which `find_bad` is true of an entry, or None."""
     for block in _iter_row_slices(column):
         is_bad = find_bad(column[block])
         is_bad_row = is_bad.reshape(len(is_bad), -1).any(axis=1) & (owners[block] != UNASSIGNED)

@@ -143,7 +143,7 @@ def test_a_set_without_a_test_part_of_its_own_is_told() -> None:
             load("plain", split="own", **options)
     with pytest.raises(
         InputError,
-        match=r"^plain: zeta needs one label for each example|^relabelled: labels must be",
+        match=r"^plain: zeta needs one label for each example|^relabel: labels must be",
     ):
         load("plain", zeta=0.5, server=0)
     with pytest.raises(

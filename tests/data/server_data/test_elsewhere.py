@@ -147,27 +147,27 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (
         "mnist",
         other(10, "cifar10"),
-        "mnist: no class is called as one of cifar10's, which are airplane, automobile, ",
+        "mnist: server_set must have classes of the same names, but .* cifar10 are airplane, auto",
     ),
     (
         "mnist",
         other(10, "plain"),
-        "mnist: no class is called as one of plain's, which have no names",
+        "mnist: server_set must have classes of the same names, but those of plain have no names",
     ),
     (
         "mnist",
         other(401, "mnist"),
-        "mnist: server must be at most what mnist has 400 that fit, got 401",
+        "mnist: server must be at most the 400 examples that mnist has of its classes, got 401",
     ),
     (
         "stl10",
         other(9, "cifar10"),
-        r"stl10: images of \[3, 32, 32\] as cifar10 has cannot be made \[3, 96, 96\] as these",
+        r"stl10: images of cifar10 must have sides .* \[3, 96, 96\], got \[3, 32, 32\]; choose",
     ),
     (
         "mnist",
         other(20, "odd"),
-        r"mnist: images of \[1, 30, 28\] as odd has cannot be made \[1, 28, 28\] as these",
+        r"mnist: images of odd must have sides .* \[1, 28, 28\], got \[1, 30, 28\]; choose",
     ),
     ("mnist", other(10, "mnist") | {"server": 2.0}, "mnist: server must be"),
 ]
@@ -239,12 +239,13 @@ def test_fonts_rotations_and_points_are_lists_or_words_with_commas() -> None:
 
 def test_what_has_no_characters_cannot_be_rendered() -> None:
     with pytest.raises(
-        InputError, match=r"^cifar10: its classes are no characters that could be rendered; choose"
+        InputError,
+        match=r"^cifar10: classes must be characters to be rendered, but are not; choose",
     ):
         load("cifar10", **RULED, **rendered(10))
     built("wide", np.zeros((40, 1, 28, 20), np.uint8), np.arange(40) % 10, "mnist")
     with pytest.raises(
         InputError,
-        match=r"^wide: rendered characters are square and gray, but its .* \[1, 28, 20\]",
+        match=r"^wide: examples must be square and gray for rendered .* \[1, 28, 20\]",
     ):
         load("wide", **RULED, **rendered(10))

@@ -282,7 +282,7 @@ def test_a_missing_package_is_named_with_its_extra(
         ({"fill": 1.1}, "fill must be a number from 0.5 to 1"),
         ({"per_class": 0}, "per_class must be a whole number of at least 1"),
         ({"per_class": 16}, "per_class must be at most 15"),
-        ({"per_class": 5}, "draws must be a generator where per_class is 5"),
+        ({"per_class": 5}, "rng must be a generator where per_class is 5"),
     ],
 )
 def test_what_cannot_be_rendered_is_refused(options: dict[str, object], sentence: str) -> None:

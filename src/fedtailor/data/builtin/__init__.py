@@ -1,1 +1,1 @@
-"""Data sets from arrays and files at hand, and those that come with the library."""
+"""Data sets from arrays and `.npz` files, and those that come with the library."""

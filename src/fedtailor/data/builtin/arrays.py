@@ -1,4 +1,4 @@
-"""Bring your own data: arrays with a column that says whose each example is."""
+"""Data sets from arrays in memory, with a column for the client of each example."""
 
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from fedtailor.errors import is_number, require
 from fedtailor.prng.streams import DataStream
 
 ServerData = tuple[Any, Any] | float | None
-"""The server's own (x, y); or how many examples to take from the clients, as a share (float) or a count (int)."""
+"""The server's own (x, y); or a share (float) or number (int) of examples to take from clients."""
 
 
 def from_arrays(
@@ -35,47 +35,62 @@ def from_arrays(
     tokens: bool = False,
     overlap: str = "",
 ) -> FederatedDataset:
-    """A dataset from examples x, targets y and, for each example, the client that holds it (an integer or a string).
+    """Return a dataset of examples whose clients are known, with random splits and groups.
 
-    Arrays, memory maps, tensors and lists will do; arrays are used as they are, not copied. Every client's examples are
-    shuffled and split into train and test (at least one for train), and the clients into train, validation and new.
-    `server` is the server's own (x, y), or a share or count of examples to take from clients at random, from nobody the
-    last. `adapt` says what a client has for personalizing: its train examples, its very test examples ("test", which
-    flatters, as some papers do), or a share of its test part, on which it is then not tested. `support` is the part of
-    the train examples on which meta-learning adapts while training. "auto" counts the classes: the highest label plus
-    1 for integers, None (real-valued targets) for floats.
+    Columns may be arrays, memory maps, tensors or lists; arrays and memory maps are not copied.
+
+    Args:
+        x: Inputs, [examples, ...].
+        y: Targets, [examples] or [examples, ...].
+        client: Client of each example, integers or strings, [examples].
+        name: Name of the dataset, which errors begin with.
+        classes: Number of classes; None for real-valued targets; "auto" is None for floating
+            targets and otherwise the largest label plus 1.
+        test_share: Share of each client's examples for test; at least one example is for train.
+        validation_clients: Share of the clients that are used for validation.
+        unseen_clients: Share of the clients that are never trained on.
+        adapt: What clients adapt on: their "train" examples; their own "test" examples, which
+            flatters accuracy, as in some papers; or a share of the test examples, which are then
+            not for test.
+        support: Share of a client's train examples that meta-learning adapts on while training.
+        server: The server's own (x, y); or how many examples it takes from the clients at random,
+            a share (float) or a number (int). Each client keeps at least one.
+        seed: Seed of everything random.
+        scale: Factor of integer x when it is converted to floating point.
+        tokens: Whether x is token ids, which stay integers.
+        overlap: Reason why server data may overlap clients'; "": it must not, which is checked.
     """
     split_config = SplitConfig(test_share, adapt, validation_clients, unseen_clients, support)
     split_config.validate(name)
     require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
-    whole = (
-        classes is None or classes == "auto" or (is_number(classes, integer=True) and classes >= 1)
+    require(
+        classes is None or classes == "auto" or (is_number(classes, integer=True) and classes >= 1),
+        f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.",
     )
-    require(whole, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
-    x, y = to_numeric_array(name, "x", x), to_numeric_array(name, "y", y)
+    x = to_numeric_array(name, "x", x)
+    y = to_numeric_array(name, "y", y)
     client_names, owners = _encode_clients(name, client)
-    lengths = [len(column) if column.ndim else 0 for column in (x, y, owners)]
+    lengths = [len(column) if column.ndim > 0 else 0 for column in (x, y, owners)]
     require(
         len(set(lengths)) == 1,
         f"{name}: x, y and client must be equally long, got lengths {lengths}.",
     )
     require(lengths[0] > 0, f"{name}: x, y and client must hold examples, got none.")
-    server_examples, left = _take_server_examples(
-        name, x, y, owners, server, make_rng(seed, DataStream.SERVER)
-    )
-    parts = split_rows(
-        owners[left], len(client_names), split_config, make_rng(seed, DataStream.SPLITS)
-    )
-    parts = {what: Split(left[split.index], split.offsets) for what, split in parts.items()}
+    server_rng = make_rng(seed, DataStream.SERVER)
+    server_examples, rows = _take_server_examples(name, x, y, owners, server, server_rng)
+    splits_rng = make_rng(seed, DataStream.SPLITS)
+    splits = split_rows(owners[rows], len(client_names), split_config, splits_rng)
+    for split_name, split in splits.items():
+        splits[split_name] = Split(rows[split.index], split.offsets)
     if isinstance(adapt, str):
-        parts["adapt"] = parts[adapt]
+        splits["adapt"] = splits[adapt]
+    is_test_only = np.zeros(len(client_names), bool)
+    groups_rng = make_rng(seed, DataStream.GROUPS)
     return FederatedDataset(
         name=name,
-        clients=ClientExamples(x, y, parts),
+        clients=ClientExamples(x, y, splits),
         client_names=client_names,
-        groups=assign_random_groups(
-            np.zeros(len(client_names), bool), split_config, make_rng(seed, DataStream.GROUPS)
-        ),
+        groups=assign_random_groups(is_test_only, split_config, groups_rng),
         server=server_examples,
         classes=_count_classes(name, y, server_examples) if classes == "auto" else classes,
         scale=scale,
@@ -86,7 +101,7 @@ def from_arrays(
 
 
 def _encode_clients(name: str, client: Any) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
-    """The clients' names and, for each example, the number of its client."""
+    """Return the sorted names of the clients, and the number of each example's client."""
     column = to_array(name, "client", client)
     if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
         column = column.astype(str)
@@ -94,10 +109,10 @@ def _encode_clients(name: str, client: Any) -> tuple[NDArray[np.str_], NDArray[n
         column.ndim == 1,
         f"{name}: client must be one value for each example, got shape {list(column.shape)}.",
     )
-    named = column.dtype.kind in "iuU" or column.size == 0
-    require(named, f"{name}: client must be integers or strings, got {column.dtype}.")
-    ids, owners = np.unique(column, return_inverse=True)
-    return ids.astype(str), owners
+    has_names = column.dtype.kind in "iuU" or column.size == 0
+    require(has_names, f"{name}: client must be integers or strings, got {column.dtype}.")
+    clients, owners = np.unique(column, return_inverse=True)
+    return clients.astype(str), owners
 
 
 def _take_server_examples(
@@ -108,41 +123,55 @@ def _take_server_examples(
     server: ServerData,
     rng: np.random.Generator,
 ) -> tuple[ClientExamples | None, NDArray[np.int64]]:
-    """The server's examples, and those that stay with the clients."""
+    """Return the server's examples, if any, and the rows that the clients keep."""
     if isinstance(server, tuple | list):
         require(
             len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} things."
         )
-        return single_client(
-            _cast_like(name, "x", server[0], x), _cast_like(name, "y", server[1], y)
-        ), np.arange(len(x))
+        server_x = _cast_like(name, "x", server[0], x)
+        server_y = _cast_like(name, "y", server[1], y)
+        return single_client(server_x, server_y), np.arange(len(x))
     count = 0 if server is None else resolve_count(name, server, len(x))
     order = rng.permutation(len(x))
-    # A client keeps whichever of its examples comes last; the server takes from the others in their random order.
-    spare = np.delete(order, len(x) - 1 - np.unique(owners[order][::-1], return_index=True)[1])
+    # Each client keeps the example that comes last of its own; the others are taken in this order.
+    _, positions_from_end = np.unique(owners[order][::-1], return_index=True)
+    last_positions = len(x) - 1 - positions_from_end
+    candidates = np.delete(order, last_positions)
     require(
-        count <= len(spare),
-        f"{name}: server must leave every client one, so at most {len(spare)}, got {count}.",
+        count <= len(candidates),
+        f"{name}: server must leave every client one, so at most {len(candidates)}, got {count}.",
     )
-    taken = np.sort(spare[:count])
-    return single_client(x[taken], y[taken]) if count else None, np.delete(np.arange(len(x)), taken)
+    server_rows = np.sort(candidates[:count])
+    remaining_rows = np.delete(np.arange(len(x)), server_rows)
+    if count == 0:
+        return None, remaining_rows
+    return single_client(x[server_rows], y[server_rows]), remaining_rows
 
 
 def _cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
-    """The server's column as the clients' type of number where nothing but rounding is lost; else as it came."""
+    """Return a column of the server in the clients' type, if that loses nothing but precision.
+
+    Otherwise the column keeps its type, which the dataset's checks then refuse.
+    """
     column = np.atleast_1d(to_numeric_array(name, f"the server's {column_name}", values))
-    if column.dtype.kind == "f":
-        return column.astype(other.dtype) if other.dtype.kind == "f" else column
+    if column.dtype.kind == "f" and other.dtype.kind != "f":
+        return column
     cast = column.astype(other.dtype)
+    if column.dtype.kind == "f":
+        return cast
     return cast if np.array_equal(cast, column) else column
 
 
 def _count_classes(name: str, y: Array, server: ClientExamples | None) -> int | None:
+    """Return the largest label plus 1, or None for floating targets."""
     if y.dtype.kind == "f":
         return None
     require(
         y.ndim == 1,
-        f"{name}: classes must be given for integer targets of shape {list(y.shape[1:])}, got 'auto'.",
+        f"{name}: classes must be given for integer targets of shape {list(y.shape[1:])}, got "
+        "'auto'.",
     )
-    labels = [y] if server is None else [y, server.y]
-    return max(1, *(int(column.max(initial=0)) + 1 for column in labels))
+    largest_label = int(y.max(initial=0))
+    if server is not None:
+        largest_label = max(largest_label, int(server.y.max(initial=0)))
+    return max(1, largest_label + 1)

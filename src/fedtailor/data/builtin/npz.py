@@ -1,4 +1,4 @@
-"""Your own data in an `.npz` file: arrays `x`, `y`, `client`, and `x_server`, `y_server` if the server has its own."""
+"""Data sets from `.npz` files with arrays x, y and client, and x_server, y_server if need be."""
 
 import zlib
 from pathlib import Path
@@ -11,32 +11,40 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array
 from fedtailor.errors import InputError, require
 
+_READ_ERRORS = (
+    OSError,
+    ValueError,
+    BadZipFile,
+    zlib.error,
+    EOFError,
+    AttributeError,
+    TypeError,
+    RuntimeError,
+)
+"""What NumPy raises for files that are damaged or not of plain arrays."""
+
 
 def read_npz(path: str | Path, needed: tuple[str, ...]) -> dict[str, Array]:
-    """The arrays of a file, refused with a sentence if it cannot be read or one of the needed arrays is missing."""
+    """Return the arrays of a file by name.
+
+    Raise `InputError` if it cannot be read or one of the needed arrays is missing.
+    """
     try:
         with Path(path).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (
-        OSError,
-        ValueError,
-        BadZipFile,
-        zlib.error,
-        EOFError,
-        AttributeError,
-        TypeError,
-        RuntimeError,
-    ) as problem:
-        reason = next(iter(str(problem).splitlines()), type(problem).__name__)
+    except _READ_ERRORS as error:
+        lines = str(error).splitlines()
+        reason = lines[0] if lines else type(error).__name__
         raise InputError(
             f"'{path}' cannot be read as an .npz file of plain arrays: {reason}"
         ) from None
-    missing = [name for name in needed if name not in arrays]
+    has_all = all(name in arrays for name in needed)
     require(
-        not missing,
-        f"'{path}' must hold arrays {', '.join(needed)}, but has only {', '.join(arrays) or 'none'}.",
+        has_all,
+        f"'{path}' must hold arrays {', '.join(needed)}, but has only "
+        f"{', '.join(arrays) or 'none'}.",
     )
     return arrays
 
@@ -56,17 +64,23 @@ def from_npz(
     tokens: bool = False,
     overlap: str = "",
 ) -> FederatedDataset:
-    """A dataset from a file with `x`, `y` and `client`, one entry per example.
+    """Read a dataset from a file with arrays `x`, `y` and `client`, one entry per example.
 
-    The server has `x_server` and `y_server` if the file holds them, else a share (or count) `server` of the clients'
-    examples. `classes` None: counted from integer labels; floating labels are numbers to be predicted.
+    The dataset is named after the file. test_share, validation_clients, unseen_clients, adapt,
+    support, seed, scale, tokens and overlap are as for `from_arrays`.
+
+    Args:
+        path: File with the arrays; if it has `x_server` and `y_server` too, they are the server's.
+        server: Share (float) or number (int) of the clients' examples that the server takes;
+            without effect if the file has the server's own.
+        classes: Number of classes; None: the largest label plus 1 for integer y, and real-valued
+            targets for floating y.
     """
     arrays = read_npz(path, ("x", "y", "client"))
     server_data: ServerData = server or None
     if "x_server" in arrays or "y_server" in arrays:
-        server_data = tuple(
-            read_npz(path, ("x_server", "y_server"))[name] for name in ("x_server", "y_server")
-        )  # type: ignore[assignment]
+        server_arrays = read_npz(path, ("x_server", "y_server"))
+        server_data = (server_arrays["x_server"], server_arrays["y_server"])
     return from_arrays(
         arrays["x"],
         arrays["y"],

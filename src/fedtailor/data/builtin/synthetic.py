@@ -1,4 +1,4 @@
-"""Synthetic(alpha, beta): linear classifiers and inputs that differ from client to client by as much as one likes.
+"""Synthetic(alpha, beta): linear classifiers and inputs that differ between clients.
 
 Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020), section 5.1. For client k:
 
@@ -6,10 +6,10 @@ Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020), sectio
     B_k ~ N(0, beta),    v_k[i] ~ N(B_k, 1),      x ~ N(v_k, Sigma)       inputs: beta
     Sigma diagonal, Sigma[i, i] = i ** -1.2,      y = argmax softmax(x W_k + b_k)
 
-The paper leaves open whether N(0, alpha) names a variance or a standard deviation. Its authors' code, which others have
-copied, calls `normal(0, alpha)`: a standard deviation. So do we.
+The paper leaves open whether N(0, alpha) names a variance or a standard deviation. Its authors'
+code, which others have copied, calls `normal(0, alpha)`: a standard deviation. So do we.
 
-One thing is worth knowing: u_k adds the same to the scores of all classes, so that alpha changes no label. Clients'
+Note that u_k adds the same to the scores of all classes, so that alpha changes no label. Clients'
 models differ by the unit variance of W_k and b_k, whatever alpha; only `iid` makes them the same.
 """
 
@@ -25,9 +25,11 @@ from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
+FloatArray = NDArray[np.float64]
+
 
 class SyntheticParams(NamedTuple):
-    """What all clients of a dataset have in common."""
+    """Parameters of the distribution that clients are drawn from."""
 
     alpha: float
     beta: float
@@ -37,7 +39,19 @@ class SyntheticParams(NamedTuple):
     seed: int
 
 
-Examples = tuple[NDArray[np.float32], NDArray[np.int64]]
+class LinearModel(NamedTuple):
+    """Distribution of a client's examples: the mean of x, and the classifier that labels them."""
+
+    center: FloatArray  # v_k, [features]
+    W: FloatArray  # [features, classes]
+    b: FloatArray  # [classes]
+
+
+class Examples(NamedTuple):
+    """Examples of one client."""
+
+    x: NDArray[np.float32]  # [examples, features]
+    y: NDArray[np.int64]  # [examples]
 
 
 def synthetic(
@@ -58,35 +72,48 @@ def synthetic(
     support: float = 0.2,
     seed: int = 0,
 ) -> FederatedDataset:
-    """Clients with 50 + lognormal(4, 2) examples each, at most `most`; alpha and beta are standard deviations.
+    """Generate Synthetic(alpha, beta): clients with linear models and inputs of their own.
 
-    The server's examples come in equal parts from `server_clients` further clients who are nobody else. With `iid` all
-    clients share one W, b ~ N(0, 1) and one input distribution N(0, Sigma), whatever alpha and beta. A client's
-    examples depend on the seed and its number alone, so more clients leave the first ones as they were.
+    Each client has 50 + lognormal(4, 2) examples. They depend on the seed and the client's number
+    alone, so that with more clients the first ones stay the same. test_share, validation_clients,
+    unseen_clients, adapt, support and seed are as for `from_arrays`.
+
+    Args:
+        alpha: Standard deviation of the means u_k of the clients' models.
+        beta: Standard deviation of the means B_k of the clients' inputs.
+        clients: Number of clients.
+        features: Length of x, at least 2.
+        classes: Number of classes, at least 2.
+        iid: Whether all clients share one W, b ~ N(0, 1) and one input distribution N(0, Sigma),
+            whatever alpha and beta.
+        most: Maximum number of examples of a client.
+        server: Number of the server's examples.
+        server_clients: Number of further clients that the server's examples come from, in equal
+            parts; they are no clients of the dataset.
     """
-    _check_options(alpha, beta, clients, features, classes, most, server, server_clients)
+    for option, deviation in (("alpha", alpha), ("beta", beta)):
+        require(
+            0 <= deviation < np.inf,
+            f"synthetic: {option} must be at least 0 and finite, got {deviation}.",
+        )
+    require_int("synthetic", "clients", clients, 1)
+    require_int("synthetic", "features", features, 2)
+    require_int("synthetic", "classes", classes, 2)
+    require_int("synthetic", "most", most, 1)
+    require_int("synthetic", "server", server, 0)
+    require_int("synthetic", "server_clients", server_clients, 1)
     params = SyntheticParams(alpha, beta, features, classes, iid, seed)
-    x, y, owners = _concatenate_clients(
-        [
-            _make_client(params, (DataStream.SYNTHETIC_CLIENT, k), max_size=most)
-            for k in range(clients)
-        ]
-    )
-    parts = [size for size in _split_evenly(server, server_clients) if size]
-    server_examples = (
-        _concatenate_clients(
-            [
-                _make_client(params, (DataStream.SYNTHETIC_SERVER_CLIENT, k), size=size)
-                for k, size in enumerate(parts)
-            ]
-        )[:2]
-        if parts
-        else None
-    )
+    client_examples = []
+    for client in range(clients):
+        rng = make_rng(seed, DataStream.SYNTHETIC_CLIENT, client)
+        size = min(50 + int(rng.lognormal(4, 2)), most)
+        client_examples.append(_draw_examples(params, size, rng))
+    sizes = [len(examples.y) for examples in client_examples]
+    x, y = _concatenate(client_examples)
     return from_arrays(
         x,
         y,
-        owners,
+        np.repeat(np.arange(clients), sizes),
         name="synthetic",
         classes=classes,
         test_share=test_share,
@@ -94,80 +121,49 @@ def synthetic(
         unseen_clients=unseen_clients,
         adapt=adapt,
         support=support,
-        server=server_examples,
+        server=_draw_server_examples(params, server, server_clients),
         seed=seed,
     )
 
 
-def _check_options(
-    alpha: float,
-    beta: float,
-    clients: int,
-    features: int,
-    classes: int,
-    most: int,
-    server: int,
-    server_clients: int,
-) -> None:
-    for what, value in (("alpha", alpha), ("beta", beta)):
-        require(
-            0 <= value < np.inf, f"synthetic: {what} must be at least 0 and finite, got {value}."
-        )
-    floors = (
-        ("clients", clients, 1),
-        ("features", features, 2),
-        ("classes", classes, 2),
-        ("most", most, 1),
-    )
-    for what, count, least in (
-        *floors,
-        ("server", server, 0),
-        ("server_clients", server_clients, 1),
-    ):
-        require_int("synthetic", what, count, least)
+def _draw_server_examples(params: SyntheticParams, total: int, num_clients: int) -> Examples | None:
+    """Return `total` examples in equal parts from clients that are not in the dataset."""
+    if total == 0:
+        return None
+    client_examples = []
+    for client in range(min(num_clients, total)):
+        size = total // num_clients + (client < total % num_clients)
+        rng = make_rng(params.seed, DataStream.SYNTHETIC_SERVER_CLIENT, client)
+        client_examples.append(_draw_examples(params, size, rng))
+    return _concatenate(client_examples)
 
 
-def _make_client(
-    params: SyntheticParams, stream: tuple[int, int], *, size: int | None = None, max_size: int = 0
-) -> Examples:
-    """The examples of one person: so many, or as many as the person has but at most `most`."""
-    rng = make_rng(params.seed, *stream)
-    n = min(50 + int(rng.lognormal(4, 2)), max_size) if size is None else size
-    center, W, b = _draw_shared_model(params) if params.iid else _draw_client_model(params, rng)
-    spread = np.arange(1, params.features + 1) ** -0.6  # the square root of Sigma
-    x = (center + spread * rng.standard_normal((n, params.features))).astype(np.float32)
-    return x, np.argmax(x @ W + b, axis=1)
+def _draw_examples(params: SyntheticParams, size: int, rng: np.random.Generator) -> Examples:
+    """Return `size` examples of a client, whose model `rng` draws first."""
+    model = _draw_shared_model(params) if params.iid else _draw_client_model(params, rng)
+    deviations = np.arange(1, params.features + 1) ** -0.6  # the square root of Sigma
+    noise = rng.standard_normal((size, params.features))
+    x = (model.center + deviations * noise).astype(np.float32)
+    return Examples(x, np.argmax(x @ model.W + model.b, axis=1))
 
 
-def _draw_client_model(
-    params: SyntheticParams, rng: np.random.Generator
-) -> tuple[NDArray[np.float64], ...]:
-    u, B = rng.normal(0, params.alpha), rng.normal(0, params.beta)
+def _draw_client_model(params: SyntheticParams, rng: np.random.Generator) -> LinearModel:
+    u = rng.normal(0, params.alpha)
+    B = rng.normal(0, params.beta)
     center = rng.normal(B, 1, params.features)
-    return (
-        center,
-        rng.normal(u, 1, (params.features, params.classes)),
-        rng.normal(u, 1, params.classes),
-    )
+    W = rng.normal(u, 1, (params.features, params.classes))
+    b = rng.normal(u, 1, params.classes)
+    return LinearModel(center, W, b)
 
 
-def _draw_shared_model(params: SyntheticParams) -> tuple[NDArray[np.float64], ...]:
+def _draw_shared_model(params: SyntheticParams) -> LinearModel:
     rng = make_rng(params.seed, DataStream.SYNTHETIC_SHARED)
-    W, b = (
-        rng.standard_normal((params.features, params.classes)),
-        rng.standard_normal(params.classes),
-    )
-    return np.zeros(params.features), W, b
+    W = rng.standard_normal((params.features, params.classes))
+    b = rng.standard_normal(params.classes)
+    return LinearModel(np.zeros(params.features), W, b)
 
 
-def _split_evenly(total: int, parts: int) -> list[int]:
-    """Sizes that add up to the total and differ by one at most."""
-    return [total // parts + (part < total % parts) for part in range(parts)]
-
-
-def _concatenate_clients(
-    clients: list[Examples],
-) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """Everybody's examples below each other, and whose each is."""
-    owners = np.repeat(np.arange(len(clients)), [len(y) for _, y in clients])
-    return np.concatenate([x for x, _ in clients]), np.concatenate([y for _, y in clients]), owners
+def _concatenate(client_examples: list[Examples]) -> Examples:
+    x = np.concatenate([examples.x for examples in client_examples])
+    y = np.concatenate([examples.y for examples in client_examples])
+    return Examples(x, y)

@@ -1,13 +1,16 @@
-"""Partitioners: from labels, a number of clients and a generator to whose each example is; -1: nobody's.
+"""Partitioners: functions that assign the examples of a data set to clients.
 
-Each terminates, gives no example twice, gives everybody something, and refuses, with the numbers, what cannot be done.
+Each takes labels, a number of clients and a random generator, and returns the client of each
+example, or `UNASSIGNED`. All of them terminate, assign no example twice and leave no client without
+examples; a partition that is impossible raises `InputError` with the numbers.
 """
 
 from collections.abc import Callable
 
+from fedtailor.data.examples import UNASSIGNED
 from fedtailor.data.partition.composite import mixture, relabel
 from fedtailor.data.partition.dirichlet import dirichlet, pachinko
-from fedtailor.data.partition.helpers import UNASSIGNED, Owners
+from fedtailor.data.partition.helpers import Owners
 from fedtailor.data.partition.labels import few_labels, half_and_half, shards, two_labels
 from fedtailor.data.partition.sizes import iid, quantity
 
@@ -36,4 +39,4 @@ PARTITIONERS: dict[str, Callable[..., Owners]] = {
     "quantity": quantity,
     "iid": iid,
 }
-"""The partitioners that need labels alone, by name: each is called with (y, clients, draws, **its options)."""
+"""Partitioners that need nothing but labels, by name, called as `f(y, clients, rng, **options)`."""

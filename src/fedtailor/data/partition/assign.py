@@ -1,4 +1,8 @@
-"""Whose each example of a stored data set is: people as the set says, or clients by a rule; what the server takes."""
+"""Assignment of a stored data set's examples to clients, their splits and groups, and the server.
+
+Clients are the data set's own (partition "natural") or those of a partitioner. The server's
+examples are drawn before the partition, or from the clients after it.
+"""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -8,17 +12,10 @@ from numpy.typing import NDArray
 
 from fedtailor.data import content_hash
 from fedtailor.data.arguments import require_int, resolve_count
-from fedtailor.data.examples import Array, Split
-from fedtailor.data.partition import (
-    PARTITIONERS,
-    UNASSIGNED,
-    Owners,
-    by_user,
-    mixture,
-    pachinko,
-    relabel,
-)
+from fedtailor.data.examples import UNASSIGNED, Array, Split
+from fedtailor.data.partition import PARTITIONERS, Owners, by_user, mixture, pachinko, relabel
 from fedtailor.data.partition.by_user import NaturalClients
+from fedtailor.data.partition.composite import Partitioner
 from fedtailor.data.partition.options import PARTITION_OPTIONS
 from fedtailor.data.partition.splits import (
     Groups,
@@ -39,235 +36,283 @@ NO_ROWS = np.zeros(0, np.int64)
 
 
 class ClientAssignment(NamedTuple):
-    """Who holds what."""
+    """Which rows of a data set the clients and the server have."""
 
     splits: dict[str, Split]
     groups: Groups
-    client_names: NDArray[np.str_]
-    server_rows: Rows  # the server's rows
-    y: Array | None  # new labels, where people have given theirs an order of their own
-    relabeled_clients: Rows  # these people, by number
+    client_names: NDArray[np.str_]  # [clients]
+    server_rows: Rows  # the server's rows of the data set
+    y: Array | None  # new labels, [rows]; None: clients have those of the data set
+    relabeled_clients: Rows  # numbers of the clients that permute their labels
 
 
 def assign_clients(
     data: StoredDataset, options: Options, split_config: SplitConfig
 ) -> ClientAssignment:
-    """The division that the options ask for."""
-    source = options["server_from"] if options["server"] else ""
-    if options["partition"] != "natural":
-        return _assign_by_partitioner(data, options, split_config, source)
+    """Return the assignment that the options ask for.
+
+    Args:
+        data: Stored data set.
+        options: All options that apply, see `load_federated`.
+        split_config: The shares among `options`.
+    """
+    if options["partition"] == "natural":
+        return _assign_natural_clients(data, options, split_config)
+    return _assign_by_partitioner(data, options, split_config)
+
+
+def _get_server_source(options: Options) -> str:
+    """Return the source of the server's examples, or "" if the server has none."""
+    if not options["server"]:
+        return ""
+    return str(options["server_from"])
+
+
+def _assign_natural_clients(
+    data: StoredDataset, options: Options, split_config: SplitConfig
+) -> ClientAssignment:
+    """Return the assignment of the data set's own clients."""
+    source = _get_server_source(options)
     clients = by_user.select_clients(data, options)
     server_rows = NO_ROWS
     if source == "people" or options["reserved"]:
-        clients, server_rows = _reserve_server_clients(data, options, clients, source)
-    runs = options["split"] == "last" or (
-        options["split"] == "own" and by_user.has_test_rows_last(data)
-    )
-    if runs and options["zeta"] == 1 and source not in (*PRE_PARTITION_DRAWS, "clients"):
-        groups = assign_random_groups(
-            clients.is_test_only, split_config, make_rng(options["seed"], DataStream.GROUPS)
-        )
-        parts = by_user.split_into_ranges(clients, options, split_config)
+        clients, server_rows = _reserve_server_clients(data, options, clients)
+    client_names = np.asarray(data.client_names[clients.client_ids])
+    if _can_split_into_ranges(data, options):
+        rng = make_rng(options["seed"], DataStream.GROUPS)
         return ClientAssignment(
-            parts,
-            groups,
-            np.asarray(data.client_names[clients.client_ids]),
-            server_rows,
-            None,
-            NO_ROWS,
+            splits=by_user.split_into_ranges(clients, options, split_config),
+            groups=assign_random_groups(clients.is_test_only, split_config, rng),
+            client_names=client_names,
+            server_rows=server_rows,
+            y=None,
+            relabeled_clients=NO_ROWS,
         )
     owners = by_user.compute_owners(data, clients, options)
     if source in PRE_PARTITION_DRAWS:
-        server_rows, left = _draw_server_rows(data, np.flatnonzero(owners != UNASSIGNED), options)
-        owners = np.where(np.isin(np.arange(data.num_rows), left), owners, UNASSIGNED)
-    return _finish_assignment(
-        data,
-        options,
-        split_config,
-        source,
-        owners,
-        server_rows,
-        np.asarray(data.client_names[clients.client_ids]),
-    )
+        assigned_rows = np.flatnonzero(owners != UNASSIGNED)
+        server_rows, remaining_rows = _draw_server_rows(data, assigned_rows, options)
+        is_remaining = np.isin(np.arange(data.num_rows), remaining_rows)
+        owners = np.where(is_remaining, owners, UNASSIGNED)
+    return _finish_assignment(data, options, split_config, owners, server_rows, client_names)
+
+
+def _can_split_into_ranges(data: StoredDataset, options: Options) -> bool:
+    """Return whether each client's rows in each split are consecutive rows of the data set."""
+    takes_single_rows = _get_server_source(options) in (*PRE_PARTITION_DRAWS, "clients")
+    if takes_single_rows or options["zeta"] != 1:
+        return False
+    if options["split"] == "own":
+        return by_user.has_test_rows_last(data)
+    return bool(options["split"] == "last")
 
 
 def _reserve_server_clients(
-    data: StoredDataset, options: Options, clients: NaturalClients, source: str
+    data: StoredDataset, options: Options, clients: NaturalClients
 ) -> tuple[NaturalClients, Rows]:
-    """The people but for the server's and those kept for it, and the server's rows."""
-    rng, kept_back = make_rng(options["seed"], DataStream.STORE_SERVER), options["reserved"]
-    good = (
-        is_number(kept_back)
-        and kept_back >= 0
-        and (kept_back < 1 or is_number(kept_back, integer=True))
-    )
+    """Return the clients that are not reserved for the server, and the server's rows.
+
+    `reserved` clients are taken out even if the server has fewer or none, so that the others are
+    the same whatever the server has. With `overlap` no client is taken out.
+    """
+    reserved = options["reserved"]
+    is_share = is_number(reserved) and 0 <= reserved < 1
+    is_count = is_number(reserved, integer=True) and reserved >= 0
     require(
-        good,
-        f"{data.name}: reserved must be a count or a share from 0 to less than 1, got {kept_back!r}.",
+        is_share or is_count,
+        f"{data.name}: reserved must be a count or a share from 0 to less than 1, got "
+        f"{reserved!r}.",
     )
-    count, server = len(clients.client_ids), options["server"] if source == "people" else 0
-    reserved = max(
-        resolve_count(data.name, kept_back, count), resolve_count(data.name, server, count)
+    num_clients = len(clients.client_ids)
+    num_server_clients = 0
+    if _get_server_source(options) == "people":
+        num_server_clients = resolve_count(data.name, options["server"], num_clients)
+    num_reserved = resolve_count(data.name, reserved, num_clients)
+    rng = make_rng(options["seed"], DataStream.STORE_SERVER)
+    reserved_ids = draw_clients(
+        data.name, clients.is_test_only, max(num_reserved, num_server_clients), rng
     )
-    kept = draw_clients(data.name, clients.is_test_only, reserved, rng)
-    server_rows = (
-        clients.select(np.sort(kept[: resolve_count(data.name, server, count)])).get_rows()
-        if source == "people"
-        else NO_ROWS
-    )
-    rest = np.arange(count) if options["overlap"] else np.setdiff1d(np.arange(count), kept)
-    return clients.select(rest), server_rows
+    server_clients = clients.select(np.sort(reserved_ids[:num_server_clients]))
+    remaining_ids = np.arange(num_clients)
+    if not options["overlap"]:
+        remaining_ids = np.setdiff1d(remaining_ids, reserved_ids)
+    return clients.select(remaining_ids), server_clients.get_rows()
 
 
 def _assign_by_partitioner(
-    data: StoredDataset, options: Options, split_config: SplitConfig, source: str
+    data: StoredDataset, options: Options, split_config: SplitConfig
 ) -> ClientAssignment:
-    """Clients by a rule, of what the server leaves if it takes examples before."""
-    y, name = data.columns["y"], data.name
-    labelled = y.ndim == 1 and y.dtype.kind in "iu"
+    """Return the assignment of all examples that the server leaves, by a partitioner."""
+    name = data.name
+    y = data.columns["y"]
+    has_labels = y.ndim == 1 and y.dtype.kind in "iu"
     require(
-        labelled,
+        has_labels,
         f"{name}: partition={options['partition']} needs one label for each example; take natural.",
     )
     require_int(name, "clients", options["clients"], 1)
-    everything = np.arange(data.num_rows)
-    server_rows, rows = (
-        _draw_server_rows(data, everything, options)
-        if source in PRE_PARTITION_DRAWS
-        else (NO_ROWS, everything)
-    )
-    owners = np.full(data.num_rows, UNASSIGNED, np.int64)
+    source = _get_server_source(options)
+    server_rows = NO_ROWS
+    rows = np.arange(data.num_rows)
+    if source in PRE_PARTITION_DRAWS:
+        server_rows, rows = _draw_server_rows(data, rows, options)
+    partitioner = _bind_partitioner(data, rows, options)
     rng = make_rng(options["seed"], DataStream.STORE_PARTITION)
-    owners[rows] = _bind_partitioner(data, rows, options)(
-        y[rows].astype(np.int64), options["clients"], rng
-    )
+    owners = np.full(data.num_rows, UNASSIGNED, np.int64)
+    owners[rows] = partitioner(y[rows].astype(np.int64), options["clients"], rng)
     count = int(owners.max()) + 1
     if source == "people":
-        chosen = draw_clients(
+        server_clients = draw_clients(
             name,
             np.zeros(count, bool),
             resolve_count(name, options["server"], count),
             make_rng(options["seed"], DataStream.STORE_SERVER),
         )
-        server_rows = np.flatnonzero(np.isin(owners, chosen))
-        owners = (
-            owners if options["overlap"] else np.where(np.isin(owners, chosen), UNASSIGNED, owners)
-        )
-    return _finish_assignment(
-        data, options, split_config, source, owners, server_rows, np.arange(count).astype(str)
-    )
+        is_server_row = np.isin(owners, server_clients)
+        server_rows = np.flatnonzero(is_server_row)
+        if not options["overlap"]:
+            owners = np.where(is_server_row, UNASSIGNED, owners)
+    client_names = np.arange(count).astype(str)
+    return _finish_assignment(data, options, split_config, owners, server_rows, client_names)
 
 
-def _bind_partitioner(data: StoredDataset, rows: Rows, options: Options) -> Any:
-    """The partition that is asked for, with its options."""
-    rule_options = {
-        rule: {key: options[key] for key in PARTITION_OPTIONS[rule]}
-        for rule in (options["partition"], options["others"])
-        if rule
-    }
-    if options["partition"] == "pachinko":
-        return partial(pachinko, _get_coarse_labels(data)[rows], **rule_options["pachinko"])
-    first, *second = (partial(PARTITIONERS[rule], **its) for rule, its in rule_options.items())
-    if options["others"] == options["partition"]:
-        second = [first]
-    return (
-        partial(mixture, partitioner=first, other=second[0], share=options["others_share"])
-        if second
-        else first
-    )
+def _bind_partitioner(data: StoredDataset, rows: Rows, options: Options) -> Partitioner:
+    """Return the partitioner for some rows, or the mixture of two, with its options bound."""
+    partition = options["partition"]
+    if partition == "pachinko":
+        coarse = _get_coarse_labels(data)[rows]
+        return partial(pachinko, coarse, **_select_options("pachinko", options))
+    partitioner = partial(PARTITIONERS[partition], **_select_options(partition, options))
+    others = options["others"]
+    if not others:
+        return partitioner
+    other = partial(PARTITIONERS[others], **_select_options(others, options))
+    return partial(mixture, partitioner=partitioner, other=other, share=options["others_share"])
+
+
+def _select_options(partition: str, options: Options) -> Options:
+    """Return the options of one partition."""
+    return {option: options[option] for option in PARTITION_OPTIONS[partition]}
 
 
 def _get_coarse_labels(data: StoredDataset) -> Array:
-    """The coarse label of each example: a column of its own, or the group that its class belongs to."""
+    """Return each example's coarse label: a column, or an attribute with one for each class."""
     if "coarse" in data.columns:
         return data.columns["coarse"]
-    groups = data.attributes.get("coarse")
+    coarse_by_class = data.attributes.get("coarse")
     require(
-        groups is not None, f"{data.name}: pachinko needs coarse labels, but this set has none."
+        coarse_by_class is not None,
+        f"{data.name}: pachinko needs coarse labels, but this set has none.",
     )
-    return np.array(groups)[data.columns["y"]]
+    return np.array(coarse_by_class)[data.columns["y"]]
 
 
 def _draw_server_rows(data: StoredDataset, rows: Rows, options: Options) -> tuple[Rows, Rows]:
-    """The server's of these rows, and what it leaves: of images, nothing that equals one of its own."""
-    x, y = data.columns["x"], data.columns["y"]
-    drawn = PRE_PARTITION_DRAWS[options["server_from"]](
-        data.name, y[rows], options["server"], make_rng(options["seed"], DataStream.STORE_SERVER)
-    )
-    server_rows, rest = rows[drawn], np.delete(rows, drawn)
+    """Return which of these rows are the server's, and which remain for clients.
+
+    With `overlap` all remain. Otherwise, examples that equal one of the server's are removed,
+    except texts: there the server gives up its own, see `load_federated`.
+    """
+    x = data.columns["x"]
+    y = data.columns["y"]
+    draw = PRE_PARTITION_DRAWS[options["server_from"]]
+    rng = make_rng(options["seed"], DataStream.STORE_SERVER)
+    positions = draw(data.name, y[rows], options["server"], rng)
+    server_rows = rows[positions]
     if options["overlap"]:
         return server_rows, rows
-    if len(server_rows) and not data.attributes.get("tokens"):
-        rest = rest[~content_hash.is_duplicate(x, rest, content_hash.hash_examples(x, server_rows))]
-    return server_rows, rest
+    remaining_rows = np.delete(rows, positions)
+    if len(server_rows) > 0 and not data.attributes.get("tokens"):
+        server_hashes = content_hash.hash_examples(x, server_rows)
+        is_duplicate = content_hash.is_duplicate(x, remaining_rows, server_hashes)
+        remaining_rows = remaining_rows[~is_duplicate]
+    return server_rows, remaining_rows
 
 
 def _finish_assignment(
     data: StoredDataset,
     options: Options,
     split_config: SplitConfig,
-    source: str,
     owners: Owners,
     server_rows: Rows,
     client_names: NDArray[np.str_],
 ) -> ClientAssignment:
-    """Everything else, once it is known whose each row is."""
-    if source == "clients":
+    """Return the assignment with splits, groups and labels for known owners.
+
+    Args:
+        data: Stored data set.
+        options: All options that apply.
+        split_config: The shares among `options`.
+        owners: Client of each row, or `UNASSIGNED`, [rows]. Clients without rows are left out.
+        server_rows: The server's rows, unless it takes some from the clients.
+        client_names: Name of each client, [clients].
+    """
+    if _get_server_source(options) == "clients":
         server_rows, owners = _take_from_clients(data, options, owners)
     rows = np.flatnonzero(owners != UNASSIGNED)
     require(
         len(rows) > 0,
-        f"{data.name}: the server leaves nothing to clients; ask for less than {options['server']}.",
+        f"{data.name}: the server leaves nothing to clients; ask for less than "
+        f"{options['server']}.",
     )
-    still, row_owners = np.unique(owners[rows], return_inverse=True)
+    client_ids, row_owners = np.unique(owners[rows], return_inverse=True)
     is_test = _get_test_mask(data, options, rows)
-    parts = split_rows(
+    splits = split_rows(
         row_owners,
-        len(still),
+        len(client_ids),
         split_config,
         make_rng(options["seed"], DataStream.SPLITS),
         options["split"],
         is_test,
     )
-    placed = {what: Split(rows[split.index], split.offsets) for what, split in parts.items()}
+    for split_name, split in splits.items():
+        splits[split_name] = Split(rows[split.index], split.offsets)
     if isinstance(split_config.adapt, str):
-        placed["adapt"] = placed[split_config.adapt]
-    labels, changed = _relabel(data, options, rows, row_owners)
-    tests = (
-        np.zeros(len(still)) if is_test is None else np.bincount(row_owners, is_test, len(still))
-    )
-    is_test_only = tests == np.bincount(row_owners)
+        # One object for both names, which the store keeps as one file.
+        splits["adapt"] = splits[split_config.adapt]
+    y, relabeled_clients = _relabel(data, options, rows, row_owners)
+    is_test_only = np.zeros(len(client_ids), bool)
+    if is_test is not None:
+        is_test_only = np.bincount(row_owners, is_test) == np.bincount(row_owners)
     if options["partition"] == "natural":
-        groups = assign_random_groups(
-            is_test_only, split_config, make_rng(options["seed"], DataStream.GROUPS)
-        )
+        rng = make_rng(options["seed"], DataStream.GROUPS)
+        groups = assign_random_groups(is_test_only, split_config, rng)
     else:
-        groups = assign_groups_covering_labels(
-            _tabulate_labels(data, rows, row_owners, labels), is_test_only, split_config
-        )
-    return ClientAssignment(placed, groups, client_names[still], server_rows, labels, changed)
+        labels = data.columns["y"] if y is None else y
+        has_label = _tabulate_labels(row_owners, labels[rows])
+        groups = assign_groups_covering_labels(has_label, is_test_only, split_config)
+    return ClientAssignment(
+        splits=splits,
+        groups=groups,
+        client_names=client_names[client_ids],
+        server_rows=server_rows,
+        y=y,
+        relabeled_clients=relabeled_clients,
+    )
 
 
 def _take_from_clients(
     data: StoredDataset, options: Options, owners: Owners
 ) -> tuple[Rows, Owners]:
-    """Examples of some clients for the server, and whose everything is then."""
-    held, rng = (
-        np.flatnonzero(owners != UNASSIGNED),
+    """Return the server's rows, drawn from some clients, and the owners without these rows."""
+    assigned_rows = np.flatnonzero(owners != UNASSIGNED)
+    positions = draw_from_clients(
+        data.name,
+        owners[assigned_rows],
+        options["server"],
         make_rng(options["seed"], DataStream.STORE_SERVER),
+        each=options["server_each"],
     )
-    server_rows = held[
-        draw_from_clients(
-            data.name, owners[held], options["server"], rng, each=options["server_each"]
-        )
-    ]
-    left = owners.copy()
-    left[server_rows] = owners[server_rows] if options["overlap"] else UNASSIGNED
-    return server_rows, left
+    server_rows = assigned_rows[positions]
+    if options["overlap"]:
+        return server_rows, owners
+    remaining_owners = owners.copy()
+    remaining_owners[server_rows] = UNASSIGNED
+    return server_rows, remaining_owners
 
 
 def _get_test_mask(data: StoredDataset, options: Options, rows: Rows) -> NDArray[np.bool_] | None:
-    """Which rows are of the set's own test part, if that is asked for."""
+    """Return which rows are of the data set's own test part, or None unless split is "own"."""
     if options["split"] != "own":
         return None
     require(
@@ -280,31 +325,32 @@ def _get_test_mask(data: StoredDataset, options: Options, rows: Rows) -> NDArray
 def _relabel(
     data: StoredDataset, options: Options, rows: Rows, row_owners: Owners
 ) -> tuple[Array | None, Rows]:
-    """New labels where some people give theirs an order of their own, and who does."""
-    if options["zeta"] == 1:
+    """Return new labels, [rows of the data set], and the numbers of the clients that permute them.
+
+    Args:
+        data: Stored data set.
+        options: All options; with zeta 1, labels are None and no client permutes them.
+        rows: Rows of the clients, [clients' rows].
+        row_owners: Client of each of these rows, [clients' rows].
+    """
+    zeta = options["zeta"]
+    if zeta == 1:
         return None, NO_ROWS
     y = data.columns["y"]
     require(y.ndim == 1, f"{data.name}: zeta needs one label for each example.")
-    labels, count = np.array(y), int(row_owners.max()) + 1
-    labels[rows] = relabel(
-        labels[rows],
-        row_owners,
-        make_rng(options["seed"], DataStream.RELABEL),
-        zeta=options["zeta"],
-    )
-    client_ids = make_rng(options["seed"], DataStream.RELABEL).permutation(count)[
-        : round((1 - options["zeta"]) * count)
-    ]
+    labels = np.array(y)
+    rng = make_rng(options["seed"], DataStream.RELABEL)
+    labels[rows] = relabel(labels[rows], row_owners, rng, zeta=zeta)
+    # The first draw of `relabel`, again, for which clients it chose.
+    count = int(row_owners.max()) + 1
+    order = make_rng(options["seed"], DataStream.RELABEL).permutation(count)
+    client_ids = order[: round((1 - zeta) * count)]
     return labels, np.sort(client_ids)
 
 
-def _tabulate_labels(
-    data: StoredDataset, rows: Rows, row_owners: Owners, labels: Array | None
-) -> NDArray[np.bool_]:
-    """Who has which labels."""
-    kinds, codes = np.unique(
-        (data.columns["y"] if labels is None else labels)[rows], return_inverse=True
-    )
-    has_label = np.zeros((int(row_owners.max()) + 1, len(kinds)), bool)
-    has_label[row_owners, codes] = True
+def _tabulate_labels(row_owners: Owners, labels: Array) -> NDArray[np.bool_]:
+    """Return which labels each client has, [clients, labels], from those of the clients' rows."""
+    distinct_labels, label_ids = np.unique(labels, return_inverse=True)
+    has_label = np.zeros((int(row_owners.max()) + 1, len(distinct_labels)), bool)
+    has_label[row_owners, label_ids] = True
     return has_label

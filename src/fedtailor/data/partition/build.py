@@ -1,6 +1,7 @@
-"""A data set among people: who holds which of its examples, what the server has, who trains and who is new.
+"""`load_federated`: a stored data set, partitioned among clients and the server.
 
-Examples stay where they lie, memory-mapped; who holds which is an index, worked out once and kept beside them.
+Examples stay in the store, memory-mapped. Which rows each client has is computed once for the same
+options and kept beside the store as a scenario.
 """
 
 from functools import partial
@@ -24,12 +25,16 @@ from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
 ASSIGNMENT_VERSION = 3
-"""Of the ways in which data is divided: what another version has kept on disk is made again."""
+"""Version of the code that assigns examples; scenarios of other versions are not read."""
 
 MAX_CHECKED_ROWS = 1 << 24
-"""Up to so many examples, all that a dataset promises is checked; above, what follows from how it is made is not."""
+"""Largest number of examples of a data set that is checked when its scenario is built."""
 
 OVERLAP_REASON = "clients train on examples that the server has drawn from them, or has too"
+"""Reason that a dataset with `overlap` gives in its records."""
+
+HASHED_ROWS = 1 << 20
+"""Number of clients' examples that are compared with the server's at a time."""
 
 Rows = NDArray[np.int64]
 Options = dict[str, Any]
@@ -37,142 +42,162 @@ Examples = tuple[Array, Array]
 
 
 def load_federated(name: str, **overrides: Any) -> FederatedDataset:
-    """A data set that has been added (`sets.add`), divided among people by options of your choice.
+    """Load a data set that has been added, partitioned among clients by the options.
 
-    partition      whose each example is; takes the options beside it and no others
-      natural        as the set says. least, most: whoever has fewer is left out, of whoever has more so many are used;
-                     clients: so many people at random (None: all)
-      two-labels     ratio, used, least: FedMeta-Per's, with test_share=0.25, adapt=0.2; two labels each, a share `used`
-                     of the examples divided by weights from 1 to `ratio`
-      half-and-half  images, drop_half: Per-FedAvg's; every other client has `images` of each of the first half of the
-                     labels, the rest images / 2 of one of those (none: drop_half) and 2 * images of one of the others
-      few-labels     labels, size: FSL's; `labels` labels each, equally many of each, `size` in all (None: all there is)
-      shards         shards: so many equal shards each of the examples sorted by label
-      dirichlet      alpha, least: each label divided by shares from Dirichlet(alpha), nobody with fewer than `least`
-      quantity       alpha, least: random examples, sizes from Dirichlet(alpha)
-      pachinko       size, alpha, beta: by coarse and fine labels, as for federated CIFAR-100
+    An option that has no effect beside the others is refused.
+
+    partition      how examples are assigned to clients, with options of its own:
+      natural        by the data set's own clients. `least`: those with fewer examples are left out;
+                     `most`: number of examples used of each; `clients`: number of clients, chosen
+                     at random (None: all); `reserved`: see server_from
+      two-labels     two labels for each client and uneven sizes, as in FedMeta-Per (there with
+                     test_share=0.25, adapt=0.2). A share `used` of the examples is divided by
+                     weights from 1 to `ratio`; each client has at least `least` examples
+      half-and-half  as in Per-FedAvg. Every other client has `images` examples of each label of the
+                     first half; the rest have images / 2 of one of those labels (none with
+                     `drop_half`) and 2 * images of one label of the second half
+      few-labels     as in FSL. Each client has `labels` labels and `size` examples, equally many of
+                     each label (None: as many as possible)
+      shards         each client has `shards` equal shards of the examples sorted by label
+      dirichlet      each label is divided by shares from Dirichlet(`alpha`); each client has at
+                     least `least` examples
+      quantity       random examples, with sizes by shares from Dirichlet(`alpha`), at least `least`
+      pachinko       `size` examples by shares of coarse (`alpha`) and fine labels (`beta`), as for
+                     federated CIFAR-100
       iid            random examples, equal sizes
-    others           the partition of a share `others_share` of the clients
-    zeta             a share 1 - zeta of the clients gives the labels an order of its own (and, with augment, turns and
-                     mirrors its images in a way of its own): AFML's mutually exclusive clients
-    server           how much the server has: a share (float), a count (int), 0: nothing
-    server_from      examples: of all examples, at random; classes: equally many of each class; people: of the people,
-                     all of whose examples are the server's; clients: of the clients, `server_each` examples of each;
-                     rendered: characters drawn with server_fonts, server_rotations, server_points, and with
-                     server_fill as large as EMNIST's; set: examples of server_set, another data set, whose classes have
-                     the same names
-    server_damage    none, or what is done to the server's copy, by server_amount
-    overlap          clients keep what the server draws from them, as in FSL's paper, but for what they are tested on,
-                     which it gives up
-    split            test examples are random, the last of each person, or those of the set's own test part
-    test_share, validation_clients, unseen_clients, adapt, support, seed: as for `from_arrays`
+    clients          number of clients
+    others           partition of a share `others_share` of the clients
+    zeta             a share 1 - zeta of the clients permutes the labels, each client in its own way
+                     (and, with `augment`, rotates and mirrors its images in its own way): AFML's
+                     mutually exclusive clients
+    server           amount of the server's data: a share (float), a number (int), 0: none
+    server_from      where it comes from:
+      examples       all examples, at random
+      classes        all examples, equally many of each class
+      people         clients, all of whose examples become the server's. With partition=natural, an
+                     amount `reserved` of clients is taken out whatever amount the server has
+      clients        clients, `server_each` examples of each
+      rendered       characters rendered with `server_fonts`, `server_rotations`, `server_points`;
+                     with `server_fill` as large as those of EMNIST
+      set            `server_set`, another data set, whose classes have the same names
+    server_damage    corruption of the server's examples, by `server_amount`
+    overlap          clients keep the examples that the server draws from them, as in FSL's paper;
+                     the server gives up those that are some client's test examples
+    split            examples for test: random, the last ones of each client, or the data set's own
+    test_share, validation_clients, unseen_clients, adapt, support, seed    as for `from_arrays`
 
-    No client has an example that equals one of the server's: of images that it draws from all of them, clients lose
-    theirs; elsewhere, and of texts, where the same short sentence comes from many, the server gives up its own.
+    Without overlap no client has an example that equals one of the server's. If the server draws
+    from all examples, clients lose theirs. From other sources, and of texts, where many clients
+    have the same short sentence, the server gives up its own.
     """
     options = fill_defaults(name, get_dataset_defaults(name), overrides)
     data = open_dataset(name)
-    split_config = SplitConfig(*(options[key] for key in SplitConfig._fields))
+    split_config = _make_split_config(options)
     split_config.validate(name)
-    about = {"division": ASSIGNMENT_VERSION, **options, **_get_server_hash(options)}
-    scenario = load_or_build_scenario(
-        data, about, partial(_build_scenario, data, options, split_config)
-    )
-    return _build_dataset(
-        data,
-        options,
-        split_config,
-        _restore_assignment(scenario),
-        _load_server_examples(data, scenario.arrays),
-        skip_checks=True,
-    )
+    scenario_key = {"division": ASSIGNMENT_VERSION, **options}
+    if options.get("server_set"):
+        # The key changes with the content of the other data set.
+        scenario_key["server_identity"] = open_dataset(options["server_set"]).content_hash
+    build = partial(_build_scenario, data, options)
+    scenario = load_or_build_scenario(data, scenario_key, build)
+    assignment = _restore_assignment(scenario)
+    server_examples = _load_server_examples(data, scenario.arrays)
+    return _build_dataset(data, options, assignment, server_examples, skip_checks=True)
 
 
 def get_dataset_defaults(name: str) -> Options:
-    """A data set's own defaults."""
+    """Return a data set's own defaults, which replace those of the options."""
     return dict(CATALOG[name].defaults) if name in CATALOG else {}
 
 
-def _get_server_hash(options: Options) -> Options:
-    """What another data set was when its examples were taken."""
-    return (
-        {"server_identity": open_dataset(options["server_set"]).content_hash}
-        if options.get("server_set")
-        else {}
-    )
+def _make_split_config(options: Options) -> SplitConfig:
+    return SplitConfig(*(options[field] for field in SplitConfig._fields))
 
 
-def _build_scenario(
-    data: StoredDataset, options: Options, split_config: SplitConfig
-) -> StoredScenario:
-    """The division, checked, as it is kept on disk."""
-    assignment = assign_clients(data, options, split_config)
+def _build_scenario(data: StoredDataset, options: Options) -> StoredScenario:
+    """Return the assignment in the form in which it is stored, after checking the dataset."""
+    assignment = assign_clients(data, options, _make_split_config(options))
     arrays = _select_server_arrays(data, options, assignment)
-    _build_dataset(
-        data,
-        options,
-        split_config,
-        assignment,
-        _load_server_examples(data, arrays),
-        skip_checks=data.num_rows > MAX_CHECKED_ROWS,
-    )
-    arrays |= {f"group_{group}": client_ids for group, client_ids in assignment.groups.items()}
-    arrays |= {"ids": assignment.client_names, "relabelled": assignment.relabeled_clients}
-    arrays |= {} if assignment.y is None else {"y": assignment.y}
+    server_examples = _load_server_examples(data, arrays)
+    # Of larger data sets, all that is checked here already holds by construction.
+    skip_checks = data.num_rows > MAX_CHECKED_ROWS
+    _build_dataset(data, options, assignment, server_examples, skip_checks)
+    for group, client_ids in assignment.groups.items():
+        arrays[f"group_{group}"] = client_ids
+    arrays["ids"] = assignment.client_names
+    arrays["relabelled"] = assignment.relabeled_clients
+    if assignment.y is not None:
+        arrays["y"] = assignment.y
     return StoredScenario(assignment.splits, arrays)
 
 
 def _restore_assignment(scenario: StoredScenario) -> ClientAssignment:
+    """Return the assignment of a scenario; the server's rows are in its arrays."""
     arrays = scenario.arrays
-    groups = {
-        what.removeprefix("group_"): array
-        for what, array in arrays.items()
-        if what.startswith("group_")
-    }
+    groups = {}
+    for array_name, array in arrays.items():
+        if array_name.startswith("group_"):
+            groups[array_name.removeprefix("group_")] = array
     return ClientAssignment(
-        scenario.splits, groups, arrays["ids"], NO_ROWS, arrays.get("y"), arrays["relabelled"]
+        splits=scenario.splits,
+        groups=groups,
+        client_names=arrays["ids"],
+        server_rows=NO_ROWS,
+        y=arrays.get("y"),
+        relabeled_clients=arrays["relabelled"],
     )
 
 
 def _build_dataset(
     data: StoredDataset,
     options: Options,
-    split_config: SplitConfig,
     assignment: ClientAssignment,
     server_examples: Examples | None,
     skip_checks: bool,
 ) -> FederatedDataset:
-    about = data.attributes
-    x, y = data.columns["x"], data.columns["y"] if assignment.y is None else assignment.y
+    """Return the dataset of an assignment, with augmented clients and damaged server data."""
+    attributes = data.attributes
+    classes = count_classes(data)
+    seed = options["seed"]
+    x = data.columns["x"]
+    y = data.columns["y"]
+    columns_hash = data.content_hash
+    if assignment.y is not None:
+        y = assignment.y
+        columns_hash = ""
     if options.get("augment"):
-        x = augment_clients(
-            x,
-            assignment.splits,
-            assignment.relabeled_clients,
-            make_rng(options["seed"], DataStream.AUGMENT),
-        )
+        rng = make_rng(seed, DataStream.AUGMENT)
+        x = augment_clients(x, assignment.splits, assignment.relabeled_clients, rng)
+        columns_hash = ""
     if server_examples is not None and options["server_damage"] != "none":
-        harm = {"damage": options["server_damage"], "amount": options["server_amount"]}
+        server_x, server_y = server_examples
         server_examples = damage_examples(
-            *server_examples,
-            count_classes(data) or 1,
-            **harm,
-            rng=make_rng(options["seed"], DataStream.DAMAGE),
+            server_x,
+            server_y,
+            classes or 1,
+            damage=options["server_damage"],
+            amount=options["server_amount"],
+            rng=make_rng(seed, DataStream.DAMAGE),
         )
+    server = None
+    overlap = ""
+    if server_examples is not None:
+        server = single_client(*server_examples)
+        overlap = OVERLAP_REASON if options["overlap"] else ""
     return FederatedDataset(
         name=data.name,
         clients=ClientExamples(x, y, assignment.splits),
         client_names=assignment.client_names,
         groups=assignment.groups,
-        server=None if server_examples is None else single_client(*server_examples),
-        classes=count_classes(data),
-        scale=about.get("scale", 1.0),
-        tokens=about.get("tokens", False),
-        padding=tuple(about.get("padding", ())),
-        unscored_tokens=tuple(about.get("uncounted", ())),
-        support=split_config.support,
-        content_hash=data.content_hash if x is data.columns["x"] and assignment.y is None else "",
-        overlap=OVERLAP_REASON if options["overlap"] and server_examples is not None else "",
+        server=server,
+        classes=classes,
+        scale=attributes.get("scale", 1.0),
+        tokens=attributes.get("tokens", False),
+        padding=tuple(attributes.get("padding", ())),
+        unscored_tokens=tuple(attributes.get("uncounted", ())),
+        support=options["support"],
+        content_hash=columns_hash,
+        overlap=overlap,
         skip_checks=skip_checks,
     )
 
@@ -180,74 +205,105 @@ def _build_dataset(
 def _select_server_arrays(
     data: StoredDataset, options: Options, assignment: ClientAssignment
 ) -> dict[str, Array]:
-    """What the server keeps, as it is kept on disk: rows of the data set, or examples from elsewhere themselves."""
+    """Return the server's data in the form in which it is stored.
+
+    It is "own", rows of the data set, or "own_x" and "own_y", examples from elsewhere. Examples
+    that the server must give up are left out.
+    """
     if not options["server"]:
         return {"own": assignment.server_rows}
-    elsewhere = make_external_examples(
-        data, options, make_rng(options["seed"], DataStream.STORE_SERVER)
-    )
-    drawn, rows = (
-        (data.columns["x"], assignment.server_rows)
-        if elsewhere is None
-        else (elsewhere[0], np.arange(len(elsewhere[0])))
-    )
-    kept = _filter_server_rows(data, options, assignment, drawn, rows)
-    have, or_else = (
-        ("are tested on", "") if options["overlap"] else ("have", ", or for overlap=true")
-    )
-    gave = f"clients {have} an equal of each of the {len(rows)} examples drawn for the server, which gives these up"
-    require(len(kept) > 0, f"{data.name}: {gave}; ask for more than {options['server']}{or_else}.")
-    if elsewhere is None:
-        return {"own": assignment.server_rows[kept]}
-    return {"own_x": elsewhere[0][kept], "own_y": elsewhere[1][kept]}
+    rng = make_rng(options["seed"], DataStream.STORE_SERVER)
+    external = make_external_examples(data, options, rng)
+    if external is None:
+        rows = assignment.server_rows
+        kept = _select_server_positions(data, options, assignment, data.columns["x"], rows)
+        return {"own": rows[kept]}
+    x, y = external
+    kept = _select_server_positions(data, options, assignment, x, np.arange(len(x)))
+    return {"own_x": x[kept], "own_y": y[kept]}
 
 
 def _load_server_examples(data: StoredDataset, arrays: dict[str, Array]) -> Examples | None:
-    """The server's examples, unless it has none."""
+    """Return the server's examples, or None if it has none."""
     if "own_x" in arrays:
-        server_examples = np.array(arrays["own_x"]), np.array(arrays["own_y"])
+        x = np.array(arrays["own_x"])
+        y = np.array(arrays["own_y"])
     else:
-        server_examples = data.columns["x"][arrays["own"]], data.columns["y"][arrays["own"]]
-    return server_examples if len(server_examples[0]) else None
+        x = data.columns["x"][arrays["own"]]
+        y = data.columns["y"][arrays["own"]]
+    return (x, y) if len(x) > 0 else None
 
 
-def _filter_server_rows(
+def _select_server_positions(
     data: StoredDataset, options: Options, assignment: ClientAssignment, server_x: Array, rows: Rows
 ) -> Rows:
-    """Which of these rows, of examples drawn for the server, it keeps.
+    """Return the positions in `rows` of the examples that the server may keep; at least one.
 
-    None that equals a client's; or, if they may overlap, none that a client is tested on.
+    It gives up examples that equal a client's, or, with `overlap`, a client's test example.
+
+    Args:
+        data: Stored data set.
+        options: All options that apply.
+        assignment: The clients' rows.
+        server_x: Column of the data set, or of examples from elsewhere.
+        rows: Rows of `server_x` that are drawn for the server.
     """
-    parts = [assignment.splits["test"]] if options["overlap"] else assignment.splits.values()
-    server_hashes, x = content_hash.hash_examples(server_x, rows), data.columns["x"]
-    shared = [np.zeros(0, np.uint64)]
-    for split in {id(split): split for split in parts}.values():
-        for start in range(0, len(split.index), 1 << 20):
-            held = np.asarray(split.index[start : start + (1 << 20)])
-            shared.append(
-                content_hash.hash_examples(
-                    x, held[content_hash.is_duplicate(x, held, server_hashes)]
-                )
-            )
-    return np.flatnonzero(~np.isin(server_hashes, np.concatenate(shared)))
+    splits = list(assignment.splits.values())
+    if options["overlap"]:
+        splits = [assignment.splits["test"]]
+    server_hashes = content_hash.hash_examples(server_x, rows)
+    shared_hashes = _find_shared_hashes(data.columns["x"], splits, server_hashes)
+    kept = np.flatnonzero(~np.isin(server_hashes, shared_hashes))
+    if options["overlap"]:
+        reason = "are tested on"
+        advice = f"ask for more than {options['server']}"
+    else:
+        reason = "have"
+        advice = f"ask for more than {options['server']}, or for overlap=true"
+    require(
+        len(kept) > 0,
+        f"{data.name}: the server must have an example of its own, but clients {reason} equals of "
+        f"all {len(rows)} drawn for it; {advice}.",
+    )
+    return kept
+
+
+def _find_shared_hashes(
+    x: Array, splits: list[Split], server_hashes: NDArray[np.uint64]
+) -> NDArray[np.uint64]:
+    """Return the hashes of clients' examples, in some splits, that equal one of the server's."""
+    shared_hashes = [np.zeros(0, np.uint64)]
+    distinct_splits = {id(split): split for split in splits}
+    for split in distinct_splits.values():
+        for start in range(0, len(split.index), HASHED_ROWS):
+            rows = np.asarray(split.index[start : start + HASHED_ROWS])
+            shared_rows = rows[content_hash.is_duplicate(x, rows, server_hashes)]
+            shared_hashes.append(content_hash.hash_examples(x, shared_rows))
+    return np.concatenate(shared_hashes)
 
 
 def augment_clients(
-    x: Array, parts: dict[str, Split], client_ids: Rows, rng: np.random.Generator
+    x: Array, splits: dict[str, Split], client_ids: Rows, rng: np.random.Generator
 ) -> Array:
-    """A copy of images of which each of these people's are turned and mirrored, in a way of that person's own."""
-    changed = np.array(x)
+    """Return a copy of images in which some clients' are rotated and mirrored, each in its own way.
+
+    Args:
+        x: Square images, [examples, channels, side, side].
+        splits: Splits with the rows of all clients.
+        client_ids: Clients whose images change.
+        rng: Draws rotations by 0, 90, 180 or 270 degrees, and which clients mirror.
+    """
+    augmented = np.array(x)
     require(
         x.ndim == 4 and x.shape[2] == x.shape[3],
         f"augment needs square images, got {list(x.shape[1:])} of each.",
     )
-    for client, turns, mirrored in zip(
-        client_ids,
-        rng.integers(0, 4, len(client_ids)),
-        rng.random(len(client_ids)) < 0.5,
-        strict=True,
-    ):
-        rows = np.unique(np.concatenate([split.get_rows(int(client)) for split in parts.values()]))
-        turned = np.rot90(x[rows], turns, (2, 3))
-        changed[rows] = turned[..., ::-1] if mirrored else turned
-    return changed
+    quarter_turns = rng.integers(0, 4, len(client_ids))
+    is_mirrored = rng.random(len(client_ids)) < 0.5
+    for position, client in enumerate(client_ids.tolist()):
+        rows = np.unique(np.concatenate([split.get_rows(client) for split in splits.values()]))
+        images = np.rot90(x[rows], quarter_turns[position], (2, 3))
+        if is_mirrored[position]:
+            images = images[..., ::-1]
+        augmented[rows] = images
+    return augmented

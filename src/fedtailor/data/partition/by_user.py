@@ -1,4 +1,7 @@
-"""The people that a data set has of its own, and what is theirs, as runs of rows or row by row."""
+"""A stored data set's own clients, and their rows, as ranges or as an owner of each row.
+
+The rows of a stored data set are sorted by client, so the rows of each client are a range.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import require_int
-from fedtailor.data.examples import Split
-from fedtailor.data.partition import UNASSIGNED, Owners
+from fedtailor.data.examples import UNASSIGNED, Split
+from fedtailor.data.partition import Owners
 from fedtailor.data.partition.splits import SplitConfig, count_test_examples, take_share
 from fedtailor.data.rng import make_rng
 from fedtailor.data.store import StoredDataset, make_range_split
@@ -18,127 +21,152 @@ Rows = NDArray[np.int64]
 
 
 class NaturalClients(NamedTuple):
-    """Those of a set's own people who are looked at."""
+    """Some of a data set's own clients, and the ranges of their rows."""
 
-    client_ids: Rows  # of the set's
-    starts: Rows
-    sizes: Rows
-    test_counts: Rows  # how many of their rows are of the set's own test part; nobody's, if that does not matter
+    client_ids: Rows  # [clients] numbers in the data set
+    starts: Rows  # [clients] first row
+    sizes: Rows  # [clients] number of rows
+    test_counts: Rows  # [clients] number of rows of the own test part; 0 unless split is "own"
 
     @property
     def is_test_only(self) -> NDArray[np.bool_]:
-        """Who has nothing but test examples, and so cannot train."""
+        """Whether each client has test examples alone, so that it cannot train, [clients]."""
         return np.asarray(self.test_counts == self.sizes)
 
-    def select(self, selection: Any) -> "NaturalClients":
-        """Some of them."""
-        return NaturalClients(*(each[selection] for each in self))
+    def select(self, selection: Rows) -> "NaturalClients":
+        """Return the clients at some positions."""
+        return NaturalClients(*(column[selection] for column in self))
 
     def get_rows(self) -> Rows:
-        """All their rows."""
+        """Return all rows of the clients, one client after another."""
         ends = np.cumsum(self.sizes)
-        return np.asarray(
-            np.repeat(self.starts - (ends - self.sizes), self.sizes) + np.arange(self.sizes.sum())
-        )
+        shifts = self.starts - (ends - self.sizes)
+        return np.asarray(np.repeat(shifts, self.sizes) + np.arange(self.sizes.sum()))
 
 
 def select_clients(data: StoredDataset, options: dict[str, Any]) -> NaturalClients:
-    """The people with at least so many examples, or so many at random of these."""
-    known = len(data.client_names) > 1 or str(data.client_names[0]) != ""
+    """Return the clients with at least `least` examples, or `clients` random ones of these."""
+    has_clients = len(data.client_names) > 1 or str(data.client_names[0]) != ""
     require(
-        known,
-        f"{data.name}: there are no people in this set; choose a partition (partition=dirichlet, say).",
+        has_clients,
+        f"{data.name}: partition=natural needs clients, but this data set has none of its own; "
+        "choose another partition, such as partition=dirichlet.",
     )
-    for option in ("least", *(key for key in ("most", "clients") if options[key] is not None)):
-        require_int(data.name, option, options[option], 1)
-    starts, sizes = np.asarray(data.offsets[:-1]), np.diff(data.offsets)
-    large = np.flatnonzero(sizes >= options["least"])
-    least = f"least={options['least']}"
+    require_int(data.name, "least", options["least"], 1)
+    for option in ("most", "clients"):
+        if options[option] is not None:
+            require_int(data.name, option, options[option], 1)
+    least = options["least"]
+    sizes = np.diff(data.offsets)
+    client_ids = np.flatnonzero(sizes >= least)
     require(
-        len(large) > 0,
-        f"{data.name}: {least} leaves no client, the largest client has {sizes.max()}.",
+        len(client_ids) > 0,
+        f"{data.name}: least={least} leaves no client, the largest client has {sizes.max()}.",
     )
     count = options["clients"]
     if count is not None:
         require(
-            count <= len(large),
-            f"{data.name}: clients must be at most {len(large)}, who have {least}, got {count}.",
+            count <= len(client_ids),
+            f"{data.name}: clients must be at most the {len(client_ids)} that have least={least} "
+            f"examples, got {count}.",
         )
-        large = np.sort(
-            make_rng(options["seed"], DataStream.STORE_PARTITION).permutation(large)[:count]
-        )
+        rng = make_rng(options["seed"], DataStream.STORE_PARTITION)
+        client_ids = np.sort(rng.permutation(client_ids)[:count])
     return NaturalClients(
-        large, starts[large], sizes[large], _count_test_examples(data, options)[large]
+        client_ids=client_ids,
+        starts=np.asarray(data.offsets[:-1])[client_ids],
+        sizes=sizes[client_ids],
+        test_counts=_count_own_test_examples(data, options)[client_ids],
     )
 
 
-def _count_test_examples(data: StoredDataset, options: dict[str, Any]) -> Rows:
-    """How many test examples of the set's own everybody has."""
+def _count_own_test_examples(data: StoredDataset, options: dict[str, Any]) -> Rows:
+    """Return how many rows of each client are of the own test part; 0 unless split is "own"."""
     if options["split"] != "own":
         return np.zeros(data.num_clients, np.int64)
     require(
         "testing" in data.columns,
         f"{data.name}: split=own needs a test part, but this set has none; take random.",
     )
-    found: Rows = np.add.reduceat(data.columns["testing"], data.offsets[:-1], dtype=np.int64)
-    return found
+    counts: Rows = np.add.reduceat(data.columns["testing"], data.offsets[:-1], dtype=np.int64)
+    return counts
 
 
 def compute_owners(data: StoredDataset, clients: NaturalClients, options: dict[str, Any]) -> Owners:
-    """Whose each row is, by the place among those found."""
-    new_index = np.full(data.num_clients, UNASSIGNED, np.int64)
-    new_index[clients.client_ids] = np.arange(len(clients.client_ids))
-    column = np.repeat(new_index, np.diff(data.offsets))
+    """Return the owner of each row of the data set, at most `most` rows of each client.
+
+    Args:
+        data: Stored data set.
+        clients: Clients that rows are assigned to.
+        options: All options of the partition.
+
+    Returns:
+        Position in `clients` of each row's owner, or `UNASSIGNED`, [rows of the data set].
+    """
+    positions = np.full(data.num_clients, UNASSIGNED, np.int64)
+    positions[clients.client_ids] = np.arange(len(clients.client_ids))
+    owners = np.repeat(positions, np.diff(data.offsets))
     if options["most"] is not None:
-        column[_rank_rows(data, options["split"] == "own") >= options["most"]] = UNASSIGNED
-    return column
+        rank = _rank_rows(data, separate_test=options["split"] == "own")
+        owners[rank >= options["most"]] = UNASSIGNED
+    return owners
 
 
 def _rank_rows(data: StoredDataset, separate_test: bool) -> Rows:
-    """The how-manieth of its person's rows each is; of train and test rows apart, if asked for."""
+    """Return how many rows of the same client come before each row, [rows].
+
+    With `separate_test`, rows of the own test part and other rows are counted separately.
+    """
     starts = np.repeat(data.offsets[:-1], np.diff(data.offsets))
     rank = np.arange(data.num_rows) - starts
     if not separate_test:
         return np.asarray(rank)
     is_test = data.columns["testing"]
-    before = np.cumsum(is_test) - is_test
-    tests = before - before[starts]
-    return np.asarray(np.where(is_test, tests, rank - tests))
+    tests_before = np.cumsum(is_test) - is_test
+    test_rank = tests_before - tests_before[starts]
+    return np.asarray(np.where(is_test, test_rank, rank - test_rank))
 
 
 def has_test_rows_last(data: StoredDataset) -> bool:
-    """Whether everybody's test rows come after the train rows."""
+    """Return whether each client's rows of the own test part come after its other rows."""
     is_test = data.columns["testing"]
-    again = np.flatnonzero(is_test[:-1] & ~is_test[1:]) + 1
-    return bool(np.isin(again, data.offsets).all())
+    rows_after_test = np.flatnonzero(is_test[:-1] & ~is_test[1:]) + 1
+    return bool(np.isin(rows_after_test, data.offsets).all())
 
 
 def split_into_ranges(
     clients: NaturalClients, options: dict[str, Any], split_config: SplitConfig
 ) -> dict[str, Split]:
-    """Splits without an array of rows: everybody's train rows, then those for test, which are the last ones."""
+    """Return splits by ranges of rows, which take no memory: first train, then test.
+
+    Args:
+        clients: Clients to split; with split "own", their rows of the own test part come last.
+        options: All options of the partition; split is "last" or "own".
+        split_config: Shares for test and for adapting.
+    """
     most = options["most"]
-    used = _cap_sizes(clients.sizes, most)
-    last = count_test_examples(used, split_config.test_share)
-    by_share = clients.is_test_only | (options["split"] == "last")
-    train_counts = clients.sizes - clients.test_counts
-    trains = np.where(by_share, used - last, _cap_sizes(train_counts, most))
-    tests = np.where(by_share, last, _cap_sizes(clients.test_counts, most))
-    begin = clients.starts + np.where(by_share, used - last, train_counts)
-    train = make_range_split(clients.starts, trains)
-    if isinstance(split_config.adapt, str):
-        test = make_range_split(begin, tests)
-        return {
-            "train": train,
-            "test": test,
-            "adapt": test if split_config.adapt == "test" else train,
-        }
-    adapts = take_share(split_config.adapt, tests)
-    return {
-        "train": train,
-        "test": make_range_split(begin + adapts, tests - adapts),
-        "adapt": make_range_split(begin, adapts),
-    }
+    sizes = _cap_sizes(clients.sizes, most)
+    test_sizes_by_share = count_test_examples(sizes, split_config.test_share)
+    train_sizes_by_share = sizes - test_sizes_by_share
+    # Clients with rows of the own test part alone are split by share.
+    is_by_share = clients.is_test_only | (options["split"] == "last")
+    own_train_counts = clients.sizes - clients.test_counts
+    own_train_sizes = _cap_sizes(own_train_counts, most)
+    own_test_sizes = _cap_sizes(clients.test_counts, most)
+    train_sizes = np.where(is_by_share, train_sizes_by_share, own_train_sizes)
+    test_sizes = np.where(is_by_share, test_sizes_by_share, own_test_sizes)
+    # `most` may leave out rows between the train rows and those of the own test part.
+    test_starts = clients.starts + np.where(is_by_share, train_sizes_by_share, own_train_counts)
+    adapt = split_config.adapt
+    splits = {"train": make_range_split(clients.starts, train_sizes)}
+    if isinstance(adapt, str):
+        splits["test"] = make_range_split(test_starts, test_sizes)
+        splits["adapt"] = splits[adapt]
+        return splits
+    adapt_sizes = take_share(adapt, test_sizes)
+    splits["test"] = make_range_split(test_starts + adapt_sizes, test_sizes - adapt_sizes)
+    splits["adapt"] = make_range_split(test_starts, adapt_sizes)
+    return splits
 
 
 def _cap_sizes(sizes: Rows, max_size: int | None) -> Rows:

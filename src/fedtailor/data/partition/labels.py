@@ -1,4 +1,4 @@
-"""Clients who know few labels: the partitions of four papers."""
+"""Partitions with few labels for each client, as in four papers."""
 
 import numpy as np
 
@@ -25,83 +25,111 @@ def two_labels(
     least: int = 10,
     used: float = 1.0,
 ) -> Owners:
-    """Two labels a client and uneven sizes, as for FedMeta-Per.
+    """Return a partition with two labels for each client and uneven sizes, as for FedMeta-Per.
 
-    Labels are dealt so that all are held equally often, give or take one. Every client has a weight, in a random order
-    of a geometric progression from 1 to `ratio`. Of each label a share `used` is divided among its holders: half of
-    `least` (rounded up) for each, and the rest by weight.
+    All labels have equally many clients, give or take one. The clients' weights are a geometric
+    progression from 1 to `ratio`, in random order. A share `used` of each label's examples is
+    divided among its clients: `least` / 2 (rounded up) for each, and the rest by weight.
 
-    The paper prints sizes, not how they came about: `ratio` and `used` are ours, chosen so that the sizes come near.
-    Fifty clients with all of MNIST (ratio 50, used 1) and of CIFAR-10 (ratio 2.5, used 0.875), medians over 60 seeds:
+    The paper prints sizes, not how they came about: `ratio` and `used` are ours, chosen so that the
+    sizes come near. Fifty clients with all of MNIST (ratio 50, used 1) and of CIFAR-10 (ratio 2.5,
+    used 0.875), medians over 60 seeds:
 
                  samples     min   mean    std    max
         MNIST    70,000      117   1400   1329   5122
         paper    69,909      135   1398   1424   5201
         CIFAR-10 52,500      644   1050    262   1586
         paper    52,497      506   1049    250   1986
+
+    Args:
+        y: Label of each example, [examples].
+        clients: Number of clients.
+        rng: Draws labels and the order of the weights, and chooses the examples.
+        ratio: Largest weight; 1 makes all clients about equally large.
+        least: Minimum number of examples of a client, half of them of each label.
+        used: Share of the examples that clients get, from 0 to 1.
     """
-    kinds, codes = encode_labels("two-labels", y, clients)
-    require(len(kinds) >= 2, f"two-labels: there must be at least 2 labels, got {len(kinds)}.")
+    labels, label_ids = encode_labels("two-labels", y, clients)
+    require(len(labels) >= 2, f"two-labels: there must be at least 2 labels, got {len(labels)}.")
     require_in_range("two-labels", "ratio", ratio, 1, 1e6)
     require_in_range("two-labels", "used", used, 0, 1)
     require_enough_examples("two-labels", least, clients, len(y))
-    hands, weights = (
-        deal_labels(clients, 2, len(kinds), rng),
-        rng.permutation(np.geomspace(1, ratio, clients)),
-    )
-    want, each = np.zeros(hands.shape, np.int64), -(-least // 2)
-    for kind, there in enumerate(np.bincount(codes)):
-        client_ids = np.flatnonzero(hands[:, kind])
-        if len(client_ids):
-            total = max(round(used * int(there)), each * len(client_ids))
-            want[client_ids, kind] = split_unevenly(total, weights[client_ids], each)
-    return assign_by_counts("two-labels", kinds, codes, want, rng)
+    has_label = deal_labels(clients, 2, len(labels), rng)
+    weights = rng.permutation(np.geomspace(1, ratio, clients))
+    minimum = -(-least // 2)
+    counts = np.zeros(has_label.shape, np.int64)
+    for label_id, available in enumerate(np.bincount(label_ids)):
+        client_ids = np.flatnonzero(has_label[:, label_id])
+        if len(client_ids) == 0:
+            continue
+        total = max(round(used * int(available)), minimum * len(client_ids))
+        counts[client_ids, label_id] = split_unevenly(total, weights[client_ids], minimum)
+    return assign_by_counts("two-labels", labels, label_ids, counts, rng)
 
 
 def half_and_half(
     y: Array, clients: int, rng: np.random.Generator, *, images: int = 196, drop_half: bool = False
 ) -> Owners:
-    """Per-FedAvg's: every other client knows the first half of the labels, and each of the rest one of either half.
+    """Return Per-FedAvg's partition: clients with half of the labels, and clients with two labels.
 
-    The former have `images` of each of their labels, the latter images / 2 of their label of the first half and
-    2 * images of their label of the second. `drop_half` leaves the images / 2 out: the paper's different heterogeneity.
+    Every other client has `images` examples of each label of the first half. Each client in between
+    has images / 2 of one label of the first half and 2 * images of one label of the second.
+
+    Args:
+        y: Label of each example, [examples]; an even number of labels must occur.
+        clients: Number of clients.
+        rng: Draws labels and chooses the examples.
+        images: Number of examples, at least 2.
+        drop_half: Whether the images / 2 are left out, the paper's different heterogeneity.
     """
-    kinds, codes = encode_labels("half-and-half", y, clients)
-    even = len(kinds) >= 2 and len(kinds) % 2 == 0
-    require(even, f"half-and-half: there must be an even number of labels, got {len(kinds)}.")
+    labels, label_ids = encode_labels("half-and-half", y, clients)
+    is_even = len(labels) >= 2 and len(labels) % 2 == 0
+    require(is_even, f"half-and-half: there must be an even number of labels, got {len(labels)}.")
     require_int("half-and-half", "images", images, 2)
     require(
         isinstance(drop_half, bool),
         f"half-and-half: drop_half must be true or false, got {drop_half!r}.",
     )
-    middle, others = len(kinds) // 2, clients // 2
-    want = np.zeros((clients, len(kinds)), np.int64)
-    want[::2, :middle] = images
-    want[1::2, :middle] = deal_labels(others, 1, middle, rng) * (0 if drop_half else images // 2)
-    want[1::2, middle:] = deal_labels(others, 1, middle, rng) * (2 * images)
-    return assign_by_counts("half-and-half", kinds, codes, want, rng)
+    middle = len(labels) // 2
+    num_odd_clients = clients // 2
+    has_first_label = deal_labels(num_odd_clients, 1, middle, rng)
+    has_second_label = deal_labels(num_odd_clients, 1, middle, rng)
+    counts = np.zeros((clients, len(labels)), np.int64)
+    counts[::2, :middle] = images
+    if not drop_half:
+        counts[1::2, :middle] = has_first_label * (images // 2)
+    counts[1::2, middle:] = has_second_label * (2 * images)
+    return assign_by_counts("half-and-half", labels, label_ids, counts, rng)
 
 
 def few_labels(
     y: Array, clients: int, rng: np.random.Generator, *, labels: int = 2, size: int | None = None
 ) -> Owners:
-    """FSL's: each client has `labels` labels and size / labels examples of each; None: as many as there are for all.
+    """Return FSL's partition: few labels for each client, and equally many examples of each.
 
-    Labels are dealt so that all are held equally often, give or take one.
+    All labels have equally many clients, give or take one.
+
+    Args:
+        y: Label of each example, [examples].
+        clients: Number of clients.
+        rng: Draws labels and chooses the examples.
+        labels: Number of labels of each client.
+        size: Number of examples of each client, a multiple of `labels`; None gives as many as the
+            examples allow.
     """
-    kinds, codes = encode_labels("few-labels", y, clients)
+    all_labels, label_ids = encode_labels("few-labels", y, clients)
     require_int("few-labels", "labels", labels, 1)
     require(
-        labels <= len(kinds),
-        f"few-labels: labels must be at most the {len(kinds)} that there are, got {labels}.",
+        labels <= len(all_labels),
+        f"few-labels: labels must be at most the {len(all_labels)} that there are, got {labels}.",
     )
-    hands = deal_labels(clients, labels, len(kinds), rng)
+    has_label = deal_labels(clients, labels, len(all_labels), rng)
     if size is None:
-        each = int(
-            (np.bincount(codes) // np.maximum(hands.sum(axis=0), 1))[hands.any(axis=0)].min()
-        )
+        clients_per_label = has_label.sum(axis=0)
+        largest_counts = np.bincount(label_ids) // np.maximum(clients_per_label, 1)
+        count = int(largest_counts[clients_per_label > 0].min())
         require(
-            each > 0,
+            count > 0,
             f"few-labels: {clients} clients of {labels} labels are too many for {len(y)} examples.",
         )
     else:
@@ -110,24 +138,33 @@ def few_labels(
             size % labels == 0,
             f"few-labels: size must be a multiple of the {labels} labels, got {size}.",
         )
-        each = size // labels
-    return assign_by_counts("few-labels", kinds, codes, hands * np.int64(each), rng)
+        count = size // labels
+    counts = has_label * np.int64(count)
+    return assign_by_counts("few-labels", all_labels, label_ids, counts, rng)
 
 
 def shards(y: Array, clients: int, rng: np.random.Generator, *, shards: int = 2) -> Owners:
-    """McMahan's: examples sorted by label are cut into equal shards (give or take one), so many at random a client."""
-    codes = encode_labels("shards", y, clients)[1]
+    """Return McMahan's partition: random shards of the examples sorted by label.
+
+    The shards are equally large, give or take one example, and together have all examples.
+
+    Args:
+        y: Label of each example, [examples].
+        clients: Number of clients.
+        rng: Shuffles the examples of each label and deals the shards.
+        shards: Number of shards of each client.
+    """
+    _, label_ids = encode_labels("shards", y, clients)
     require_int("shards", "shards", shards, 1)
-    enough = clients * shards <= len(y)
+    num_shards = clients * shards
     require(
-        enough,
-        f"shards: {clients} clients with {shards} shards need {clients * shards} of {len(y)} examples.",
+        num_shards <= len(y),
+        f"shards: {clients} clients with {shards} shards need {num_shards} of {len(y)} examples.",
     )
     shuffled = rng.permutation(len(y))
-    by_label = shuffled[np.argsort(codes[shuffled], kind="stable")]
-    owners = rng.permutation(np.repeat(np.arange(clients), shards))
-    assigned = np.empty(len(y), np.int64)
-    assigned[by_label] = np.repeat(
-        owners, [len(part) for part in np.array_split(by_label, len(owners))]
-    )
-    return assigned
+    by_label = shuffled[np.argsort(label_ids[shuffled], kind="stable")]
+    shard_owners = rng.permutation(np.repeat(np.arange(clients), shards))
+    shard_sizes = [len(shard) for shard in np.array_split(by_label, num_shards)]
+    owners = np.empty(len(y), np.int64)
+    owners[by_label] = np.repeat(shard_owners, shard_sizes)
+    return owners

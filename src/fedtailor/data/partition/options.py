@@ -1,7 +1,7 @@
-"""The options of a data set's division among people: which there are, their defaults, and which go together."""
+"""Options of `load_federated`: which there are, their defaults, and which apply together."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from fedtailor.data.partition import PARTITIONERS, pachinko
 from fedtailor.data.server_data.damage import DAMAGES
 from fedtailor.data.server_data.holdout import SERVER_SOURCES, draw_from_clients
-from fedtailor.errors import require, suggest_name
+from fedtailor.errors import InputError, require, suggest_name
 
 GENERAL_OPTIONS: dict[str, Any] = {
     "partition": "natural",
@@ -28,23 +28,27 @@ GENERAL_OPTIONS: dict[str, Any] = {
     "support": 0.2,
     "seed": 0,
 }
-"""What every division has. The rest depends on what is chosen here."""
+"""Options that always apply, with their defaults. Their values decide which others apply."""
 
 SPLIT_STRATEGIES = ("random", "last", "own")
+"""Values of option `split`: which of a client's examples are for test."""
 
 
 def _get_keyword_defaults(function: Callable[..., Any]) -> dict[str, Any]:
-    """The keyword-only arguments of a function, with their defaults."""
-    parameters = inspect.signature(function).parameters.values()
-    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    """Return the keyword-only arguments of a function with their defaults."""
+    defaults = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            defaults[parameter.name] = parameter.default
+    return defaults
 
 
 PARTITION_OPTIONS: dict[str, dict[str, Any]] = {
     "natural": {"least": 1, "most": None, "reserved": 0.0},
-    **{name: _get_keyword_defaults(rule) for name, rule in PARTITIONERS.items()},
+    **{name: _get_keyword_defaults(partitioner) for name, partitioner in PARTITIONERS.items()},
     "pachinko": _get_keyword_defaults(pachinko),
 }
-"""The options of each partition."""
+"""Options of each partition, with their defaults."""
 
 SERVER_OPTIONS: dict[str, dict[str, Any]] = {name: {} for name in SERVER_SOURCES} | {
     "clients": {
@@ -59,76 +63,69 @@ SERVER_OPTIONS: dict[str, dict[str, Any]] = {name: {} for name in SERVER_SOURCES
     },
     "set": {"server_set": ""},
 }
-"""The options of each place that the server's examples may come from."""
+"""Options of each source of server examples (option `server_from`), with their defaults."""
 
-ALL_OPTIONS = {
-    *GENERAL_OPTIONS,
-    "others_share",
-    "augment",
-    "server_amount",
-    *(
-        option
-        for table in (*PARTITION_OPTIONS.values(), *SERVER_OPTIONS.values())
-        for option in table
-    ),
-}
-"""All options there are."""
+ALL_OPTIONS = {*GENERAL_OPTIONS, "others_share", "augment", "server_amount"}.union(
+    *PARTITION_OPTIONS.values(), *SERVER_OPTIONS.values()
+)
+"""Names of all options."""
 
 
 def fill_defaults(name: str, defaults: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
-    """The options given, with the defaults of all others that matter beside them; refuses those that do not."""
-    overrides = {
-        option: value.item() if isinstance(value, np.generic) else value
-        for option, value in overrides.items()
-    }
+    """Return the overrides with the defaults of all other options that apply.
+
+    Raise `InputError` for an override that is no option, or one that does not apply.
+
+    Args:
+        name: Data set that errors name.
+        defaults: Defaults of the data set, which replace those of the options.
+        overrides: Options from the user; NumPy numbers become Python's.
+    """
+    overrides = {option: _to_python(value) for option, value in overrides.items()}
     for option in overrides:
         require(
             option in ALL_OPTIONS,
             f"{name}: there is no option '{option}'; {suggest_name(option, ALL_OPTIONS)}",
         )
-    general = {
-        key: overrides.get(key, defaults.get(key, default))
-        for key, default in GENERAL_OPTIONS.items()
-    }
+    values = defaults | overrides
+    general = {option: values.get(option, GENERAL_OPTIONS[option]) for option in GENERAL_OPTIONS}
     _check_choices(name, general)
     if general["partition"] == "natural" and "clients" not in overrides:
-        general["clients"] = None  # everybody
-    depending = _get_dependent_options(general)
-    resolved = general | {
-        key: overrides.get(key, defaults.get(key, default)) for key, default in depending.items()
-    }
+        general["clients"] = None  # all clients of the data set
+    dependent = _get_dependent_options(general)
+    resolved = general | {option: values.get(option, dependent[option]) for option in dependent}
     for option, value in overrides.items():
         if option not in resolved:
-            require(
-                False,
-                f"{name}: {_describe_choice(general, option)} has no use for {option}={value!r}; leave it out.",
+            raise InputError(
+                f"{name}: {_describe_choice(general, option)} has no use for {option}={value!r}; "
+                "leave it out."
             )
     return resolved
 
 
+def _to_python(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _check_choices(name: str, general: dict[str, Any]) -> None:
-    choices = {
+    """Raise `InputError` for a choice that does not exist, or for two that exclude each other."""
+    choices: dict[str, Collection[str]] = {
         "partition": PARTITION_OPTIONS,
         "server_from": SERVER_SOURCES,
         "server_damage": ("none", *DAMAGES),
         "split": SPLIT_STRATEGIES,
     }
+    if general["others"] != "":
+        choices["others"] = PARTITIONERS
     for option, known in choices.items():
         value = general[option]
-        there = isinstance(value, str) and value in known
-        what = {"server_from": "place for the server's examples", "server_damage": "damage"}.get(
-            option, option
+        is_known = isinstance(value, str) and value in known
+        require(
+            is_known, f"{name}: there is no {option}={value}; {suggest_name(str(value), known)}"
         )
-        require(there, f"{name}: there is no {what} '{value}'; {suggest_name(str(value), known)}")
-    others = general["others"]
-    known_other = others == "" or (isinstance(others, str) and others in PARTITIONERS)
+    can_mix = not general["others"] or general["partition"] in PARTITIONERS
     require(
-        known_other,
-        f"{name}: there is no partition '{others}'; {suggest_name(str(others), PARTITIONERS)}",
-    )
-    alone = not others or general["partition"] in PARTITIONERS
-    require(
-        alone, f"{name}: others cannot go beside partition={general['partition']}; leave it out."
+        can_mix, f"{name}: others cannot go beside partition={general['partition']}; leave it out."
     )
     require(
         isinstance(general["overlap"], bool),
@@ -137,21 +134,30 @@ def _check_choices(name: str, general: dict[str, Any]) -> None:
 
 
 def _get_dependent_options(general: dict[str, Any]) -> dict[str, Any]:
-    """The options that matter because of what was chosen."""
-    rules = [PARTITION_OPTIONS[rule] for rule in (general["others"], general["partition"]) if rule]
-    options = {option: default for rule in rules for option, default in rule.items()}
-    options |= {"others_share": 0.5} if general["others"] else {}
-    options |= {"augment": False} if general["zeta"] != 1 else {}
+    """Return the options that apply because of general ones, with their defaults."""
+    options: dict[str, Any] = {}
+    if general["others"]:
+        options |= PARTITION_OPTIONS[general["others"]]
+    # Where both partitions have an option, its default is that of `partition`.
+    options |= PARTITION_OPTIONS[general["partition"]]
+    if general["others"]:
+        options["others_share"] = 0.5
+    if general["zeta"] != 1:
+        options["augment"] = False
     options |= SERVER_OPTIONS[general["server_from"]]
-    options |= {"server_amount": 0.2} if general["server_damage"] != "none" else {}
+    if general["server_damage"] != "none":
+        options["server_amount"] = 0.2
     return options
 
 
 def _describe_choice(general: dict[str, Any], option: str) -> str:
-    """What was chosen that has no use for an option, in words."""
-    if option.startswith("server_"):
-        kind = "server_damage" if option == "server_amount" else "server_from"
-        return f"server={general['server']} with {kind}={general[kind]}"
+    """Return in words the choice because of which an option does not apply."""
     if option == "augment":
         return "zeta=1"
-    return f"partition {' with '.join(filter(None, (general['partition'], general['others'])))}"
+    if option == "server_amount":
+        return f"server={general['server']} with server_damage={general['server_damage']}"
+    if option.startswith("server_"):
+        return f"server={general['server']} with server_from={general['server_from']}"
+    if general["others"]:
+        return f"partition {general['partition']} with {general['others']}"
+    return f"partition {general['partition']}"

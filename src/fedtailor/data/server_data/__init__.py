@@ -1,1 +1,1 @@
-"""What a server may hold that is not, or not quite, the clients' data: drawn, rendered, damaged."""
+"""Data of the server: drawn from the clients' data, rendered, from another data set, or damaged."""

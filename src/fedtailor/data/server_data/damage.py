@@ -1,4 +1,4 @@
-"""Examples made worse on purpose: a server whose data is noisy, blurred, hidden in part, or wrongly labeled."""
+"""Damage to the server's examples: images made worse, or labels made wrong."""
 
 from collections.abc import Callable
 
@@ -11,52 +11,70 @@ from fedtailor.data.partition.helpers import require_in_range
 from fedtailor.errors import require, suggest_name
 
 Images = NDArray[np.uint8]
-ImageDamage = Callable[[Images, float, np.random.Generator], Images]
-LabelDamage = Callable[[Array, int, np.random.Generator], Array]
+"""Images, [images, channels, height, width], with values from 0 to 255."""
 
-BLOCK_IMAGES = (
-    4096  # images at a time: what is computed in floating point stays small beside what is damaged
-)
-BLUR_CUTOFF = 4  # standard deviations: where a Gaussian is cut off
+ImageDamage = Callable[[Images, float, np.random.Generator], Images]
+"""(images, amount, generator) -> damaged images."""
+
+LabelDamage = Callable[[Array, int, np.random.Generator], Array]
+"""(labels, number of classes, generator) -> other labels."""
+
+BLOCK_IMAGES = 4096
+"""Number of images damaged at a time, which bounds the memory for floating-point values."""
+
+BLUR_CUTOFF = 4
+"""Number of standard deviations at which a Gaussian is cut off."""
 
 
 def damage_examples(
     x: Array, y: Array, classes: int, *, damage: str, amount: float, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """A damaged copy of examples, by one of `DAMAGES`; with amount 0 an equal one.
+    """Return a damaged copy of examples; with amount 0 an equal one.
 
-    Images are uint8 [n, channels, height, width]. Labels are from 0 to `classes` - 1, in any shape that begins with n;
-    only they can be damaged where x is anything else.
+    Args:
+        x: Images, uint8 [examples, channels, height, width]; or anything, if labels are damaged.
+        y: Labels from 0 to `classes` - 1, [examples, ...].
+        classes: Number of classes.
+        damage: Name of one of `DAMAGES`.
+        amount: From 0 to 1. The function of an image damage says what it means; for damage to
+            labels it is the share of the labels that are changed.
+        rng: Draws all that is random.
     """
     require(damage in DAMAGES, f"There is no damage '{damage}'; {suggest_name(damage, DAMAGES)}")
     require_in_range(damage, "amount", amount, 0, 1)
-    x, y = np.asarray(x), np.asarray(y)
-    came = f"got {list(x.shape)} of {x.dtype} and {list(y.shape)} of {y.dtype}"
-    together = x.ndim > 0 and y.ndim > 0 and len(x) == len(y)
-    require(together, f"{damage}: x and y must be equally many examples and labels, {came}.")
+    x = np.asarray(x)
+    y = np.asarray(y)
+    shapes = f"{list(x.shape)} of {x.dtype} and {list(y.shape)} of {y.dtype}"
+    is_paired = x.ndim > 0 and y.ndim > 0 and len(x) == len(y)
+    require(is_paired, f"{damage}: x and y must be equally many examples and labels, got {shapes}.")
     if damage in LABEL_DAMAGES:
         return x.copy(), _damage_labels(damage, y, classes, amount, rng)
-    images = x.ndim == 4 and x.dtype == np.uint8
-    require(images, f"{damage}: x must be images, uint8 [n, channels, height, width], {came}.")
+    has_images = x.ndim == 4 and x.dtype == np.uint8
+    require(
+        has_images,
+        f"{damage}: x must be images, uint8 [n, channels, height, width], got {shapes}.",
+    )
     if amount == 0 or x.size == 0:
         return x.copy(), y.copy()
-    rows = _choose_rows(len(x), amount, rng) if damage in PER_IMAGE_DAMAGES else np.arange(len(x))
+    rows = np.arange(len(x))
+    if damage in PER_IMAGE_DAMAGES:
+        rows = _choose_rows(len(x), amount, rng)
     return _damage_in_blocks(IMAGE_DAMAGES[damage], x, rows, amount, rng), y.copy()
 
 
 def _damage_in_blocks(
     damage_images: ImageDamage, x: Images, rows: Array, amount: float, rng: np.random.Generator
 ) -> Images:
-    """All images, and these rows of them worse."""
-    out = x.copy()
+    """Return a copy of images in which some rows are damaged."""
+    damaged = x.copy()
     for start in range(0, len(rows), BLOCK_IMAGES):
         block = rows[start : start + BLOCK_IMAGES]
-        out[block] = damage_images(x[block], amount, rng)
-    return out
+        damaged[block] = damage_images(x[block], amount, rng)
+    return damaged
 
 
 def _choose_rows(count: int, amount: float, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Which ones are chosen: a share, to the nearest whole number."""
+    """Return a random share `amount` of the rows, to the nearest whole number of them, sorted."""
     return np.sort(rng.choice(count, round(amount * count), replace=False))
 
 
@@ -65,64 +83,90 @@ def _to_uint8(values: Array) -> Images:
 
 
 def add_noise(x: Images, amount: float, rng: np.random.Generator) -> Images:
-    """Gaussian noise on every value, with `amount` of the range from 0 to 255 as its standard deviation."""
-    return _to_uint8(x + 255 * amount * rng.standard_normal(x.shape, np.float32))
+    """Add Gaussian noise with a standard deviation of `amount` * 255 to every value of `x`.
+
+    `rng` draws the noise.
+    """
+    noise = 255 * amount * rng.standard_normal(x.shape, np.float32)
+    return _to_uint8(x + noise)
 
 
 def blur(x: Images, amount: float, _rng: np.random.Generator) -> Images:
-    """A Gaussian blur, with `amount` of the shorter side as its standard deviation; edges go on outside as they are."""
+    """Blur `x` by a Gaussian with a standard deviation of `amount` times the shorter side.
+
+    Values at the edges continue outside of the image. `_rng` is not used.
+    """
     height, width = x.shape[-2:]
     deviation = amount * min(height, width)
-    return _to_uint8(
-        _make_blur_matrix(height, deviation)
-        @ x.astype(np.float32)
-        @ _make_blur_matrix(width, deviation).T
-    )
+    blur_rows = _make_blur_matrix(height, deviation)
+    blur_columns = _make_blur_matrix(width, deviation).T
+    return _to_uint8(blur_rows @ x.astype(np.float32) @ blur_columns)
 
 
 def _make_blur_matrix(size: int, deviation: float) -> NDArray[np.float32]:
-    """The matrix [size, size] that blurs a line, with a kernel that is cut off at `BLUR_CUTOFF` deviations."""
+    """Return the matrix that blurs a line, [size, size]."""
     reach = int(BLUR_CUTOFF * deviation + 0.5)
     steps = np.arange(-reach, reach + 1)
     kernel = np.exp(-0.5 * (steps / deviation) ** 2)
-    matrix, rows = np.zeros((size, size)), np.arange(size)[:, None]
-    np.add.at(matrix, (rows, np.clip(rows + steps, 0, size - 1)), kernel / kernel.sum())
+    kernel = kernel / kernel.sum()
+    rows = np.arange(size)[:, None]
+    columns = np.clip(rows + steps, 0, size - 1)
+    matrix = np.zeros((size, size))
+    np.add.at(matrix, (rows, columns), kernel)
     return matrix.astype(np.float32)
 
 
 def invert(x: Images, _amount: float, _rng: np.random.Generator) -> Images:
-    """Dark for light, in `amount` of the images."""
+    """Exchange dark and light.
+
+    `x` are the chosen images, a share `_amount` of all; `_rng` is not used.
+    """
     return 255 - x
 
 
 def occlude(x: Images, amount: float, rng: np.random.Generator) -> Images:
-    """A rectangle of the image's proportions and `amount` of its area, at a random place, has the image's median."""
+    """Hide a rectangle of each image of `x` under the median of the image, by channel.
+
+    The rectangle has the proportions of the image and `amount` of its area; `rng` draws its place.
+    """
     count, channels, height, width = x.shape
-    tall, wide = round(height * amount**0.5), round(width * amount**0.5)
-    top, left = rng.integers(0, height - tall + 1, count), rng.integers(0, width - wide + 1, count)
-    down, right = np.arange(height) - top[:, None], np.arange(width) - left[:, None]
-    hidden = ((down >= 0) & (down < tall))[:, None, :, None] & ((right >= 0) & (right < wide))[
-        :, None, None, :
-    ]
-    flat = x.reshape(count, channels, -1)
-    plain = np.percentile(flat, 50, axis=2, method="lower")  # of characters, this is the background
-    return np.where(hidden, plain[:, :, None, None].astype(np.uint8), x)
+    hidden_height = round(height * amount**0.5)
+    hidden_width = round(width * amount**0.5)
+    top = rng.integers(0, height - hidden_height + 1, count)
+    left = rng.integers(0, width - hidden_width + 1, count)
+    row = np.arange(height) - top[:, None]
+    column = np.arange(width) - left[:, None]
+    is_hidden_row = (row >= 0) & (row < hidden_height)
+    is_hidden_column = (column >= 0) & (column < hidden_width)
+    is_hidden = is_hidden_row[:, None, :, None] & is_hidden_column[:, None, None, :]
+    values = x.reshape(count, channels, -1)
+    # In images of characters, the median is the background.
+    median = np.percentile(values, 50, axis=2, method="lower").astype(np.uint8)
+    return np.where(is_hidden, median[:, :, None, None], x)
 
 
 def rotate(x: Images, _amount: float, rng: np.random.Generator) -> Images:
-    """By 90, 180 or 270 degrees, at random, `amount` of the images."""
-    square = x.shape[2] == x.shape[3]
+    """Rotate square images by 90, 180 or 270 degrees.
+
+    `x` are the chosen images, a share `_amount` of all; `rng` draws the rotations.
+    """
+    height, width = x.shape[2:]
     require(
-        square, f"rotate: images must be as high as they are wide, got {x.shape[2]} x {x.shape[3]}."
+        height == width, f"rotate: images must be as high as they are wide, got {height} x {width}."
     )
-    out, turns = x.copy(), rng.integers(1, 4, len(x))
-    for turn in (1, 2, 3):
-        out[turns == turn] = np.rot90(x[turns == turn], turn, axes=(2, 3))
-    return out
+    rotated = x.copy()
+    quarter_turns = rng.integers(1, 4, len(x))
+    for turns in (1, 2, 3):
+        is_chosen = quarter_turns == turns
+        rotated[is_chosen] = np.rot90(x[is_chosen], turns, axes=(2, 3))
+    return rotated
 
 
 def reduce_contrast(x: Images, amount: float, _rng: np.random.Generator) -> Images:
-    """Every value is moved towards its image's mean, by `amount` of the way."""
+    """Move every value of `x` towards the mean of its image, by `amount` of the difference.
+
+    `_rng` is not used.
+    """
     mean = x.mean(axis=(1, 2, 3), keepdims=True, dtype=np.float32)
     return _to_uint8(mean + (1 - amount) * (x - mean))
 
@@ -130,23 +174,24 @@ def reduce_contrast(x: Images, amount: float, _rng: np.random.Generator) -> Imag
 def _damage_labels(
     damage: str, y: Array, classes: int, amount: float, rng: np.random.Generator
 ) -> Array:
+    """Return a copy of labels in which a random share `amount` is damaged."""
     require_int(damage, "classes", classes, 2)
     require(y.dtype.kind in "iu", f"{damage}: labels must be whole numbers, got {y.dtype}.")
-    inside = y.size == 0 or (int(y.min()) >= 0 and int(y.max()) < classes)
-    require(inside, f"{damage}: labels must be from 0 to {classes - 1}, but some are not.")
-    flat = y.reshape(-1).copy()
-    chosen = _choose_rows(len(flat), amount, rng)
-    flat[chosen] = LABEL_DAMAGES[damage](flat[chosen], classes, rng)
-    return flat.reshape(y.shape)
+    is_inside = y.size == 0 or (int(y.min()) >= 0 and int(y.max()) < classes)
+    require(is_inside, f"{damage}: labels must be from 0 to {classes - 1}, but some are not.")
+    labels = y.reshape(-1).copy()
+    chosen = _choose_rows(len(labels), amount, rng)
+    labels[chosen] = LABEL_DAMAGES[damage](labels[chosen], classes, rng)
+    return labels.reshape(y.shape)
 
 
 def replace_labels(labels: Array, classes: int, rng: np.random.Generator) -> Array:
-    """For each label one of the other classes, all equally likely."""
+    """Return another one of the `classes` for each of the `labels`; `rng` draws it uniformly."""
     return (labels.astype(np.int64) + rng.integers(1, classes, len(labels))) % classes
 
 
 def shuffle_labels(labels: Array, _classes: int, rng: np.random.Generator) -> Array:
-    """The same labels in a random order."""
+    """Return the same `labels` in a random order, which `rng` draws; `_classes` is not used."""
     return rng.permutation(labels)
 
 
@@ -158,13 +203,16 @@ IMAGE_DAMAGES: dict[str, ImageDamage] = {
     "rotate": rotate,
     "contrast": reduce_contrast,
 }
-PER_IMAGE_DAMAGES = (
-    "invert",
-    "rotate",
-)  # the amount of these is the share of the images that they are done to
+"""Damage to images, by name; each function says what its amount means."""
+
+PER_IMAGE_DAMAGES = ("invert", "rotate")
+"""Damages whose amount is the share of the images that are damaged."""
+
 LABEL_DAMAGES: dict[str, LabelDamage] = {
     "wrong-labels": replace_labels,
     "shuffled-labels": shuffle_labels,
 }
+"""Damage to labels, by name; the amount is the share of the labels that are damaged."""
+
 DAMAGES: dict[str, Callable[..., Array]] = {**IMAGE_DAMAGES, **LABEL_DAMAGES}
-"""What can be done to examples: each function says what its amount means; of labels, it is the share that is chosen."""
+"""All damages by name, the values of `server_damage`."""

@@ -1,4 +1,4 @@
-"""Server data that comes from elsewhere: characters rendered from fonts, or another data set with the same classes."""
+"""Server data from elsewhere: characters rendered from fonts, or examples of another data set."""
 
 from typing import Any
 
@@ -19,26 +19,37 @@ Examples = tuple[Array, Array]
 def make_external_examples(
     data: StoredDataset, options: dict[str, Any], rng: np.random.Generator
 ) -> Examples | None:
-    """The server's examples, if they are not of the data set itself."""
-    kinds = {"rendered": _render_examples, "set": _draw_from_other_set}
-    make = kinds.get(options["server_from"])
-    return None if make is None else make(data, options, rng)
+    """Return the server's examples (x, y), or None if they are of the data set itself.
+
+    Args:
+        data: Data set of the clients, whose classes and shapes the examples have.
+        options: All options that apply; `server_from` and those that begin with it are used.
+        rng: Draws the examples.
+    """
+    if options["server_from"] == "rendered":
+        return _render_examples(data, options, rng)
+    if options["server_from"] == "set":
+        return _draw_from_other_set(data, options, rng)
+    return None
 
 
 def _render_examples(
     data: StoredDataset, options: dict[str, Any], rng: np.random.Generator
 ) -> Examples:
-    """Characters of the set's classes, as many of each."""
-    labels, shape = data.attributes.get("labels", []), data.columns["x"].shape[1:]
-    characters = bool(labels) and all(len(label) == 1 for label in labels)
+    """Return rendered characters of the data set's classes, equally many of each."""
+    labels = data.attributes.get("labels", [])
+    has_characters = bool(labels) and all(len(label) == 1 for label in labels)
     require(
-        characters,
-        f"{data.name}: its classes are no characters that could be rendered; choose another server_from.",
+        has_characters,
+        f"{data.name}: classes must be characters to be rendered, but are not; choose another "
+        "server_from.",
     )
-    square = len(shape) == 3 and shape[0] == 1 and shape[1] == shape[2]
+    shape = data.columns["x"].shape[1:]
+    is_square_and_gray = len(shape) == 3 and shape[0] == 1 and shape[1] == shape[2]
     require(
-        square,
-        f"{data.name}: rendered characters are square and gray, but its examples are {list(shape)}.",
+        is_square_and_gray,
+        f"{data.name}: examples must be square and gray for rendered characters, got "
+        f"{list(shape)}.",
     )
     count = _count_server_examples(data, options)
     x, y = render_characters(
@@ -52,80 +63,94 @@ def _render_examples(
         per_class=-(-count // len(labels)),
         rng=rng,
     )
-    chosen = draw_balanced(data.name, y, min(count, len(y)), rng)
-    return x[chosen], y[chosen].astype(data.columns["y"].dtype)
+    rows = draw_balanced(data.name, y, min(count, len(y)), rng)
+    return x[rows], y[rows].astype(data.columns["y"].dtype)
 
 
 def _draw_from_other_set(
     data: StoredDataset, options: dict[str, Any], rng: np.random.Generator
 ) -> Examples:
-    """Examples of another set whose classes are called as some of this one's, as many of each, made to look alike."""
-    name = options["server_set"]
+    """Return images of another data set in the form of this one, equally many of each class.
+
+    Classes correspond by name; examples of other classes are left out.
+    """
+    other_name = options["server_set"]
     require(
-        bool(name),
+        bool(other_name),
         f"{data.name}: server_from=set needs the name of another data set as server_set.",
     )
-    other = open_dataset(name)
-    labels, other_labels = (each.attributes.get("labels", []) for each in (data, other))
-    label_map = np.array(
-        [labels.index(label) if label in labels else -1 for label in other_labels], np.int64
-    )
-    called = (
-        f"which are {', '.join(other_labels[:5])}, ..." if other_labels else "which have no names."
-    )
-    require(
-        bool((label_map >= 0).any()),
-        f"{data.name}: no class is called as one of {name}'s, {called}",
-    )
-    mapped = label_map[other.columns["y"]]
-    usable = np.flatnonzero(mapped >= 0)
+    other = open_dataset(other_name)
+    label_map = _map_labels(data, other)
+    mapped_y = label_map[other.columns["y"]]
+    usable_rows = np.flatnonzero(mapped_y >= 0)
     count = _count_server_examples(data, options)
-    short = f"{name} has {len(usable)} that fit"
     require(
-        count <= len(usable),
-        f"{data.name}: server must be at most what {short}, got {options['server']}.",
+        count <= len(usable_rows),
+        f"{data.name}: server must be at most the {len(usable_rows)} examples that {other_name} "
+        f"has of its classes, got {options['server']}.",
     )
-    rows = usable[draw_balanced(data.name, mapped[usable], count, rng)]
-    return _match_images(data, other, rows), mapped[rows].astype(data.columns["y"].dtype)
+    rows = usable_rows[draw_balanced(data.name, mapped_y[usable_rows], count, rng)]
+    return _match_images(data, other, rows), mapped_y[rows].astype(data.columns["y"].dtype)
+
+
+def _map_labels(data: StoredDataset, other: StoredDataset) -> NDArray[np.int64]:
+    """Return for each class of another data set the class of that name, or -1, [other classes]."""
+    labels = data.attributes.get("labels", [])
+    other_labels = other.attributes.get("labels", [])
+    classes = [labels.index(label) if label in labels else -1 for label in other_labels]
+    label_map = np.array(classes, np.int64)
+    if not (label_map >= 0).any():
+        others = "have no names"
+        if other_labels:
+            others = f"are {', '.join(other_labels[:5])} and so on"
+        raise InputError(
+            f"{data.name}: server_set must have classes of the same names, but those of "
+            f"{other.name} {others}."
+        )
+    return label_map
 
 
 def _match_images(data: StoredDataset, other: StoredDataset, rows: NDArray[np.int64]) -> Array:
-    """Another set's images in this one's size, with its background."""
-    x, shape = other.columns["x"][rows], data.columns["x"].shape[1:]
-    came = x.shape[1:]
-    square = len(came) == len(shape) == 3 and came[0] == shape[0]
-    fits = square and came[1] % shape[1] == 0 and came[2] % shape[2] == 0
-    if not fits:
+    """Return images of another data set, reduced to this one's size and with its polarity."""
+    x = other.columns["x"][rows]
+    shape = data.columns["x"].shape[1:]
+    other_shape = x.shape[1:]
+    has_same_channels = len(other_shape) == len(shape) == 3 and other_shape[0] == shape[0]
+    can_reduce = (
+        has_same_channels and other_shape[1] % shape[1] == 0 and other_shape[2] % shape[2] == 0
+    )
+    if not can_reduce:
         raise InputError(
-            f"{data.name}: images of {list(came)} as {other.name} has cannot be made {list(shape)} as these."
+            f"{data.name}: images of {other.name} must have sides that are multiples of those of "
+            f"{list(shape)}, got {list(other_shape)}; choose another server_set."
         )
-    tall, wide = came[1] // shape[1], came[2] // shape[2]
-    if (tall, wide) != (1, 1):
-        means = x.reshape(len(x), shape[0], shape[1], tall, shape[2], wide).mean(axis=(3, 5))
-        x = np.rint(means).astype(np.uint8)
-    differs = bool(data.attributes.get("dark")) != bool(other.attributes.get("dark"))
-    return np.asarray(255 - x if differs else x)
+    channels, height, width = shape
+    cell_height = other_shape[1] // height
+    cell_width = other_shape[2] // width
+    if cell_height > 1 or cell_width > 1:
+        cells = x.reshape(len(x), channels, height, cell_height, width, cell_width)
+        x = np.rint(cells.mean(axis=(3, 5))).astype(np.uint8)
+    is_dark = bool(data.attributes.get("dark"))
+    is_other_dark = bool(other.attributes.get("dark"))
+    return np.asarray(x if is_dark == is_other_dark else 255 - x)
 
 
 def _count_server_examples(data: StoredDataset, options: dict[str, Any]) -> int:
+    """Return the number of server examples; a share is one of all examples of the data set."""
     return resolve_count(data.name, options["server"], data.num_rows)
 
 
 def _parse_words(value: Any) -> list[str]:
-    """Several words: a list of them, or one text with commas."""
-    return (
-        [part.strip() for part in value.split(",")]
-        if isinstance(value, str)
-        else [str(part) for part in value]
-    )
+    """Return words from a list of them, or from a string with commas between them."""
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",")]
+    return [str(part) for part in value]
 
 
 def _parse_numbers(option: str, value: Any) -> list[float]:
-    """Several numbers: a list of them, one, or a text with commas."""
+    """Return numbers from a list of them, a single one, or a string with commas between them."""
+    parts = value if isinstance(value, str | list | tuple) else [value]
     try:
-        return [
-            float(part)
-            for part in _parse_words(value if isinstance(value, str | list | tuple) else [value])
-        ]
+        return [float(part) for part in _parse_words(parts)]
     except ValueError:
         raise InputError(f"{option} must be numbers with commas between, got {value!r}.") from None

@@ -1,6 +1,6 @@
-"""The server's own examples, taken out of the data before or after it is divided among people.
+"""Draws of the server's examples from a data set, before or after it is partitioned.
 
-Each function gives rows. Those of BEFORE see labels; what is left is then divided. The others see people.
+The functions return rows or clients and leave it to the caller to take them from the clients.
 """
 
 from collections.abc import Callable
@@ -9,16 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import require_int, resolve_count
-from fedtailor.data.examples import Array
-from fedtailor.data.partition import UNASSIGNED, Owners
-from fedtailor.errors import require
+from fedtailor.data.examples import UNASSIGNED, Array
+from fedtailor.data.partition import Owners
+from fedtailor.errors import InputError, require
 
 Rows = NDArray[np.int64]
 
 
 def draw_examples(name: str, y: Array, server: float, rng: np.random.Generator) -> Rows:
-    """So many random examples, or such a share of them."""
-    count, order = resolve_count(name, server, len(y)), rng.permutation(len(y))
+    """Return random examples, sorted.
+
+    Args:
+        name: Data set that errors name.
+        y: Label of each example, [examples, ...]; only their number matters.
+        server: Number of examples to draw (int), or share of them (float); some must remain.
+        rng: Draws the examples.
+    """
+    count = resolve_count(name, server, len(y))
+    order = rng.permutation(len(y))
     require(
         count < len(order),
         f"{name}: server must leave some of the {len(order)} examples, got {server}.",
@@ -27,60 +35,86 @@ def draw_examples(name: str, y: Array, server: float, rng: np.random.Generator) 
 
 
 def draw_balanced(name: str, y: Array, server: float, rng: np.random.Generator) -> Rows:
-    """So many random examples, equally many of each class, give or take one."""
+    """Return random examples, sorted, equally many of each class, give or take one.
+
+    Args:
+        name: Data set that errors name.
+        y: Label of each example, [examples].
+        server: Number of examples to draw (int), or share of them (float).
+        rng: Draws the examples.
+    """
     require(
         y.ndim == 1 and y.dtype.kind in "iu",
         f"{name}: server_from=classes needs one label for each example.",
     )
-    count, order = resolve_count(name, server, len(y)), rng.permutation(len(y))
-    kinds, codes, there = np.unique(y[order], return_inverse=True, return_counts=True)
-    each = np.full(len(kinds), count // len(kinds)) + (np.arange(len(kinds)) < count % len(kinds))
-    for short in np.flatnonzero(each > there)[:1]:
-        enough = f"{there[short]} of label {kinds[short]}"
-        require(
-            False,
-            f"{name}: server must not ask for more of a class than there are, got {each[short]}; {enough}.",
+    count = resolve_count(name, server, len(y))
+    order = rng.permutation(len(y))
+    labels, label_ids, available = np.unique(y[order], return_inverse=True, return_counts=True)
+    quotient, remainder = divmod(count, len(labels))
+    needed = quotient + (np.arange(len(labels)) < remainder)
+    is_short = needed > available
+    if is_short.any():
+        label_id = int(is_short.argmax())
+        raise InputError(
+            f"{name}: server must be at most {available[label_id]} examples of label "
+            f"{labels[label_id]}, got {needed[label_id]} by server={server}."
         )
-    by_kind = np.argsort(codes, kind="stable")
-    rank = np.arange(len(y)) - np.repeat(np.cumsum(there) - there, there)
-    return np.sort(order[by_kind[rank < np.repeat(each, there)]])
+    by_label = np.argsort(label_ids, kind="stable")
+    rank = np.arange(len(y)) - np.repeat(np.cumsum(available) - available, available)
+    is_drawn = rank < np.repeat(needed, available)
+    return np.sort(order[by_label[is_drawn]])
 
 
 def draw_from_clients(
     name: str, owners: Owners, server: float, rng: np.random.Generator, *, each: int = 50
 ) -> Rows:
-    """`each` random examples of each of so many random clients (or such a share of them), who keep one at least."""
+    """Return random examples of random clients, sorted; each client keeps at least one.
+
+    Args:
+        name: Data set that errors name.
+        owners: Client of each example, or `UNASSIGNED`, [examples].
+        server: Number of clients to draw from (int), or share of them (float).
+        rng: Draws clients and examples.
+        each: Number of examples to draw of each of these clients.
+    """
     require_int(name, "server_each", each, 1)
     sizes = np.bincount(owners[owners != UNASSIGNED])
     count = resolve_count(name, server, len(sizes))
-    large = rng.permutation(np.flatnonzero(sizes > each))
-    short = f"only {len(large)} of {len(sizes)} clients have more than {each} examples"
+    large_clients = rng.permutation(np.flatnonzero(sizes > each))
     require(
-        count <= len(large),
-        f"{name}: server must be at most {len(large)} clients, got {server}: {short}.",
+        count <= len(large_clients),
+        f"{name}: server must be at most {len(large_clients)} clients, got {server}: only "
+        f"{len(large_clients)} of {len(sizes)} clients have more than {each} examples.",
     )
-    order = rng.permutation(np.flatnonzero(np.isin(owners, large[:count])))
+    is_candidate = np.isin(owners, large_clients[:count])
+    order = rng.permutation(np.flatnonzero(is_candidate))
     by_client = order[np.argsort(owners[order], kind="stable")]
-    there = np.bincount(owners[by_client])
-    there = there[there > 0]
-    rank = np.arange(len(by_client)) - np.repeat(np.cumsum(there) - there, there)
+    client_sizes = np.bincount(owners[by_client])
+    client_sizes = client_sizes[client_sizes > 0]
+    begins = np.cumsum(client_sizes) - client_sizes
+    rank = np.arange(len(by_client)) - np.repeat(begins, client_sizes)
     return np.sort(by_client[rank < each])
 
 
 def draw_clients(
     name: str, is_test_only: NDArray[np.bool_], count: int, rng: np.random.Generator
 ) -> Rows:
-    """So many people, by number, in the order in which they are drawn; somebody is left to train.
+    """Return random clients in the order in which they are drawn, first those that cannot train.
 
-    Those who cannot train, having nothing but test examples, are drawn first.
+    Args:
+        name: Data set that the error names.
+        is_test_only: Whether each client has test examples alone and so cannot train, [clients].
+        count: Number of clients to draw; one that can train must remain.
+        rng: Draws the clients.
     """
     order = rng.permutation(len(is_test_only))
     order = order[np.argsort(~is_test_only[order], kind="stable")]
-    train = int((~is_test_only).sum())
-    leaves = count - int(is_test_only.sum()) < train
+    num_test_only = int(is_test_only.sum())
+    num_trainable = len(is_test_only) - num_test_only
     require(
-        leaves,
-        f"{name}: server must leave one of the {train} people who can train, got {count} people.",
+        count - num_test_only < num_trainable,
+        f"{name}: server must leave one of the {num_trainable} clients that can train, got {count} "
+        "clients.",
     )
     return order[:count]
 
@@ -89,6 +123,10 @@ PRE_PARTITION_DRAWS: dict[str, Callable[..., Rows]] = {
     "examples": draw_examples,
     "classes": draw_balanced,
 }
+"""Draws that need no clients, by the value of `server_from`; the rest is partitioned after them."""
+
 EXTERNAL_SOURCES = ("rendered", "set")
+"""Values of `server_from` for examples that are not of the data set, see `external`."""
+
 SERVER_SOURCES = (*PRE_PARTITION_DRAWS, "people", "clients", *EXTERNAL_SOURCES)
-"""Where the server's examples may come from."""
+"""Values of `server_from`: where the server's examples may come from."""

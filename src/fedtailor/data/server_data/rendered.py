@@ -1,32 +1,56 @@
-"""Characters rendered from fonts, as FSL's synthetic server data: any classes, any styles."""
+"""Images of characters rendered from fonts, as FSL's synthetic server data."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import product
+from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import require_int
-from fedtailor.data.examples import Array
 from fedtailor.data.partition.helpers import require_in_range
 from fedtailor.data.server_data.glyphs import GlyphRenderer, get_glyph_renderer, import_pillow
 from fedtailor.errors import InputError, is_number, require
 
+Image = NDArray[np.uint8]
+
 ROTATIONS = (-20, -10, 0, 10, 20)
+"""FSL's rotations, in degrees."""
+
 POINTS = (100, 110, 120)
-FIGURE_POINTS = 144  # points: FSL's figures are two inches wide and high, and a point is 1/72 inch
+"""FSL's font sizes, in points."""
+
+FIGURE_POINTS = 144
+"""Width and height of FSL's figures: two inches, with 72 points in an inch."""
+
 EMNIST_FILL = 24 / 28
-OVERSAMPLING = 8  # times as many pixels before resizing; the figure is measured in inches, so this sets smoothness alone
+"""Share of an image's side that the longer side of a character has in EMNIST."""
+
+OVERSAMPLING = 8
+"""Factor by which characters are drawn larger before they are resized; it only smooths them."""
+
+
+class Layout(NamedTuple):
+    """Sizes and rotations in which characters are rendered."""
+
+    side: int  # pixels of an image's sides
+    rotations: Sequence[float]  # degrees, counter-clockwise
+    points: Sequence[float]  # font sizes
+    pen: float  # width of the pen as a share of the image, at the largest size
+    fill: float | None  # share of the image's side that a character has at the largest size
 
 
 def add_lowercase(classes: Sequence[str]) -> tuple[str, ...]:
-    """Classes with the lower case beside every capital, "A" as "Aa", except where the lower case is a class itself."""
-    return tuple(
-        name + name.lower() if name.isupper() and name.lower() not in (*classes, name) else name
-        for name in classes
-    )
+    """Return the classes with the lower case added to capitals, such as "Aa" for "A".
+
+    Capitals whose lower case is a class of its own, or the same character, stay as they are.
+    """
+    names = []
+    for name in classes:
+        lower = name.lower()
+        is_new = name.isupper() and lower != name and lower not in classes
+        names.append(name + lower if is_new else name)
+    return tuple(names)
 
 
 def render_characters(
@@ -42,119 +66,138 @@ def render_characters(
     per_class: int | None = None,
     rng: np.random.Generator | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images uint8 [n, 1, side, side] and labels of characters, in all fonts, rotations and sizes.
+    """Return images of characters in all fonts, rotations and sizes, and their labels.
 
-    A class is a string of the characters that stand for it, mostly one; its label is its place among the classes. Its
-    images are all different: every combination (once, where fonts share a character), or `per_class` of these, drawn at
-    random. The defaults are FSL's, with 15 images for a character. A font is one of `faces.STYLES`, a font file, or an
-    installed family. Rotations are in degrees, counter-clockwise.
+    The images of a class are all different; where two fonts draw a character alike, its image comes
+    once. The bounding box of the ink is centered, as in EMNIST. The defaults are FSL's, with 15
+    images for each character.
 
-    Sizes are points in a figure of two inches, which becomes the image. A character that does not fit at its largest is
-    made smaller at all sizes. With `fill`, all characters are equally large instead: at the largest size, the longer
-    side of a character is that share of the image (in EMNIST it is `EMNIST_FILL`), and other sizes are in proportion.
-    The bounding box of the ink is in the middle, as in EMNIST. The built-in styles are drawn with a round pen that is
-    `pen` of the image wide at the largest size. White on black, as in MNIST and EMNIST; `dark` is as in FEMNIST.
+    Args:
+        classes: The characters of each class, mostly one; the label is the position in `classes`.
+        side: Height and width of the images in pixels.
+        fonts: Built-in styles (`glyphs.STYLES`), font files, or installed families.
+        rotations: Rotations in degrees, counter-clockwise.
+        points: Font sizes in points, in a figure of two inches, which becomes the image. A
+            character that does not fit at the largest size is made smaller at all sizes.
+        pen: Width of the round pen for built-in styles at the largest size, as a share of the
+            image.
+        fill: Share of the image's side that the longer side of each character has at the largest
+            size, other sizes being in proportion (`EMNIST_FILL` in EMNIST); None: the size of a
+            character follows from its font.
+        dark: Whether characters are dark on white, as in FEMNIST, rather than white on black, as
+            in MNIST and EMNIST.
+        per_class: Number of images of each class, drawn at random; None: all.
+        rng: Draws the images; needed unless all are returned.
+
+    Returns:
+        Images, uint8 [images, 1, side, side], and labels, [images].
     """
-    _validate_options(classes, side, fonts, rotations, points, pen, fill)
-    faces, images, labels = [get_glyph_renderer(font) for font in fonts], [], []
-    for label, characters in enumerate(classes):
-        every = _drop_duplicate_images(
-            image
-            for character, ink in product(characters, faces)
-            for image in _render_variants(ink, character, side, rotations, points, pen, fill)
-        )
-        images.append(every[_choose_images(characters, len(every), per_class, rng)])
-        labels += [label] * len(images[-1])
-    x = np.concatenate(images)[:, None]
-    return 255 - x if dark else x, np.array(labels, np.int64)
+    layout = Layout(side, rotations, points, pen, fill)
+    _validate_options(classes, fonts, layout)
+    renderers = [get_glyph_renderer(font) for font in fonts]
+    images_by_class = []
+    for characters in classes:
+        images = _render_class(characters, renderers, layout)
+        chosen = _choose_images(characters, len(images), per_class, rng)
+        images_by_class.append(images[chosen])
+    x = np.concatenate(images_by_class)[:, None]
+    if dark:
+        x = 255 - x
+    y = np.repeat(np.arange(len(classes)), [len(images) for images in images_by_class])
+    return x, y.astype(np.int64)
 
 
-def _drop_duplicate_images(images: Iterable[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Images without those that equal an earlier one."""
-    every = np.stack(list(images))
-    return every[np.sort(np.unique(every.reshape(len(every), -1), axis=0, return_index=True)[1])]
+def _render_class(
+    characters: str, renderers: Sequence[GlyphRenderer], layout: Layout
+) -> NDArray[np.uint8]:
+    """Return the different images of a class, in the order of their first occurrence."""
+    variants: list[Image] = []
+    for character in characters:
+        for renderer in renderers:
+            variants.extend(_render_variants(renderer, character, layout))
+    images = np.stack(variants)
+    _, first_positions = np.unique(images.reshape(len(images), -1), axis=0, return_index=True)
+    return images[np.sort(first_positions)]
 
 
 def _choose_images(
     characters: str, available: int, count: int | None, rng: np.random.Generator | None
-) -> Array:
-    """Which of a class's images are taken, in their order."""
+) -> NDArray[np.int64]:
+    """Return which of the `available` images of a class are used, sorted."""
     if count is None or count == available:
         return np.arange(available)
     require_int("rendered", "per_class", count, 1)
-    most = f"these fonts, rotations and points give {available} different images of {characters!r}"
+    reason = f"these fonts, rotations and points give {available} different images of"
     require(
         count < available,
-        f"rendered: per_class must be at most {available}, as {most}, got {count}; name more of them.",
+        f"rendered: per_class must be at most {available}, as {reason} {characters!r}, got "
+        f"{count}; name more of them.",
     )
     if rng is None:
         raise InputError(
-            f"rendered: draws must be a generator where per_class is {count}, as {most}."
+            f"rendered: rng must be a generator where per_class is {count}, as {reason} "
+            f"{characters!r}."
         )
     return np.sort(rng.choice(available, count, replace=False))
 
 
-def _render_variants(
-    ink: GlyphRenderer,
-    character: str,
-    side: int,
-    rotations: Sequence[float],
-    points: Sequence[float],
-    pen: float,
-    fill: float | None,
-) -> Iterator[NDArray[np.uint8]]:
-    """A character in one font, in all rotations and sizes."""
-    em, largest = OVERSAMPLING * side, max(points)
+def _render_variants(renderer: GlyphRenderer, character: str, layout: Layout) -> Iterator[Image]:
+    """Yield the images of a character in one font, in all rotations and sizes."""
+    em = OVERSAMPLING * layout.side
+    largest = max(layout.points)
     figure = FIGURE_POINTS * em / largest  # in pixels, at the largest size
-    # A pen of share p around strokes of length s fills f of a figure that is (s + p figure) / f wide.
-    thick = pen * (figure if fill is None else max(ink(character, em, 1).size) / (fill - pen))
-    upright = ink(character, em, thick)
-    for angle in rotations:
-        turned = upright.rotate(angle, import_pillow("Image").Resampling.BICUBIC, expand=True)
-        turned = turned.crop(turned.getbbox())
-        wide = max(figure, *turned.size) if fill is None else max(turned.size) / fill
-        for size in points:
-            yield _frame_ink(turned, wide * largest / size, side)
+    if layout.fill is None:
+        pen = layout.pen * figure
+    else:
+        # A pen of share p around strokes of length s fills f of a figure (s + p figure) / f wide.
+        stroke_length = max(renderer(character, em, 1).size)
+        pen = layout.pen * (stroke_length / (layout.fill - layout.pen))
+    upright = renderer(character, em, pen)
+    for angle in layout.rotations:
+        rotated = upright.rotate(angle, import_pillow("Image").Resampling.BICUBIC, expand=True)
+        ink = rotated.crop(rotated.getbbox())
+        if layout.fill is None:
+            width = max(figure, *ink.size)
+        else:
+            width = max(ink.size) / layout.fill
+        for size in layout.points:
+            yield _frame_ink(ink, width * largest / size, layout.side)
 
 
-def _frame_ink(ink: Any, width: float, side: int) -> NDArray[np.uint8]:
-    """Ink in the middle of a frame so many pixels wide, which becomes an image."""
-    border, half = ceil(width / 2), width / 2
-    room = ink.crop((-border, -border, ink.width + border, ink.height + border))
-    x, y = room.width / 2, room.height / 2
+def _frame_ink(ink: Any, width: float, side: int) -> Image:
+    """Return the image of ink in the middle of a frame of `width` pixels, resized to `side`."""
+    half = width / 2
+    border = ceil(half)
+    framed = ink.crop((-border, -border, ink.width + border, ink.height + border))
+    x = framed.width / 2
+    y = framed.height / 2
     box = (x - half, y - half, x + half, y + half)
-    return np.asarray(room.resize((side, side), import_pillow("Image").Resampling.BICUBIC, box))
+    return np.asarray(framed.resize((side, side), import_pillow("Image").Resampling.BICUBIC, box))
 
 
-def _validate_options(
-    classes: Sequence[str],
-    side: int,
-    fonts: Sequence[str],
-    rotations: Sequence[float],
-    points: Sequence[float],
-    pen: float,
-    fill: float | None,
-) -> None:
-    """Refuses what cannot be rendered."""
-    all_there = len(classes) > 0 and all(isinstance(name, str) and name for name in classes)
+def _validate_options(classes: Sequence[str], fonts: Sequence[str], layout: Layout) -> None:
+    """Raise `InputError` for options that characters cannot be rendered with."""
+    _, rotations, points, _, _ = layout
+    has_names = len(classes) > 0 and all(isinstance(name, str) and name for name in classes)
     require(
-        all_there,
+        has_names,
         f"rendered: classes must be strings of one or more characters each, got {classes!r}.",
     )
-    every = "".join(classes)
+    characters = "".join(classes)
     require(
-        len(set(every)) == len(every),
+        len(set(characters)) == len(characters),
         f"rendered: a character must be in one class, once, got {classes!r}.",
     )
-    require_int("rendered", "side", side, OVERSAMPLING)
-    named = len(fonts) > 0 and not isinstance(fonts, str)
-    require(named, f"rendered: fonts must be a sequence of one or more names, got {fonts!r}.")
-    turns = len(rotations) > 0 and all(map(is_number, rotations))
+    require_int("rendered", "side", layout.side, OVERSAMPLING)
+    has_fonts = len(fonts) > 0 and not isinstance(fonts, str)
+    require(has_fonts, f"rendered: fonts must be a sequence of one or more names, got {fonts!r}.")
+    has_angles = len(rotations) > 0 and all(is_number(angle) for angle in rotations)
     require(
-        turns, f"rendered: rotations must be one or more numbers of degrees, got {rotations!r}."
+        has_angles,
+        f"rendered: rotations must be one or more numbers of degrees, got {rotations!r}.",
     )
-    sizes = len(points) > 0 and all(is_number(size) and size > 0 for size in points)
-    require(sizes, f"rendered: points must be one or more positive numbers, got {points!r}.")
-    require_in_range("rendered", "pen", pen, 0.01, 0.3)
-    if fill is not None:
-        require_in_range("rendered", "fill", fill, 0.5, 1)
+    has_sizes = len(points) > 0 and all(is_number(size) and size > 0 for size in points)
+    require(has_sizes, f"rendered: points must be one or more positive numbers, got {points!r}.")
+    require_in_range("rendered", "pen", layout.pen, 0.01, 0.3)
+    if layout.fill is not None:
+        require_in_range("rendered", "fill", layout.fill, 0.5, 1)
