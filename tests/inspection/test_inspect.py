@@ -109,7 +109,7 @@ def test_right_labels_help_and_shuffled_ones_harm(right: Inspection) -> None:
     assert right.baseline == wrong.baseline
     assert right.server_score > 2 * wrong.server_score
     assert describe_verdict(right).startswith("The server's data should help (+")
-    assert "labels do not fit its inputs" in describe_verdict(wrong)
+    assert "labels do not match its inputs" in describe_verdict(wrong)
 
 
 def test_nothing_of_test_examples_and_unseen_clients_is_looked_at(right: Inspection) -> None:
@@ -125,7 +125,7 @@ def test_nothing_of_test_examples_and_unseen_clients_is_looked_at(right: Inspect
     x[hidden], y[hidden] = 1e6, (y[hidden] + 3) % CLASSES
     other = replace(data, clients=data.clients._replace(x=x, y=y))
     assert looked(other, betas=(), fractions=()) == right._replace(betas=[], fractions=[])
-    assert "no test example, and no new client" in right.scope
+    assert "No test example and no unseen client is used" in right.scope
 
 
 def test_a_trial_goes_on_where_the_warm_model_is_and_scores_validation_clients() -> None:
@@ -222,10 +222,10 @@ def test_errors_are_gained_in_parts_of_the_error() -> None:
 def test_how_much_would_be_enough() -> None:
     quarter, half = InspectionTrial(0.25, 0.715), InspectionTrial(0.5, 0.728)
     assert describe_needed_examples(found((0.7, 0.73, 0.7), fractions=[quarter, half])).startswith(
-        "About 50 of its 100 examples"
+        "About 50 of its 100 examples would help"
     )
     assert describe_needed_examples(found((0.7, 0.73, 0.7), fractions=[quarter])).startswith(
-        "With half of its 100 examples less is gained"
+        "Half of its 100 examples would help less"
     )
 
 
@@ -245,12 +245,12 @@ def test_data_that_cannot_be_looked_at_are_refused_in_a_sentence() -> None:
     ):
         looked(replace(data, server=None))
     with pytest.raises(
-        InputError, match=r"the server needs at least 2 examples to be looked at, got 1; "
+        InputError, match=r"the server of data set 'clouds' must have at least 2 examples, got 1; "
     ):
         looked(subsample_server(data, 0.001))
     nobody = data.groups | {"validation": np.zeros(0, dtype=np.int64), "unseen": np.arange(10, 18)}
     with pytest.raises(
-        InputError, match=r"data set 'clouds' has no validation clients to judge by; "
+        InputError, match=r"data set 'clouds' has no validation clients to score models on; "
     ):
         looked(replace(data, groups=nobody))
 

@@ -1,4 +1,8 @@
-"""How far the server's data are from the clients', put together for `fedtailor inspect`."""
+"""How close the server's data is to the clients': labels, images, examples and gradients.
+
+These are possible reasons for what the trials show; the verdict of an inspection does not depend on
+them.
+"""
 
 from math import ceil, sqrt
 from typing import NamedTuple
@@ -22,84 +26,97 @@ from fedtailor.inspection.trials import TRIAL_ROUNDS, WARMUP_ROUNDS, Bench, samp
 from fedtailor.methods import make_hparams
 from fedtailor.training.prepare import compute_run_facts
 
-MAX_CLIENTS, MAX_EXAMPLES, NUM_PROJECTIONS = 20, 512, 32
-"""Clients whose gradients and examples are looked at, examples for L, lines along which distances are measured."""
+MAX_CLIENTS = 20
+"""Maximum number of training clients that the server is compared with."""
+
+MAX_EXAMPLES = 512
+"""Maximum number of examples from which the smoothness L is estimated."""
+
+NUM_PROJECTIONS = 32
+"""Number of directions of the sliced distances between examples."""
+
+_STEP_HPARAMS = ("lr", "epochs", "steps", "batch")
+"""Hyper-parameters of local training that FSL's conditions depend on."""
+
+_MIN_NORM = 1e-300
+"""Divisor of the cosine of gradients that are 0."""
 
 
 class Closeness(NamedTuple):
-    """How far the server's data are from the clients'; None where it cannot be said."""
+    """How close the server's data is to the clients'; None where a value is not defined.
 
-    label_distance: float | None  # total variation of its labels from the clients' together
-    client_label_distance: float | None  # the same of a client's labels, mean
-    image_similarity: float | None  # SSIM of its mean image and a client's, mean
-    example_distance: float | None  # 1-Wasserstein of its examples from the clients' together
-    client_example_distance: float | None  # the same of a client's examples, mean
+    Distances are from the mean of the clients' distributions, in which clients count alike.
+    """
+
+    label_distance: float | None  # total variation of the server's labels
+    client_label_distance: float | None  # the same of a client's labels, mean over clients
+    image_similarity: float | None  # SSIM of the server's and a client's mean image, mean
+    example_distance: float | None  # sliced 1-Wasserstein distance of the server's examples
+    client_example_distance: float | None  # the same of a client's examples, mean over clients
     gradient_gaps: GradientGaps  # at the warm model
-    smoothness: float  # L there
+    smoothness: float  # L, estimated at the warm model
     conditions: Conditions | None  # FSL's with gamma = 1; None where the loss is flat
 
     @property
     def gradient_cosine(self) -> float:
-        """Of the angle between the server's gradient and the clients'."""
-        product, norm = self.gradient_gaps.product or 0.0, self.gradient_gaps.server_norm or 0.0
-        return product / max(sqrt(self.gradient_gaps.overall_norm * norm), 1e-300)
+        """The cosine of the angle between the server's gradient and the clients'."""
+        gaps = self.gradient_gaps
+        if gaps.product is None or gaps.server_norm is None:
+            return 0.0
+        norms = sqrt(gaps.overall_norm * gaps.server_norm)
+        return gaps.product / max(norms, _MIN_NORM)
 
 
 def compute_closeness(bench: Bench, warm_params: Params) -> Closeness:
-    """Distances between the server's data and training clients' train examples, and at the warm model gradients."""
-    data, task, client_ids = (
-        bench.data,
-        bench.task,
-        subsample_evenly(bench.data.groups["train"], MAX_CLIENTS),
-    )
-    labels, images = compute_label_distances(data, client_ids), mean_image_ssim(data, client_ids)
+    """Compare the server's examples with training clients' train examples."""
+    data = bench.data
+    task = bench.task
+    client_ids = subsample_evenly(data.groups["train"], MAX_CLIENTS)
+    labels = compute_label_distances(data, client_ids)
+    images = mean_image_ssim(data, client_ids)
     examples = compute_example_distances(data, client_ids, projections=NUM_PROJECTIONS)
     gaps = compute_gradient_gaps(task, warm_params, data, client_ids)
-    batch = make_batch(
-        data.clients,
-        sample_train_examples(data, "train", MAX_EXAMPLES),
-        data.example_spec,
-        next(iter(warm_params.values())),
-    )
-    steepness = estimate_smoothness(task, warm_params, batch)
+    rows = sample_train_examples(data, "train", MAX_EXAMPLES)
+    like = next(iter(warm_params.values()))
+    batch = make_batch(data.clients, rows, data.example_spec, like)
+    smoothness = estimate_smoothness(task, warm_params, batch)
+    conditions = None
+    if smoothness > 0:
+        conditions = _check_conditions(bench, gaps, smoothness)
     return Closeness(
-        *_to_pair(labels),
-        None if images is None else images.mean,
-        *_to_pair(examples),
-        gaps,
-        steepness,
-        _compute_conditions(bench, gaps, steepness) if steepness > 0 else None,
+        label_distance=None if labels is None else labels.server,
+        client_label_distance=_mean_over_clients(labels),
+        image_similarity=None if images is None else images.mean,
+        example_distance=None if examples is None else examples.server,
+        client_example_distance=_mean_over_clients(examples),
+        gradient_gaps=gaps,
+        smoothness=smoothness,
+        conditions=conditions,
     )
 
 
-def _to_pair(distances: Distances | None) -> tuple[float | None, float | None]:
-    return (
-        (None, None) if distances is None else (distances.server, float(distances.clients.mean()))
-    )
+def _mean_over_clients(distances: Distances | None) -> float | None:
+    return None if distances is None else float(distances.clients.mean())
 
 
-def _compute_conditions(bench: Bench, gaps: GradientGaps, steepness: float) -> Conditions:
-    """FSL's conditions for the rates that it would choose, but with 1 as the server's, as in the trials."""
-    facts = compute_run_facts(
-        bench.data,
-        WARMUP_ROUNDS + TRIAL_ROUNDS,
-        min(bench.config.cohort, len(bench.data.groups["train"])),
-    )
-    local_hparams = {
-        key: value
-        for key, value in bench.config.hparams.items()
-        if key in ("lr", "epochs", "steps", "batch")
-    }
-    hparams = make_hparams("fsl", **local_hparams, server_lr=1.0).resolve(facts)
-    steps_per_epoch = ceil(facts.num_server_examples / hparams.learn_batch)
-    steps = hparams.steps or hparams.epochs * ceil(facts.examples_per_client / hparams.batch)
+def _check_conditions(bench: Bench, gaps: GradientGaps, smoothness: float) -> Conditions:
+    """Check FSL's conditions for the rates it would choose, but a server rate of 1 as in trials."""
+    config = bench.config
+    cohort = min(config.cohort, len(bench.data.groups["train"]))
+    facts = compute_run_facts(bench.data, WARMUP_ROUNDS + TRIAL_ROUNDS, cohort)
+    step_hparams = {key: value for key, value in config.hparams.items() if key in _STEP_HPARAMS}
+    hparams = make_hparams("fsl", **step_hparams, server_lr=1.0).resolve(facts)
+    client_steps = hparams.steps
+    if not client_steps:
+        client_steps = hparams.epochs * ceil(facts.examples_per_client / hparams.batch)
+    server_steps = hparams.learn_epochs * ceil(facts.num_server_examples / hparams.learn_batch)
     return check_fsl_conditions(
         gaps,
-        smoothness=steepness,
+        smoothness=smoothness,
         gamma=1.0,
         lr=hparams.lr,
-        steps=float(steps),
+        steps=float(client_steps),
         server_lr=1.0,
         learn_lr=hparams.learn_lr,
-        learn_steps=float(hparams.learn_epochs * steps_per_epoch),
+        learn_steps=float(server_steps),
     )

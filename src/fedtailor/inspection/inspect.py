@@ -1,14 +1,14 @@
-"""Will the server's data help? Looked at before any long run, without a test example or a new client.
+"""Predict, before any long run, whether the server's data will help training.
 
-Short trials (`trials`) predict what server learning gains: the score of validation clients with the server's
-data minus the score without. Beside them stand the distances that may explain it: of labels, of images, of examples,
-and of gradients at the warm model, with FSL's conditions.
+Short trials (`trials`) predict what server learning gains: the score on validation clients with the
+server's data minus the score without. Distances between the server's and the clients' data
+(`closeness`) may explain it. Test examples and unseen clients are not used.
 """
 
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from fedtailor.errors import require
 from fedtailor.inspection.closeness import MAX_CLIENTS, Closeness, compute_closeness
 from fedtailor.inspection.statistics.gradients import make_batch
 from fedtailor.inspection.trials import (
-    MAX_JUDGE_EXAMPLES,
+    MAX_EVAL_EXAMPLES,
     SCORED_ROUNDS,
     TRIAL_ROUNDS,
     WARMUP_ROUNDS,
@@ -33,75 +33,94 @@ from fedtailor.inspection.trials import (
 from fedtailor.training import build
 from fedtailor.training.config import RunConfig
 
-GAMMAS, BETAS, FRACTIONS = (0.1, 0.3, 1.0), (0.0, 0.25, 1.0), (0.25, 0.5)
+GAMMAS = (0.1, 0.3, 1.0)
+"""Weights of FSL's server learning that are tried; the last one is FSL's own."""
+
+BETAS = (0.0, 0.25, 1.0)
+"""Sizes of FedSIM's correction that are tried."""
+
+FRACTIONS = (0.25, 0.5)
+"""Parts of the server's data that are tried, in rising order, if all of it helps."""
+
 MIN_SERVER_EXAMPLES = 2
-"""Examples that a server must have."""
-MIN_GAIN, MIN_GAINED_EXAMPLES, MIN_HARM = 0.01, 2, 0.05
-"""A gain is noticed from one point (or 1 % of the error) and two examples on; from a loss of five on, the data harm."""
+"""Minimum number of examples of the server."""
+
+MIN_GAIN = 0.01
+"""Least gain that counts as help: one point of accuracy, or 1% of the error."""
+
+MIN_GAINED_EXAMPLES = 2
+"""Least number of examples that must be classified correctly in addition for a gain to count."""
+
+MIN_HARM = 0.05
+"""Least loss at gamma = 1 that counts as harm."""
+
 CHANCE_FACTOR = 1.5
-"""Labels that the warm model gives at most so many times as often as their commonest one occurs tell it nothing."""
+"""Multiple of the most frequent server label's share up to which accuracy counts as chance."""
 
 
 class Inspection(NamedTuple):
-    """What was found, and what follows from it."""
+    """Results of the trials and of comparing data, with the verdict that follows from them."""
 
-    name: str
-    examples: int  # of the server's
-    scope: str
-    num_judged: int  # examples of validation clients that every score is over
+    name: str  # of the data set
+    examples: int  # number of the server's examples
+    scope: str  # which data were used, as sentences
+    num_judged: int  # number of validation clients' examples that every score is over
     warm_score: float  # the warm model's score on validation clients' examples
-    server_score: float  # the warm model's score on the server's
-    majority_share: float | None  # the share of the server's commonest label
-    baseline: InspectionTrial  # no server data
-    gammas: list[InspectionTrial]
-    betas: list[InspectionTrial]
-    fractions: list[
-        InspectionTrial
-    ]  # of the server's data, at the best gamma; empty unless it helps
+    server_score: float  # the warm model's score on the server's examples
+    majority_share: float | None  # share of the server's most frequent label; None: no labels
+    baseline: InspectionTrial  # without server data
+    gammas: list[InspectionTrial]  # with FSL's server learning
+    betas: list[InspectionTrial]  # with FedSIM's correction
+    fractions: list[InspectionTrial]  # with parts of the server's data; empty unless it helps
     closeness: Closeness
 
     def compute_gain(self, trial: InspectionTrial) -> float:
-        """By how much a trial beats that without server data: in accuracy, or as a part of the error."""
+        """Return the gain over no server data: in accuracy, or as a fraction of the error."""
         if trial.score is None or self.baseline.score is None:
             return float("-inf")
-        return (trial.score - self.baseline.score) / (
-            1.0 if self.baseline.score >= 0 else -self.baseline.score
-        )
+        difference = trial.score - self.baseline.score
+        is_error = self.baseline.score < 0  # as in a regression
+        if is_error:
+            return difference / -self.baseline.score
+        return difference
 
     @property
     def predicted_gain(self) -> float:
-        """What server learning gains at FSL's own weight, gamma = 1: the figure that puts server data in order."""
+        """The gain at FSL's own weight, gamma = 1, by which server data can be ranked."""
         return self.compute_gain(self.gammas[-1])
 
     @property
     def is_suspect(self) -> bool:
-        """Whether the warm model finds the server's labels no better than chance."""
-        return (
-            self.majority_share is not None
-            and self.server_score <= CHANCE_FACTOR * self.majority_share
-        )
+        """True if the warm model predicts the server's labels no better than chance."""
+        if self.majority_share is None:
+            return False
+        return self.server_score <= CHANCE_FACTOR * self.majority_share
 
     @property
     def best_gamma(self) -> InspectionTrial:
-        """The best gamma; of data that look strange only gamma = 1, as little of any data may steady a model."""
-        return self.gammas[-1] if self.is_suspect else max(self.gammas, key=self.compute_gain)
+        """The gamma that gains most, or gamma = 1 for suspect labels.
+
+        With a small gamma even harmful data may stabilize a model.
+        """
+        if self.is_suspect:
+            return self.gammas[-1]
+        return max(self.gammas, key=self.compute_gain)
 
     @property
     def best_beta(self) -> InspectionTrial:
-        """The best beta; without trials, none."""
+        """The beta that gains most; without trials of betas, the baseline."""
         return max(self.betas, key=self.compute_gain, default=self.baseline)
 
     @property
-    def verdict(self) -> str:
-        """helps, little or harms."""
+    def verdict(self) -> Literal["helps", "little", "harms"]:
+        """Prediction for the server's data: it helps, harms, or makes little difference."""
         min_gain = max(MIN_GAIN, MIN_GAINED_EXAMPLES / self.num_judged)
         if self.compute_gain(self.best_gamma) >= min_gain:
             return "helps"
-        return (
-            "harms"
-            if self.predicted_gain <= -(min_gain if self.is_suspect else max(min_gain, MIN_HARM))
-            else "little"
-        )
+        min_harm = min_gain if self.is_suspect else max(min_gain, MIN_HARM)
+        if self.predicted_gain <= -min_harm:
+            return "harms"
+        return "little"
 
 
 def inspect(
@@ -110,43 +129,43 @@ def inspect(
     betas: tuple[float, ...] = BETAS,
     fractions: tuple[float, ...] = FRACTIONS,
 ) -> Inspection:
-    """Looks at the data of a specification with its model, cohort and hyper-parameters of local training.
+    """Predict whether the server's data will help, from trials of server learning.
 
-    `on_message` is called with what is being done; `betas` and `fractions` are tried beside server learning.
+    Args:
+        config: Data, model, cohort, seed and hyper-parameters of local training. Its method is not
+            used.
+        on_message: Called with a short description of each piece of work that begins.
+        betas: Sizes of FedSIM's correction to try as well.
+        fractions: Parts of the server's data to try as well, if all of it helps.
     """
-    report = on_message or _ignore_message
+    report = _ignore_message if on_message is None else on_message
     if config.threads:
         torch.set_num_threads(config.threads)
     data = build.load_dataset(config)
     _check_data(data)
     bench = build_bench(config, data)
     report(f"FedAvg, {WARMUP_ROUNDS} rounds")
-    warm_params = next(
-        islice(
-            bench.iter_rounds("fsl", bench.task.params, 0, WARMUP_ROUNDS, gamma=0.0, server_lr=1.0),
-            WARMUP_ROUNDS - 1,
-            None,
-        )
-    )
+    warm_params = _train_warm_model(bench)
     report("distances")
-    before = _inspect_before_trials(bench, warm_params)
-    learned = _run_trials(
-        report, "gamma", (0.0, *GAMMAS), partial(bench.run_server_learning, warm_params=warm_params)
+    inspection = _inspect_warm_model(bench, warm_params)
+    run_gamma = partial(bench.run_server_learning, warm_params=warm_params)
+    baseline, *gamma_trials = _run_trials(report, "gamma", (0.0, *GAMMAS), run_gamma)
+    run_beta = partial(bench.run_correction, warm_params=warm_params)
+    beta_trials = _run_trials(report, "beta", betas, run_beta)
+    inspection = inspection._replace(baseline=baseline, gammas=gamma_trials, betas=beta_trials)
+    if inspection.verdict != "helps":
+        return inspection
+    run_fraction = partial(
+        bench.run_fraction, gamma=inspection.best_gamma.value, warm_params=warm_params
     )
-    corrected = _run_trials(
-        report, "beta", betas, partial(bench.run_correction, warm_params=warm_params)
-    )
-    found = before._replace(baseline=learned[0], gammas=learned[1:], betas=corrected)
-    if found.verdict != "helps":
-        return found
-    return found._replace(
-        fractions=_run_trials(
-            report,
-            "part",
-            fractions,
-            partial(bench.run_fraction, gamma=found.best_gamma.value, warm_params=warm_params),
-        )
-    )
+    fraction_trials = _run_trials(report, "fraction", fractions, run_fraction)
+    return inspection._replace(fractions=fraction_trials)
+
+
+def _train_warm_model(bench: Bench) -> Params:
+    """Train by FedAvg, which is server learning of weight 0, from first weights."""
+    rounds = bench.iter_rounds("fsl", bench.task.params, 0, WARMUP_ROUNDS, gamma=0.0, server_lr=1.0)
+    return next(islice(rounds, WARMUP_ROUNDS - 1, None))
 
 
 def _run_trials(
@@ -155,7 +174,6 @@ def _run_trials(
     values: tuple[float, ...],
     run: Callable[[float], InspectionTrial],
 ) -> list[InspectionTrial]:
-    """A trial for each value."""
     trials = []
     for value in values:
         report(f"{name} = {value:g}, {TRIAL_ROUNDS} rounds")
@@ -163,26 +181,27 @@ def _run_trials(
     return trials
 
 
-def _inspect_before_trials(bench: Bench, warm_params: Params) -> Inspection:
-    """What is known before any trial."""
-    data, task, server = bench.data, bench.task, bench.data.server
+def _inspect_warm_model(bench: Bench, warm_params: Params) -> Inspection:
+    """Return an inspection that has everything but the trials."""
+    data = bench.data
+    server = data.server
     assert server is not None
-    rows = subsample_evenly(server.splits["train"].get_rows(0), MAX_JUDGE_EXAMPLES)
-    has_labels = data.classes is not None and server.y.ndim == 1
+    server_rows = server.splits["train"].get_rows(0)
+    rows = subsample_evenly(server_rows, MAX_EVAL_EXAMPLES)
+    like = next(iter(warm_params.values()))
+    server_batch = make_batch(server, rows, data.example_spec, like)
+    majority_share = None
+    if data.classes is not None and server.y.ndim == 1:
+        label_counts = np.bincount(server.y[rows].astype(np.int64))
+        majority_share = float(label_counts.max() / len(rows))
     return Inspection(
         name=data.name,
-        examples=len(server.splits["train"].get_rows(0)),
+        examples=len(server_rows),
         scope=_describe_scope(data),
-        num_judged=len(bench.judge_batch.y),
-        warm_score=compute_score(task, warm_params, bench.judge_batch),
-        server_score=compute_score(
-            task,
-            warm_params,
-            make_batch(server, rows, data.example_spec, next(iter(warm_params.values()))),
-        ),
-        majority_share=float(np.bincount(server.y[rows].astype(np.int64)).max() / len(rows))
-        if has_labels
-        else None,
+        num_judged=len(bench.eval_batch.y),
+        warm_score=compute_score(bench.task, warm_params, bench.eval_batch),
+        server_score=compute_score(bench.task, warm_params, server_batch),
+        majority_share=majority_share,
         baseline=InspectionTrial(0.0, None),
         gammas=[],
         betas=[],
@@ -192,37 +211,38 @@ def _inspect_before_trials(bench: Bench, warm_params: Params) -> Inspection:
 
 
 def _describe_scope(data: FederatedDataset) -> str:
-    num_judged, num_clients = (
-        len(sample_train_examples(data, "validation", MAX_JUDGE_EXAMPLES)),
-        min(MAX_CLIENTS, len(data.groups["train"])),
-    )
+    """Return sentences that say which data the inspection uses."""
+    num_compared = min(MAX_CLIENTS, len(data.groups["train"]))
+    num_judged = len(sample_train_examples(data, "validation", MAX_EVAL_EXAMPLES))
+    num_validation = len(data.groups["validation"])
     return (
-        f"Training clients' train examples for training, of {num_clients} of them for distances; "
-        f"{num_judged:,} train examples of {len(data.groups['validation']):,} validation clients for every score, "
-        f"which is the mean of {SCORED_ROUNDS} rounds; "
-        "no test example, and no new client."
+        f"Models are trained on training clients' train examples; distances are over "
+        f"{num_compared} of these clients. Every score is over {num_judged:,} train examples of "
+        f"{num_validation:,} validation clients, as a mean of {SCORED_ROUNDS} rounds. "
+        "No test example and no unseen client is used."
     )
 
 
 def _check_data(data: FederatedDataset) -> None:
-    """Refuses data that trials cannot be made with."""
-    num_examples = 0 if data.server is None else len(data.server.splits["train"].get_rows(0))
-    asked = "hold some out for it (server=0.05, say)"
+    """Raise an InputError if trials cannot be run with the data."""
+    server = data.server
+    num_examples = 0 if server is None else len(server.splits["train"].get_rows(0))
+    server_advice = "hold some out for it, for example with server=0.05"
     require(
-        num_examples > 0, f"inspect: the server of data set '{data.name}' has no examples; {asked}."
+        num_examples > 0,
+        f"inspect: the server of data set '{data.name}' has no examples; {server_advice}.",
     )
     require(
         num_examples >= MIN_SERVER_EXAMPLES,
-        f"inspect: the server needs at least {MIN_SERVER_EXAMPLES} examples to be looked at, "
-        f"got {num_examples}; {asked}.",
+        f"inspect: the server of data set '{data.name}' must have at least {MIN_SERVER_EXAMPLES} "
+        f"examples, got {num_examples}; {server_advice}.",
     )
-    num_clients = len(data.groups["validation"])
-    advice = "give it some (validation_clients=0.2, say)"
     require(
-        num_clients > 0,
-        f"inspect: data set '{data.name}' has no validation clients to judge by; {advice}.",
+        len(data.groups["validation"]) > 0,
+        f"inspect: data set '{data.name}' has no validation clients to score models on; set some "
+        "aside, for example with validation_clients=0.2.",
     )
 
 
 def _ignore_message(_: str) -> None:
-    """Says nothing."""
+    """Do nothing with a message."""

@@ -1,10 +1,12 @@
-"""Short trials from one warm model: what `fedtailor inspect` predicts from.
+"""Short trials from one warm model, from which `fedtailor inspect` predicts.
 
-FedAvg trains for `WARMUP_ROUNDS` rounds, so that there is a model which has something to lose. From it `TRIAL_ROUNDS`
-more rounds are run, always with the same cohorts, with and without the server's data. A trial's score is the mean over
-the last `SCORED_ROUNDS` rounds of how right the model is on validation clients' train examples, which are not trained
-on. A few rounds from a first model would mislead: there any server data, even wrongly labeled, steadies what a few
-clients have unsettled.
+FedAvg trains for `WARMUP_ROUNDS` rounds, so that there is a model with something to lose. From this
+warm model `TRIAL_ROUNDS` more rounds are run, always with the same cohorts, with and without the
+server's data. A trial's score is the model's score on validation clients' train examples, which
+are not trained on, as a mean over the last `SCORED_ROUNDS` rounds.
+
+A few rounds from first weights would mislead: there any server data, even wrongly labeled, improves
+a model that a few clients have made unstable.
 """
 
 from collections.abc import Iterator
@@ -32,24 +34,32 @@ from fedtailor.training.config import RunConfig
 from fedtailor.training.loop import run_rounds
 from fedtailor.training.prepare import infer_task, prepare_context
 
-WARMUP_ROUNDS, TRIAL_ROUNDS, SCORED_ROUNDS = 30, 20, 10
-MAX_JUDGE_EXAMPLES, MAX_CENTERING_EXAMPLES = 3000, 2000
-"""So many of the validation clients' examples judge, so many of the training clients' are averaged to center inputs."""
+WARMUP_ROUNDS = 30
+TRIAL_ROUNDS = 20
+SCORED_ROUNDS = 10
+
+MAX_EVAL_EXAMPLES = 3000
+"""Maximum number of examples that a score is computed on."""
+
+MAX_CENTERING_EXAMPLES = 2000
+"""Maximum number of training clients' examples that are averaged to center inputs."""
+
 TARGET_NORM = 10.0
-"""The root mean square length of centered inputs: about that of MNIST's, for which usual step sizes are made."""
+"""Root mean square norm of centered inputs: about that of MNIST's, which usual step sizes suit."""
+
+_MIN_INPUT_NORM = 1e-12
+"""Least divisor of inputs that are all equal."""
 
 
 class InspectionTrial(NamedTuple):
-    """What some rounds led to."""
+    """The result of a trial."""
 
-    value: float  # of gamma or beta, or the part of the server's data
-    score: (
-        float | None
-    )  # accuracy, or for numbers to be predicted minus the error; None: the model diverged
+    value: float  # gamma, beta, or the fraction of the server's data
+    score: float | None  # accuracy, or minus the error of a regression; None: the model diverged
 
 
 class CenteredModel(nn.Module):
-    """A network whose inputs are centered and made of usual length."""
+    """A network whose inputs are centered and scaled to a common size."""
 
     mean: Tensor
     scale: Tensor
@@ -61,33 +71,47 @@ class CenteredModel(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """The network's output."""
+        """Return the network's output for centered inputs."""
         return self.network((x - self.mean) * self.scale)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Where trials run: the specification, its data and model, and the examples that judge."""
+    """The common setting of all trials."""
 
     config: RunConfig
     data: FederatedDataset
     task: Task
-    judge_batch: Batch
+    eval_batch: Batch  # of validation clients' train examples
 
     def iter_rounds(
         self, method: str, params: Params, start_round: int, num_rounds: int, **method_hparams: Any
     ) -> Iterator[Params]:
-        """The models after each of so many rounds, the first of which is the round of that number."""
+        """Yield the model after each round of training.
+
+        Args:
+            method: Name of the method.
+            params: The model to start from.
+            start_round: Number of the first round, on which its cohort depends.
+            num_rounds: Number of rounds.
+            **method_hparams: Hyper-parameters besides those of local training, which the
+                configuration has.
+        """
         local_names = {field.name for field in fields(LocalHParams)}
-        hparams = {key: value for key, value in self.config.hparams.items() if key in local_names}
-        cohort = min(self.config.cohort, len(self.data.groups["train"]))
-        run_options: dict[str, Any] = {
-            "rounds": start_round + num_rounds,
-            "seed": self.config.seed,
-            "device": self.config.device,
+        local_hparams = {
+            name: value for name, value in self.config.hparams.items() if name in local_names
         }
+        cohort = min(self.config.cohort, len(self.data.groups["train"]))
         context = prepare_context(
-            method, self.task, self.data, cohort=cohort, **run_options, **hparams, **method_hparams
+            method,
+            self.task,
+            self.data,
+            cohort=cohort,
+            rounds=start_round + num_rounds,
+            seed=self.config.seed,
+            device=self.config.device,
+            **local_hparams,
+            **method_hparams,
         )
         engine = factory.make_engine(
             context, self.config.engine, self.config.chunk, self.config.compile is True
@@ -100,98 +124,106 @@ class Bench:
     def run_trial(
         self, value: float, method: str, warm_params: Params, **method_hparams: Any
     ) -> InspectionTrial:
-        """What further rounds from the warm model lead to."""
+        """Train for `TRIAL_ROUNDS` more rounds from the warm model and score the result.
+
+        Args:
+            value: The trial's value in the result.
+            method: Name of the method.
+            warm_params: The warm model.
+            **method_hparams: Hyper-parameters besides those of local training.
+        """
+        rounds = self.iter_rounds(
+            method, warm_params, WARMUP_ROUNDS, TRIAL_ROUNDS, **method_hparams
+        )
         try:
-            models = list(
-                self.iter_rounds(method, warm_params, WARMUP_ROUNDS, TRIAL_ROUNDS, **method_hparams)
-            )
+            models = list(rounds)
         except DivergedError:
             return InspectionTrial(value, None)
-        return InspectionTrial(
-            value,
-            float(
-                np.mean(
-                    [
-                        compute_score(self.task, model, self.judge_batch)
-                        for model in models[-SCORED_ROUNDS:]
-                    ]
-                )
-            ),
-        )
+        scores = [
+            compute_score(self.task, model, self.eval_batch) for model in models[-SCORED_ROUNDS:]
+        ]
+        return InspectionTrial(value, float(np.mean(scores)))
 
     def run_server_learning(self, gamma: float, warm_params: Params) -> InspectionTrial:
-        """With server learning of that weight, and 1 as the server's rate, so that 0 is FedAvg."""
+        """Run FSL's server learning of weight `gamma`, with a server rate of 1; 0 is FedAvg."""
         return self.run_trial(gamma, "fsl", warm_params, gamma=gamma, server_lr=1.0)
 
     def run_correction(self, beta: float, warm_params: Params) -> InspectionTrial:
-        """With FedSIM's correction of that size, which stays the same in all rounds."""
+        """Run FedSIM with a correction of size `beta`, the same in all rounds."""
         return self.run_trial(beta, "fedsim", warm_params, beta=beta, decay="constant")
 
     def run_fraction(self, fraction: float, gamma: float, warm_params: Params) -> InspectionTrial:
-        """With server learning from a part of the server's data."""
-        few = replace(self, data=subsample_server(self.data, fraction))
-        return few.run_server_learning(gamma, warm_params)._replace(value=fraction)
+        """Run server learning from a random part of the server's data.
+
+        Args:
+            fraction: The part, from 0 to 1; the trial's value in the result.
+            gamma: Weight of server learning.
+            warm_params: The warm model.
+        """
+        reduced = replace(self, data=subsample_server(self.data, fraction))
+        return reduced.run_server_learning(gamma, warm_params)._replace(value=fraction)
 
 
 def build_bench(config: RunConfig, data: FederatedDataset) -> Bench:
-    """The model of a specification, on centered inputs if it is one that knows no kind of data, and who judges it."""
+    """Build the model and gather the validation clients' examples that trials are scored on.
+
+    Inputs of the models "mlp" and "linear", which are made for no kind of data, are centered.
+    """
     task = _build_task(config, data).to(factory.resolve_device(config.device))
+    rows = sample_train_examples(data, "validation", MAX_EVAL_EXAMPLES)
     like = next(iter(task.params.values()))
-    rows = sample_train_examples(data, "validation", MAX_JUDGE_EXAMPLES)
-    return Bench(config, data, task, make_batch(data.clients, rows, data.example_spec, like))
+    eval_batch = make_batch(data.clients, rows, data.example_spec, like)
+    return Bench(config, data, task, eval_batch)
 
 
 def compute_score(task: Task, params: Params, batch: Batch) -> float:
-    """The task's headline figure over a batch, the more the better."""
+    """Score `params` on `batch` by the first metric of `task`, negated if lower is better."""
     metric = task.metrics[0]
     with torch.no_grad():
         total, weight = task.compute_metric_sums(params, batch)[metric.name].tolist()
-    return float(total / max(weight, 1.0)) * (1 if metric.higher_is_better else -1)
+    mean = float(total / max(weight, 1.0))
+    return mean if metric.higher_is_better else -mean
 
 
 def sample_train_examples(
     data: FederatedDataset, group: str, max_examples: int
 ) -> NDArray[np.int64]:
-    """Train examples of a group's people, evenly spaced if there are more than so many."""
+    """Return rows of the train examples of a group's clients.
+
+    Args:
+        data: The data set.
+        group: Name of the group.
+        max_examples: Maximum number of rows; of more, evenly spaced ones are returned.
+    """
     train = data.clients.splits["train"]
-    rows: NDArray[np.int64] = subsample_evenly(
-        np.concatenate([train.get_rows(int(client_id)) for client_id in data.groups[group]]),
-        max_examples,
-    )
-    return rows
+    rows = np.concatenate([train.get_rows(int(client)) for client in data.groups[group]])
+    return subsample_evenly(rows, max_examples)
 
 
 def subsample_server(data: FederatedDataset, fraction: float) -> FederatedDataset:
-    """The same, but the server has only a part of its examples, drawn at random."""
+    """Return the data set with a random part of the server's examples, always the same one."""
     server = data.server
     if server is None or fraction >= 1:
         return data
-    rows, count = (
-        server.splits["train"].get_rows(0),
-        max(1, round(fraction * len(server.splits["train"].get_rows(0)))),
-    )
-    kept = np.sort(np.random.Generator(np.random.Philox(0)).permutation(rows)[:count])
-    few = ClientExamples(
-        server.x[kept], server.y[kept], {"train": Split(np.arange(count), np.array([0, count]))}
-    )
-    return replace(data, server=few, skip_checks=True)  # fewer of the same examples
+    rows = server.splits["train"].get_rows(0)
+    num_examples = max(1, round(fraction * len(rows)))
+    order = np.random.Generator(np.random.Philox(0)).permutation(rows)
+    kept_rows = np.sort(order[:num_examples])
+    split = Split(np.arange(num_examples), np.array([0, num_examples]))
+    reduced = ClientExamples(server.x[kept_rows], server.y[kept_rows], {"train": split})
+    return replace(data, server=reduced, skip_checks=True)  # all of its examples were checked
 
 
 def _build_task(config: RunConfig, data: FederatedDataset) -> Task:
     if config.model not in ("mlp", "linear") or data.tokens:
         return build.build_task(config, data.example_spec)
+    dtype = getattr(torch, config.precision)
     rows = sample_train_examples(data, "train", MAX_CENTERING_EXAMPLES)
-    inputs = make_batch(
-        data.clients,
-        rows,
-        data.example_spec,
-        torch.zeros((), dtype=getattr(torch, config.precision)),
-    ).x
-    mean = inputs.mean(dim=0)
-    length = (inputs - mean).flatten(1).square().sum(dim=1).mean().sqrt()
+    batch = make_batch(data.clients, rows, data.example_spec, torch.zeros((), dtype=dtype))
+    mean = batch.x.mean(dim=0)
+    norm = (batch.x - mean).flatten(1).square().sum(dim=1).mean().sqrt()
+    scale = TARGET_NORM / norm.clamp(min=_MIN_INPUT_NORM)
     with seeded_init(config.seed):
         network = build.get_model_factory(config, data.example_spec)()
-    centered = CenteredModel(mean, TARGET_NORM / length.clamp(min=1e-12), network)
-    return infer_task(centered, data.example_spec, config.seed).to(
-        dtype=getattr(torch, config.precision)
-    )
+    model = CenteredModel(mean, scale, network)
+    return infer_task(model, data.example_spec, config.seed).to(dtype=dtype)

@@ -1,9 +1,9 @@
-"""Files on disk: written all or nothing, locked, and checked by their checksums.
+"""Files on disk: atomic writes, locks between processes, and checksums.
 
-paths.py         where data and compiled code are kept
+paths.py         the folder for data and compiled code
 atomic.py        files and folders that are replaced all or nothing
 locks.py         locks between processes
-checksums.py     checksums, and files that are written together with theirs
-data_folders.py  folders below the data directory that one process at a time builds
+checksums.py     checksums, also computed while a file is written
+data_folders.py  folders in the data directory that one process at a time builds
 files.py         JSON, tensors and arrays
 """

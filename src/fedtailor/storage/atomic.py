@@ -1,6 +1,6 @@
-"""Files and folders that are replaced all or nothing, and are on the disk when a call returns.
+"""Files and folders that are replaced all or nothing and synced to disk before a call returns.
 
-New content is written under a hidden name beside the path that it is for, and is renamed to it in one step.
+New content is written under a hidden name beside its path and renamed to the path in one step.
 """
 
 import os
@@ -12,14 +12,14 @@ from pathlib import Path
 from fedtailor.errors import InputError
 
 NEW_SUFFIX = "new"
-"""Suffix of the hidden name of what is being written."""
+"""Suffix of the hidden name of a file or folder that is being written."""
 
 OLD_SUFFIX = "old"
 """Suffix of the hidden name of a folder that is being removed."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file by new content, all or nothing, and return when it is on the disk."""
+    """Replace the content of a file, all or nothing, and sync it to disk."""
     new_path = hidden_path(path, NEW_SUFFIX)
     try:
         with new_path.open("wb") as file:
@@ -43,8 +43,8 @@ def replace_folder(
 
     Args:
         path: Where the folder goes.
-        error_context: Makes the context in which the folder itself is created, synced and renamed.
-            Errors of the block are raised outside it.
+        error_context: Returns a context in which the folder itself is created, synced and renamed,
+            such as one that translates errors. Errors of the block are raised outside of it.
     """
     with scratch_folder(path, error_context) as new_path:
         yield new_path
@@ -62,8 +62,8 @@ def scratch_folder(
     """Yield an empty hidden folder beside `path`, and remove it if it is still there at the end.
 
     Args:
-        path: What the folder is beside, which need not exist.
-        error_context: Makes the context in which the folder is created.
+        path: The neighbor of the folder, which need not exist.
+        error_context: Returns a context in which the folder is created.
     """
     new_path = hidden_path(path, NEW_SUFFIX)
     shutil.rmtree(new_path, ignore_errors=True)
@@ -76,7 +76,7 @@ def scratch_folder(
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder if it exists. Other processes see all of it or nothing.
+    """Remove a folder if it exists, so that other processes see all of it or nothing.
 
     Files that are open or mapped in other processes stay readable there.
     """
@@ -91,9 +91,9 @@ def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[N
     """Turn an OSError into an InputError of one sentence that says what to do.
 
     Args:
-        path: What the sentence names if the error itself names no file.
-        remedy: How the sentence ends: what to do about it.
-        prefix: How the sentence begins, for example with the name of a data set.
+        path: The file or folder to name if the error itself names none.
+        remedy: End of the sentence, which says what to do.
+        prefix: Beginning of the sentence, for example the name of a data set.
     """
     try:
         yield
@@ -105,19 +105,19 @@ def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[N
 
 
 def _get_visible_path(path: Path) -> Path:
-    """Return the path that the caller asked for, given where its new content is being written."""
+    """Return the path that the user knows, if `path` is the hidden one of its new content."""
     if path.name.startswith(".") and path.suffix == f".{NEW_SUFFIX}":
         return path.with_name(path.stem[1:])
     return path
 
 
 def hidden_path(path: Path, suffix: str) -> Path:
-    """Return the hidden path beside `path` for its lock, its new content or its old one."""
+    """Return the hidden path beside `path` for its lock, its new content or its old content."""
     return path.with_name(f".{path.name}.{suffix}")
 
 
 def sync_folder(folder: Path) -> None:
-    """Return when the names in a folder are on the disk, on systems that can tell."""
+    """Sync the names of a folder's entries to disk, so that a rename survives a power failure."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows cannot open folders
         return
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Checksums of files, and files that are written together with theirs."""
+"""Checksums of files, and a writer that computes them while it writes."""
 
 import hashlib
 import os
@@ -10,11 +10,11 @@ from typing import IO, Any, NamedTuple
 from numpy.typing import NDArray
 
 _SYNC_BYTES = 1 << 27
-"""Bytes that are written before the disk is told to begin with them."""
+"""Number of new bytes after which a sync to disk is started in the background."""
 
 
 class FileRecord(NamedTuple):
-    """The name, the size and the checksum of a file."""
+    """Name, size in bytes and checksum of a file."""
 
     name: str
     bytes: int
@@ -28,25 +28,25 @@ def compute_sha256(path: Path) -> str:
 
 
 def fingerprint(path: Path) -> FileRecord:
-    """Return a file's name, size and checksum, for which all of it is read."""
+    """Return the name, size and checksum of a file, reading all of it."""
     return FileRecord(path.name, path.stat().st_size, compute_sha256(path))
 
 
 class FileWriter:
-    """Write one file from beginning to end and compute its checksum on the way.
+    """Writer of one file, from beginning to end, which computes its checksum on the way.
 
-    Hashing runs beside writing, and the disk begins early, so that `finish` has little to wait for.
-    The file is not replaced atomically: write into a folder that is.
+    Hashing and syncing run in threads beside writing, so that `finish` has little to wait for. The
+    file is not replaced atomically; write it into a folder that is.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._hash = hashlib.sha256()
         self._num_bytes = 0
-        self._num_synced_bytes = 0  # told to the disk so far
+        self._num_synced_bytes = 0  # covered by the last sync that was started
         self._file: IO[bytes] = path.open("wb")
         self._executor = ThreadPoolExecutor(2)
-        self._sync: Future[None] | None = None  # runs beside writing
+        self._sync: Future[None] | None = None  # the last sync that was started
 
     def add(self, content: NDArray[Any] | bytes) -> None:
         """Append bytes, or the bytes of a contiguous array."""
@@ -60,7 +60,7 @@ class FileWriter:
             self._sync = self._executor.submit(os.fsync, self._file.fileno())
 
     def finish(self) -> FileRecord:
-        """Close the file and return its checksum when all of it is on the disk."""
+        """Sync the file to disk, close it, and return its checksum."""
         self._wait_for_sync()
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -68,7 +68,7 @@ class FileWriter:
         return FileRecord(self._path.name, self._num_bytes, self._hash.hexdigest())
 
     def close(self) -> None:
-        """Close the file, complete or not; what could not be written is not tried again."""
+        """Close the file, complete or not, without a second try to write what failed."""
         self._executor.shutdown()
         with suppress(OSError):
             self._file.close()
@@ -79,13 +79,13 @@ class FileWriter:
         return self._sync is None or self._sync.done()
 
     def _wait_for_sync(self) -> None:
-        """Wait for the last sync and raise its error: a disk reports only once that it is full."""
+        """Wait for the last sync and raise its error: a full disk may report it only once."""
         if self._sync is not None:
             self._sync.result()
 
 
 def write_file(path: Path, content: NDArray[Any] | bytes) -> FileRecord:
-    """Write a file, not atomically, and return its checksum when all of it is on the disk."""
+    """Write a file, not atomically, sync it to disk, and return its checksum."""
     writer = FileWriter(path)
     try:
         writer.add(content)

@@ -1,6 +1,6 @@
-"""Folders below the data directory: built all or nothing, and by one process at a time.
+"""Folders in the data directory, built all or nothing and by one process at a time.
 
-In all of these functions `name` is the data set that a folder is for, with which messages begin.
+In all of these functions `name` is the data set that a folder belongs to; messages begin with it.
 """
 
 import shutil
@@ -26,21 +26,23 @@ _REMEDY = f"make room there, or set {DATA_DIR_ENV} to another folder."
 
 
 def require_free_space(name: str, needed_bytes: int, folder: Path) -> None:
-    """Refuse to begin what the disk has no room for.
+    """Raise an InputError if the disk has no room for what is about to be written.
 
     Args:
         name: The data set.
-        needed_bytes: Bytes that will be written.
-        folder: An existing folder on the disk in question.
+        needed_bytes: Number of bytes that will be written.
+        folder: An existing folder on that disk.
     """
     free_bytes = shutil.disk_usage(folder).free
-    sizes = f"{_format_size(needed_bytes)} are needed, but '{folder}' has"
-    message = f"{name}: {sizes} {_format_size(free_bytes)} free; {_REMEDY}"
-    require(needed_bytes <= free_bytes, message)
+    require(
+        needed_bytes <= free_bytes,
+        f"{name}: {_format_size(needed_bytes)} are needed, but '{folder}' has "
+        f"{_format_size(free_bytes)} free; {_REMEDY}",
+    )
 
 
 def translate_write_errors(name: str, path: Path) -> AbstractContextManager[None]:
-    """Return a context that turns an OSError into an InputError that says what to do."""
+    """Return a context that turns an OSError into an InputError, which says what to do."""
     return explain_disk_errors(path, _REMEDY, f"{name}: ")
 
 
@@ -53,7 +55,8 @@ def build_folder(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
     Args:
         name: The data set.
         path: Where the folder goes.
-        wait: Whether to wait for another process that builds the same folder, or to refuse.
+        wait: Whether to wait for another process that has the folder's lock, or to raise an
+            InputError.
     """
     error_context = partial(translate_write_errors, name, path.parent)
     with lock_folder(name, path, wait), replace_folder(path, error_context) as new_path:
@@ -62,7 +65,7 @@ def build_folder(name: str, path: Path, wait: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def open_scratch_folder(name: str, path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path` for this process alone, and remove it afterwards."""
+    """Yield an empty folder beside `path` that only this process uses, and remove it at the end."""
     error_context = partial(translate_write_errors, name, path.parent)
     with lock_folder(name, path), scratch_folder(path, error_context) as new_path:
         yield new_path
@@ -70,14 +73,14 @@ def open_scratch_folder(name: str, path: Path) -> Iterator[Path]:
 
 @contextmanager
 def lock_folder(name: str, path: Path, wait: bool = False) -> Iterator[None]:
-    """Keep other processes from building or removing a folder.
+    """Keep other processes from building or removing a folder until the end of the block.
 
-    What processes that died left beside the folder is removed first.
+    Leftovers beside the folder, of processes that died, are removed first.
 
     Args:
         name: The data set.
         path: The folder, which need not exist.
-        wait: Whether to wait for another process that has the lock, or to refuse.
+        wait: Whether to wait for another process that has the lock, or to raise an InputError.
     """
     refusal = f"{name}: another process is at work on '{path}'; wait until it has finished."
     with ExitStack() as stack:
@@ -90,7 +93,7 @@ def lock_folder(name: str, path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def _remove_stale_neighbors(path: Path) -> None:
-    """Remove what processes that died left of other folders; what is being built is locked."""
+    """Remove leftovers of other folders beside `path` whose lock no live process holds."""
     suffixes = (_LOCK_SUFFIX, NEW_SUFFIX, OLD_SUFFIX)
     hidden = [entry for entry in path.parent.glob(".*.*") if entry.suffix[1:] in suffixes]
     neighbors = {entry.with_name(entry.stem[1:]) for entry in hidden} - {path}
@@ -107,6 +110,6 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def _format_size(num_bytes: int) -> str:
-    if num_bytes >= 1e8:
+    if num_bytes >= 1e8:  # from 0.1 GB on
         return f"{num_bytes / 1e9:.1f} GB"
     return f"{num_bytes / 1e6:.1f} MB"

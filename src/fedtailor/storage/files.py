@@ -1,7 +1,8 @@
 """JSON, tensors and arrays in files.
 
-JSON and tensors are replaced all or nothing, and what cannot be read is an InputError. Arrays can
-be larger than RAM: they are written in place, into folders that appear complete, and mapped.
+JSON and tensors are replaced all or nothing, and a file that cannot be read is an InputError.
+Arrays can be larger than RAM, so they are memory-mapped. They are not replaced atomically; write
+them into a folder that is.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ from fedtailor.storage.atomic import write_bytes
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Replace a file by what JSON can hold: finite numbers, strings, lists and dicts."""
+    """Replace a file by JSON of finite numbers, strings, booleans, None, lists and dicts."""
     write_bytes(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -55,7 +56,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write an array as .npy, not atomically, and return when it is on the disk."""
+    """Write an array as .npy, not atomically, and sync it to disk."""
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
         file.flush()
@@ -63,6 +64,6 @@ def write_array(path: Path, array: NDArray[Any]) -> None:
 
 
 def map_array(path: Path) -> NDArray[Any]:
-    """Return a read-only memory map of an .npy file; raise what NumPy raises if it is damaged."""
+    """Return a read-only memory map of an .npy file; a damaged one raises NumPy's errors."""
     array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     return array

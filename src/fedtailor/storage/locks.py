@@ -10,20 +10,20 @@ from filelock import FileLock, Timeout
 from fedtailor.errors import InputError
 
 _NO_LOCK_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What file systems that do not support locks answer."""
+"""Errors of file systems that do not support locks."""
 
 
 @contextmanager
 def hold_lock(path: Path, refusal: str = "", wait: bool = False) -> Iterator[bool]:
-    """Hold a lock until the end of the block, or until this process dies.
+    """Hold a lock between processes until the end of the block, or until this process dies.
 
-    Yields whether the lock is held: on a file system without locks, which some network disks are,
-    the block runs without one.
+    Yields whether the lock is held: on a file system without support for locks, such as some
+    network disks, the block runs without one.
 
     Args:
-        path: The lock file, which exists as long as the lock is held.
-        refusal: The message of the InputError that is raised if another process holds the lock.
-        wait: Whether to wait for the other process instead.
+        path: The lock file, which exists while the lock is held.
+        refusal: Message of the InputError that is raised if another process holds the lock.
+        wait: Whether to wait for the other process instead of raising.
     """
     lock = FileLock(path)
     try:

@@ -1,4 +1,4 @@
-"""How far the server's data are from the clients', and clients' from each other."""
+"""Distances between the server's and the clients' data and gradients, and FSL's conditions."""
 
 from fedtailor.data.label_table import total_variation
 from fedtailor.inspection.statistics.fsl_conditions import (

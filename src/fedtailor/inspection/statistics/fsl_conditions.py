@@ -1,4 +1,18 @@
-"""FSL's conditions, from gradients at a model and the step sizes of a run (Mai, La and Zhang, section III)."""
+"""FSL's conditions, from gradients at a model and the step sizes of a run.
+
+Mai, La and Zhang, section III:
+
+    (8)   2 <grad F, grad f_0>  >  L s |grad f_0|^2         a step of size s on f_0 decreases F
+    (9)   |grad F|^2 + (1 - L s) |grad f_0|^2  >  xi^2      the same inequality, rewritten
+    (11)  K eta_l eta_g  =  K_0 eta_0  <=  1/(4 L) min{eta_g, 1/gamma, 8/9}
+    (13)  K_0 eta_0  <=  1/(8 L (gamma + 1)) min{1, (gamma + 1)^2 / (2 kappa)},
+          kappa = max{4 gamma^3, 2 / eta_g^2 + 3 gamma^2}
+
+With (13), h >= (3 gamma + 1) / 4 in theorem 1.
+Section III-A, with (8) and (9), writes eta_0 for the size s of the server's step, which in
+algorithm 1 is gamma eta_0; s is gamma eta_0 here. With gamma = 0, (8) says that the gradients make
+an acute angle, and 1/gamma bounds nothing.
+"""
 
 import math
 from typing import NamedTuple
@@ -16,7 +30,7 @@ class Condition(NamedTuple):
 
 
 class Conditions(NamedTuple):
-    """FSL's conditions; see `fsl_conditions`."""
+    """FSL's conditions: server learning helps with (8), (9), and converges with (11), (13)."""
 
     angle: Condition  # (8)
     distance: Condition  # (9)
@@ -36,19 +50,17 @@ def check_fsl_conditions(
     learn_lr: float,
     learn_steps: float,
 ) -> Conditions:
-    """When server learning helps (8), (9), and step sizes for which FSL converges (11), (13).
+    """Compute both sides of FSL's conditions.
 
-        (8)   2 <grad F, grad f_0>  >  L s |grad f_0|^2                 a step of size s on f_0 decreases F
-        (9)   |grad F|^2 + (1 - L s) |grad f_0|^2  >  xi^2              the same inequality, rewritten
-        (11)  K eta_l eta_g  =  K_0 eta_0  <=  1/(4 L) min{eta_g, 1/gamma, 8/9}
-        (13)  K_0 eta_0  <=  1/(8 L (gamma + 1)) min{1, (gamma + 1)^2 / (2 kappa)},
-              kappa = max{4 gamma^3, 2 / eta_g^2 + 3 gamma^2}           then h >= (3 gamma + 1) / 4 in theorem 1
-
-    `gaps` are at the model where the server begins to learn. `smoothness` is L, a Lipschitz constant of all gradients;
-    `gamma` the weight of the server's learning; `lr` eta_l and `steps` K a client's rate and number of steps a round;
-    `server_lr` eta_g the rate at which their mean change is added; `learn_lr` eta_0 and `learn_steps` K_0 the server's.
-    Section III-A, with (8) and (9), writes eta_0 for the size s of the server's step, which in algorithm 1 is gamma
-    eta_0: so it is here. With gamma = 0, (8) says that the gradients make an acute angle, and 1/gamma bounds nothing.
+    Args:
+        gaps: Gradients at the model where the server begins to learn.
+        smoothness: L, a Lipschitz constant of all gradients.
+        gamma: Weight of the server's learning.
+        lr: eta_l, the rate of a client's steps.
+        steps: K, the number of a client's steps in a round.
+        server_lr: eta_g, the rate at which the clients' mean update is added.
+        learn_lr: eta_0, the rate of the server's own steps.
+        learn_steps: K_0, the number of the server's own steps in a round.
     """
     positive_args = {
         "smoothness": smoothness,
@@ -56,25 +68,32 @@ def check_fsl_conditions(
         "steps": steps,
         "server_lr": server_lr,
         "learn_lr": learn_lr,
+        "learn_steps": learn_steps,
     }
-    for name, value in (positive_args | {"learn_steps": learn_steps}).items():
-        require(value > 0, f"fsl_conditions: {name} must be positive, got {value}.")
-    require(gamma >= 0, f"fsl_conditions: gamma must not be negative, got {gamma}.")
+    for name, value in positive_args.items():
+        require(value > 0, f"check_fsl_conditions: {name} must be positive, got {value}.")
+    require(gamma >= 0, f"check_fsl_conditions: gamma must not be negative, got {gamma}.")
     if gaps.server is None or gaps.server_norm is None or gaps.product is None:
         raise InputError(
-            "fsl_conditions: the server's gradient is needed, but the server has no examples."
+            "check_fsl_conditions: the server's gradient is needed, but the server has no examples."
         )
-    step, pace = smoothness * gamma * learn_lr, learn_steps * learn_lr
+    clients_pace = steps * lr * server_lr
+    server_pace = learn_steps * learn_lr
+    relative_step = smoothness * gamma * learn_lr  # L s
+    inverse_gamma = 1 / gamma if gamma > 0 else math.inf
     kappa = max(4 * gamma**3, 2 / server_lr**2 + 3 * gamma**2)
-    theirs, inverse = steps * lr * server_lr, 1 / gamma if gamma else math.inf
+    max_small_pace = min(server_lr, inverse_gamma, 8 / 9) / (4 * smoothness)
+    max_progress_pace = min(1.0, (gamma + 1) ** 2 / (2 * kappa)) / (8 * smoothness * (gamma + 1))
     return Conditions(
-        angle=_greater_than(2 * gaps.product, step * gaps.server_norm),
-        distance=_greater_than(gaps.overall_norm + (1 - step) * gaps.server_norm, gaps.server),
-        equal_steps=Condition(theirs, pace, math.isclose(theirs, pace, rel_tol=1e-9)),
-        small_steps=_at_most(pace, min(server_lr, inverse, 8 / 9) / (4 * smoothness)),
-        progress=_at_most(
-            pace, min(1.0, (gamma + 1) ** 2 / (2 * kappa)) / (8 * smoothness * (gamma + 1))
+        angle=_greater_than(2 * gaps.product, relative_step * gaps.server_norm),
+        distance=_greater_than(
+            gaps.overall_norm + (1 - relative_step) * gaps.server_norm, gaps.server
         ),
+        equal_steps=Condition(
+            clients_pace, server_pace, math.isclose(clients_pace, server_pace, rel_tol=1e-9)
+        ),
+        small_steps=_at_most(server_pace, max_small_pace),
+        progress=_at_most(server_pace, max_progress_pace),
     )
 
 

@@ -1,15 +1,16 @@
 """How far gradients are apart at a model: clients' from their mean, and the server's from it (FSL).
 
-    f_i(x) = mean loss over client i's train examples,  F = sum_i p_i f_i,  f_0 = mean loss over the server's examples
-    xi^2   = |grad f_0(x) - grad F(x)|^2                            how well the server's data stand for the clients'
-    G^2    = 1/N sum_i |grad f_i(x) - grad F(x)|^2                  how much clients differ            (figure 9)
+    f_i(x) = mean loss over client i's train examples,  F = sum_i p_i f_i
+    f_0(x) = mean loss over the server's examples
+    xi^2   = |grad f_0(x) - grad F(x)|^2              how well server data represents clients'
+    G^2    = 1/N sum_i |grad f_i(x) - grad F(x)|^2    how much clients differ (figure 9)
 
-FSL weighs clients in F by their examples, p_i = n_i / n (2), but counts them alike in G^2. Models run in evaluation
-mode: without dropout, so that losses are functions of x alone.
+FSL weighs clients in F by their examples, p_i = n_i / n (2), but counts them alike in G^2. Models
+run in evaluation mode, without dropout, so that losses are functions of x alone.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Literal, NamedTuple
 
@@ -27,19 +28,19 @@ from fedtailor.errors import require
 from fedtailor.ops.decode import decode_inputs, decode_targets
 
 BATCH_SIZE = 256
-"""Examples that a gradient is taken over at a time."""
+"""Default number of examples that a gradient is computed over at a time."""
 
 
 class LossGradient(NamedTuple):
-    """A holder's mean loss at a model, its gradient, and over how much it is a mean."""
+    """The mean loss of one client or of the server at a model, and its gradient."""
 
     gradient: Tensor  # [parameters] in double precision, in the order of `trees.leaves`
     loss: float
-    weight: float  # examples, or tokens that count
+    weight: float  # number of examples, or of tokens that count, that the mean is over
 
 
 class GradientGaps(NamedTuple):
-    """Gradients at a model, compared; what concerns the server is None if it has no examples."""
+    """A comparison of gradients at a model; the server's values are None if it has no examples."""
 
     clients: float  # G^2 = 1/N sum_i |grad f_i - grad F|^2
     server: float | None  # xi^2 = |grad f_0 - grad F|^2
@@ -59,47 +60,58 @@ def compute_gradient_gaps(
     weight_by: Literal["examples", "alike"] = "examples",
     batch: int = BATCH_SIZE,
 ) -> GradientGaps:
-    """xi^2 and G^2 at `params`, over the clients that may train, or the clients `who`; see above.
+    """Compute xi^2 and G^2 at a model.
 
-    `weigh` says how much clients count in F: p_i = n_i / n, which makes F the mean loss over all examples (over all
-    tokens that count, for sequences), or p_i = 1 / N. Every example is seen once, `batch` at a time, on the device of
-    the parameters; one gradient is kept, not one for each client.
+    Every example is read once. One gradient is kept, not one for each client.
+
+    Args:
+        task: The model and its loss.
+        params: The parameters at which gradients are taken, on the device that computes them.
+        dataset: The clients and the server.
+        client_ids: The clients that make up F and G^2; None: those of group "train".
+        weight_by: How clients count in F. "examples": p_i = n_i / n, which makes F the mean loss
+            over all examples (for sequences over all tokens that count); "alike": p_i = 1 / N.
+        batch: Number of examples at a time.
     """
-    require(
-        weight_by in ("examples", "alike"),
-        f"gradient_gaps: weight_by must be examples or alike, got {weight_by!r}.",
-    )
+    _validate_args(task, params, weight_by, batch)
     selected = dataset.groups["train"] if client_ids is None else client_ids
     require(
         len(selected) > 0,
-        f"gradient_gaps: at least one client of '{dataset.name}' is needed, got none.",
-    )
-    require(
-        params.keys() == task.params.keys(), f"gradient_gaps: params must be {sorted(task.params)}."
+        f"compute_gradient_gaps: at least one client of '{dataset.name}' is needed, got none.",
     )
     compute_one = partial(
         compute_loss_gradient, task, params, example_spec=dataset.example_spec, batch=batch
     )
-    loss_gradients = (
-        _require_finite(
-            compute_one(dataset.clients, int(one)), f"client {str(dataset.client_names[one])!r}"
-        )
-        for one in selected
-    )
-    overall, apart = _aggregate_gradients(loss_gradients, weight_by)
-    norm = float(overall.gradient @ overall.gradient)
+
+    def iter_client_gradients() -> Iterator[LossGradient]:
+        for client in selected:
+            client_gradient = compute_one(dataset.clients, int(client))
+            _require_finite(client_gradient, f"client '{dataset.client_names[client]}'")
+            yield client_gradient
+
+    overall, client_gap = _aggregate_gradients(iter_client_gradients(), weight_by)
+    overall_norm = float(overall.gradient @ overall.gradient)
     if dataset.server is None:
-        return GradientGaps(apart, None, norm, None, None, overall.loss, None)
-    server_gradient = _require_finite(compute_one(dataset.server, 0), "the server")
-    away = server_gradient.gradient - overall.gradient
+        return GradientGaps(
+            clients=client_gap,
+            server=None,
+            overall_norm=overall_norm,
+            server_norm=None,
+            product=None,
+            loss=overall.loss,
+            server_loss=None,
+        )
+    server = compute_one(dataset.server, 0)
+    _require_finite(server, "the server")
+    difference = server.gradient - overall.gradient
     return GradientGaps(
-        clients=apart,
-        server=float(away @ away),
-        overall_norm=norm,
-        server_norm=float(server_gradient.gradient @ server_gradient.gradient),
-        product=float(server_gradient.gradient @ overall.gradient),
+        clients=client_gap,
+        server=float(difference @ difference),
+        overall_norm=overall_norm,
+        server_norm=float(server.gradient @ server.gradient),
+        product=float(server.gradient @ overall.gradient),
         loss=overall.loss,
-        server_loss=server_gradient.loss,
+        server_loss=server.loss,
     )
 
 
@@ -111,77 +123,115 @@ def compute_loss_gradient(
     example_spec: ExampleSpec,
     batch: int = BATCH_SIZE,
 ) -> LossGradient:
-    """The mean loss over a holder's train examples and its gradient, gathered batch by batch."""
-    require(batch >= 1, f"gradient_gaps: batch must be at least 1, got {batch}.")
-    rows, like = examples.splits["train"].get_rows(client), next(iter(params.values()))
-    gradient, sums = (
-        torch.zeros(sum(leaf.numel() for leaf in trees.leaves(params)), dtype=torch.float64),
-        np.zeros(2),
-    )
-    of_sum = torch.func.grad(partial(_sum_losses, task), has_aux=True)
+    """Return the mean loss over one client's train examples, and its gradient.
+
+    Args:
+        task: The model and its loss.
+        params: The parameters, on the device that computes the gradient.
+        examples: Examples of the clients, or of the server, which is client 0 of its own.
+        client: Index of the client.
+        example_spec: How examples become inputs of the model.
+        batch: Number of examples at a time.
+    """
+    rows = examples.splits["train"].get_rows(client)
+    like = next(iter(params.values()))
+    num_params = sum(leaf.numel() for leaf in trees.leaves(params))
+    gradient_sum = torch.zeros(num_params, dtype=torch.float64)
+    loss_sums = np.zeros(2)  # sum of losses, sum of their weights
+    differentiate = torch.func.grad(partial(_sum_losses, task), has_aux=True)
     for begin in range(0, len(rows), batch):
-        found, pair = of_sum(
-            params, make_batch(examples, rows[begin : begin + batch], example_spec, like)
-        )
-        gradient += torch.cat(
-            [leaf.detach().flatten().cpu().double() for leaf in trees.leaves(found)]
-        )
-        sums += pair.detach().cpu().double().numpy()
-    weight = max(float(sums[1]), 1.0)  # a mean over nothing is 0
-    return LossGradient(gradient / weight, float(sums[0]) / weight, float(sums[1]))
-
-
-def _require_finite(loss_gradient: LossGradient, name: str) -> LossGradient:
-    is_finite = math.isfinite(loss_gradient.loss) and bool(
-        torch.isfinite(loss_gradient.gradient).all()
-    )
-    require(
-        is_finite,
-        f"gradient_gaps: at params, every loss and gradient must be finite, but those of {name} are not.",
-    )
-    return loss_gradient
+        examples_batch = make_batch(examples, rows[begin : begin + batch], example_spec, like)
+        batch_gradient, batch_sums = differentiate(params, examples_batch)
+        leaves = [leaf.detach().flatten().cpu().double() for leaf in trees.leaves(batch_gradient)]
+        gradient_sum += torch.cat(leaves)
+        loss_sums += batch_sums.detach().cpu().double().numpy()
+    loss_sum, weight = loss_sums.tolist()
+    divisor = max(weight, 1.0)  # where no token counts, the mean is 0
+    return LossGradient(gradient_sum / divisor, loss_sum / divisor, weight)
 
 
 def make_batch(
     examples: ClientExamples, rows: NDArray[np.int64], example_spec: ExampleSpec, like: Tensor
 ) -> Batch:
-    """These examples, on the device and in the precision of a parameter; without padding."""
-    x, y = (torch.from_numpy(column[rows]).to(like.device) for column in (examples.x, examples.y))
-    mask, key = torch.ones(len(rows), dtype=like.dtype), torch.zeros((), dtype=torch.int64)
+    """Return some examples as one batch without padding.
+
+    Args:
+        examples: Examples of the clients or of the server.
+        rows: Rows of their columns.
+        example_spec: How examples become inputs of the model.
+        like: A tensor on the device and of the dtype that the batch should have.
+    """
+    x = torch.from_numpy(examples.x[rows]).to(like.device)
+    y = torch.from_numpy(examples.y[rows]).to(like.device)
     return Batch(
-        decode_inputs(x, example_spec, like.dtype),
-        decode_targets(y, like.dtype),
-        mask.to(like.device),
-        key.to(like.device),
+        x=decode_inputs(x, example_spec, like.dtype),
+        y=decode_targets(y, like.dtype),
+        mask=torch.ones(len(rows), dtype=like.dtype, device=like.device),
+        key=torch.zeros((), dtype=torch.int64, device=like.device),
+    )
+
+
+def _validate_args(task: Task, params: Params, weight_by: str, batch: int) -> None:
+    require(
+        weight_by in ("examples", "alike"),
+        f"compute_gradient_gaps: weight_by must be examples or alike, got {weight_by!r}.",
+    )
+    require(
+        params.keys() == task.params.keys(),
+        f"compute_gradient_gaps: params must be {sorted(task.params)}, got {sorted(params)}.",
+    )
+    require(batch >= 1, f"compute_gradient_gaps: batch must be at least 1, got {batch}.")
+
+
+def _require_finite(loss_gradient: LossGradient, owner: str) -> None:
+    is_finite = math.isfinite(loss_gradient.loss) and bool(
+        torch.isfinite(loss_gradient.gradient).all()
+    )
+    require(
+        is_finite,
+        "compute_gradient_gaps: at params, every loss and gradient must be finite, "
+        f"but those of {owner} are not.",
     )
 
 
 def _sum_losses(task: Task, params: Params, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The sum of losses over a batch, and beside it the pair of that sum and its weight."""
-    pair = task.compute_metric_sums(params, batch)["loss"]
-    return pair[0], pair
+    """Return the sum of losses over a batch, and beside it [sum of losses, sum of weights]."""
+    sums = task.compute_metric_sums(params, batch)["loss"]
+    return sums[0], sums
 
 
 def _aggregate_gradients(
     loss_gradients: Iterable[LossGradient], weight_by: str
 ) -> tuple[LossGradient, float]:
-    """F's slope and G^2, from slopes that are seen once.
+    """Return F with its gradient, and G^2, from gradients that are read once.
 
-    With m the plain mean of gradients, sum_i |g_i - grad F|^2 = sum_i |g_i - m|^2 + N |m - grad F|^2; the first sum is
-    gathered as by Welford, as differences, since the difference of large sums would lose digits.
+    With m the plain mean of gradients,
+
+        sum_i |g_i - grad F|^2 = sum_i |g_i - m|^2 + N |m - grad F|^2
+
+    where the first sum is accumulated by Welford's method, since the difference of two large sums
+    would lose digits.
+
+    Args:
+        loss_gradients: The clients' losses and gradients, at least one.
+        weight_by: How clients count in F; see `compute_gradient_gaps`.
     """
-    mean = total = torch.zeros((), dtype=torch.float64)
-    spread, weights, loss, count = 0.0, 0.0, 0.0, 0
-    for count, loss_gradient in enumerate(loss_gradients, start=1):
-        share = loss_gradient.weight if weight_by == "examples" else 1.0
-        away = loss_gradient.gradient - mean
-        mean = mean + away / count
-        spread += float(away @ (loss_gradient.gradient - mean))
-        total, weights, loss = (
-            total + share * loss_gradient.gradient,
-            weights + share,
-            loss + share * loss_gradient.loss,
-        )
-    overall = LossGradient(total / max(weights, 1.0), loss / max(weights, 1.0), weights)
-    off = mean - overall.gradient
-    return overall, spread / count + float(off @ off)
+    mean = torch.zeros((), dtype=torch.float64)
+    weighted_gradients = torch.zeros((), dtype=torch.float64)
+    weighted_losses = 0.0
+    total_weight = 0.0
+    squared_deviations = 0.0
+    count = 0
+    for loss_gradient in loss_gradients:
+        count += 1
+        weight = loss_gradient.weight if weight_by == "examples" else 1.0
+        weighted_gradients = weighted_gradients + weight * loss_gradient.gradient
+        weighted_losses += weight * loss_gradient.loss
+        total_weight += weight
+        deviation = loss_gradient.gradient - mean
+        mean = mean + deviation / count
+        squared_deviations += float(deviation @ (loss_gradient.gradient - mean))
+    divisor = max(total_weight, 1.0)
+    overall = LossGradient(weighted_gradients / divisor, weighted_losses / divisor, total_weight)
+    offset = mean - overall.gradient
+    return overall, squared_deviations / count + float(offset @ offset)

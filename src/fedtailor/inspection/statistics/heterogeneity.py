@@ -1,8 +1,9 @@
-"""How far apart people's distributions are: total variation of labels, 1-Wasserstein of examples.
+"""Distances between clients' data: total variation of labels, 1-Wasserstein distance of examples.
 
-Per-FedAvg (section 4.1) bounds the diversity of clients' gradients, and of their Hessians, by either distance from each
-client's distribution p_i to the mean one, p = 1/n sum_i p_i, in which clients count alike whatever their size. Here p_i
-is the empirical distribution of client i's train examples. The same distances tell how far the server's data are.
+Per-FedAvg (section 4.1) bounds the diversity of clients' gradients, and of their Hessians, by
+either distance from each client's distribution p_i to the mean one, p = 1/n sum_i p_i, in which
+clients count alike whatever their size. Here p_i is the empirical distribution of client i's train
+examples. The distances to the server's distribution are computed as well.
 """
 
 import math
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples
-from fedtailor.data.label_table import total_variation
+from fedtailor.data.label_table import normalize_counts, total_variation
 from fedtailor.errors import require
 from fedtailor.inspection.statistics.optimal_transport import (
     sample_directions,
@@ -26,57 +27,58 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MAX_EXACT_EXAMPLES = 500
-"""With at most so many train examples in all, Wasserstein distances are exact unless one asks for projections."""
+"""Maximum number of train examples in all for which Wasserstein distances are exact by default."""
+
 NUM_PROJECTIONS = 128
-BLOCK_BYTES, PROJECTION_BYTES = 1 << 23, 1 << 27
-"""So much of the examples, decoded, and so much of their projections is held at a time."""
+"""Default number of directions of sliced distances."""
+
+BLOCK_BYTES = 1 << 23
+"""Bytes of decoded examples that are held at a time."""
+
+PROJECTION_BYTES = 1 << 27
+"""Bytes of projections of the clients' examples that are held at a time."""
+
+_FLOAT64_BYTES = 8
 
 
 class Distances(NamedTuple):
-    """Distances between people's distributions; those with the server's are None if it has no examples."""
+    """Distances between distributions; those of the server are None if it has no examples."""
 
-    clients: FloatArray  # [clients] from each client's to the mean one
-    server: float | None  # from the server's to the clients' mean one
-    from_server: FloatArray | None  # [clients] from the server's to each client's
-    projections: int = 0  # over which sliced distances are a mean; 0: they are exact
-
-
-def compute_label_shares(
-    examples: ClientExamples, client_ids: IntArray, classes: int
-) -> FloatArray:
-    """The share of each label among the train examples of each holder, [who, classes]."""
-    train = examples.splits["train"]
-    counts = np.array(
-        [
-            np.bincount(examples.y[train.get_rows(int(one))].astype(np.int64), minlength=classes)
-            for one in client_ids
-        ]
-    )
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+    clients: FloatArray  # [clients] from each client's distribution to the mean one
+    server: float | None  # from the server's distribution to the clients' mean one
+    from_server: FloatArray | None  # [clients] from the server's distribution to each client's
+    projections: int = 0  # number of directions that sliced distances are a mean over; 0: exact
 
 
 def compute_label_distances(
     dataset: FederatedDataset, client_ids: IntArray | None = None
 ) -> Distances | None:
-    """Total variation between label distributions of all clients, or of the clients `who`, and of the server.
+    """Return total variation distances between the label distributions of clients and server.
 
-    None if examples have no single label. It is at most the total variation between distributions of whole examples,
-    and equals it where clients differ in their labels alone: p_i(x | y) the same for all.
+    They are at most the total variation distances between distributions of whole examples, and
+    equal to them where clients differ in their labels alone, that is, p_i(x | y) is the same for
+    all.
+
+    Args:
+        dataset: The clients and the server, whose train examples are compared.
+        client_ids: The clients that are compared and that make up the mean; None: all.
+
+    Returns:
+        The distances, from 0 to 1, or None if an example has no single label.
     """
     if dataset.classes is None or dataset.clients.y.ndim > 1:
         return None
-    client_shares = compute_label_shares(
-        dataset.clients, _select_clients(dataset, client_ids), dataset.classes
-    )
-    mean, to_mean = (
-        client_shares.mean(axis=0),
-        total_variation(client_shares, client_shares.mean(axis=0)),
-    )
+    selected = _select_clients(dataset, client_ids)
+    client_shares = _compute_label_shares(dataset.clients, selected, dataset.classes)
+    mean_shares = client_shares.mean(axis=0)
+    client_distances = total_variation(client_shares, mean_shares)
     if dataset.server is None:
-        return Distances(to_mean, None, None)
-    server = compute_label_shares(dataset.server, np.array([0]), dataset.classes)[0]
+        return Distances(client_distances, None, None)
+    server_shares = _compute_label_shares(dataset.server, np.array([0]), dataset.classes)[0]
     return Distances(
-        to_mean, float(total_variation(server, mean)), total_variation(client_shares, server)
+        clients=client_distances,
+        server=float(total_variation(server_shares, mean_shares)),
+        from_server=total_variation(client_shares, server_shares),
     )
 
 
@@ -88,42 +90,63 @@ def compute_example_distances(
     projections: int | None = None,
     seed: int = 0,
 ) -> Distances | None:
-    """W1 between distributions of examples z = (x, y) of all clients, or of the clients `who`, and of the server.
+    """Return W1 distances between the distributions of examples z = (x, y) of clients and server.
 
-        d(z, z')^2 = |x - x'|^2 + label^2 [y != y']            for labels; label^2 |y - y'|^2 for other targets
+        d(z, z')^2 = |x - x'|^2 + label^2 [y != y']       for labels; label^2 |y - y'|^2 for numbers
 
-    with x in the model's units. None for tokens, which are at no distance from each other. Without `projections` the
-    distances are exact for at most `EXACT` examples; beyond that, as with `projections`, they are sliced, along the
-    `directions` of the seed: a mean over lines, which is less than W1.
+    with x in the model's units. Sliced distances are means over directions, which are less than W1.
+
+    Args:
+        dataset: The clients and the server, whose train examples are compared.
+        client_ids: The clients that are compared and that make up the mean; None: all.
+        label: Weight of targets against inputs; with 0, inputs alone count.
+        projections: Number of directions of sliced distances. None: exact distances for at most
+            `MAX_EXACT_EXAMPLES` examples, and sliced ones over `NUM_PROJECTIONS` beyond.
+        seed: Seed of the directions.
+
+    Returns:
+        The distances, or None for tokens, between which there is no distance.
     """
-    require(label >= 0, f"example_distances: label must not be negative, got {label}.")
+    require(label >= 0, f"compute_example_distances: label must not be negative, got {label}.")
     if dataset.tokens:
         return None
     client_points = _ClientPoints(dataset, _select_clients(dataset, client_ids), label)
-    if projections is None and client_points.sizes.sum() <= MAX_EXACT_EXAMPLES:
+    if projections is not None:
+        return _compute_sliced_distances(client_points, projections, seed)
+    if len(client_points.rows) <= MAX_EXACT_EXAMPLES:
         return _compute_exact_distances(client_points)
-    return _compute_sliced_distances(
-        client_points, NUM_PROJECTIONS if projections is None else projections, seed
-    )
+    return _compute_sliced_distances(client_points, NUM_PROJECTIONS, seed)
 
 
 def diversity_from_total_variation(distances: Distances, bound: float) -> float:
-    """gamma_G^2 = 4 B^2 1/n sum_i |p_i - p|_TV^2 (14a), for gradients of any example's loss of norm at most B.
+    """Return gamma_G^2 = 4 B^2 1/n sum_i |p_i - p|_TV^2 (14a), which bounds gradient diversity.
 
-    With L, which bounds the norm of their Hessians, for B it is gamma_H^2. The distances are total variations.
+    Args:
+        distances: Total variation distances.
+        bound: B, the largest norm of the gradient of any example's loss. With L, which bounds the
+            norm of their Hessians, for B the result is gamma_H^2.
     """
-    require(bound >= 0, f"diversity_by_variation: bound must not be negative, got {bound}.")
+    require(
+        bound >= 0,
+        f"diversity_from_total_variation: bound must not be negative, got {bound}.",
+    )
     return float(4 * bound**2 * np.mean(distances.clients**2))
 
 
 def diversity_from_wasserstein(distances: Distances, lipschitz: float) -> float:
-    """gamma_G^2 = L_Z^2 1/n sum_i W1(p_i, p)^2 (16), for gradients of losses that are L_Z-Lipschitz in the example.
+    """Return gamma_G^2 = L_Z^2 1/n sum_i W1(p_i, p)^2 (16), which bounds gradient diversity.
 
-    With rho_Z, the Lipschitz constant of their Hessians, for L_Z it is gamma_H^2. The constant goes with the distance
-    between examples; of sliced distances the figure is an indication, not a bound.
+    With sliced distances, which are less than W1, the result is an indication and not a bound.
+
+    Args:
+        distances: 1-Wasserstein distances.
+        lipschitz: L_Z, the Lipschitz constant in the example, by the same distance between
+            examples, of the gradients of losses. With rho_Z, that of their Hessians, for L_Z the
+            result is gamma_H^2.
     """
     require(
-        lipschitz >= 0, f"diversity_by_transport: lipschitz must not be negative, got {lipschitz}."
+        lipschitz >= 0,
+        f"diversity_from_wasserstein: lipschitz must not be negative, got {lipschitz}.",
     )
     return float(lipschitz**2 * np.mean(distances.clients**2))
 
@@ -137,100 +160,161 @@ def _select_clients(dataset: FederatedDataset, client_ids: IntArray | None) -> I
     return selected
 
 
+def _compute_label_shares(
+    examples: ClientExamples, client_ids: IntArray, classes: int
+) -> FloatArray:
+    """Return the share of each label among each client's train examples, [clients, classes]."""
+    train = examples.splits["train"]
+    counts = np.zeros((len(client_ids), classes), np.int64)
+    for position, client in enumerate(client_ids):
+        labels = examples.y[train.get_rows(int(client))].astype(np.int64)
+        counts[position] = np.bincount(labels, minlength=classes)
+    return normalize_counts(counts)
+
+
 class _ClientPoints:
-    """The train examples of some clients, end to end, as points in which distances are Euclidean."""
+    """Train examples of some clients, client after client, as points with Euclidean distances.
+
+    Attributes:
+        sizes: Number of examples of each client, [clients].
+        rows: Rows of the examples in the data set's columns, [examples].
+        weights: Weight of each example, which sum to 1 for each client, [examples].
+        server_rows: Rows of the server's examples, or None if it has none.
+    """
 
     def __init__(self, dataset: FederatedDataset, client_ids: IntArray, label: float) -> None:
-        self.dataset, self.label = dataset, label
-        rows = [dataset.clients.splits["train"].get_rows(int(client)) for client in client_ids]
-        self.rows, self.sizes = np.concatenate(rows), np.array([len(own) for own in rows])
-        self.weights = np.repeat(
-            1 / self.sizes, self.sizes
-        )  # of a client's examples, to 1 for each client
-        self.server_rows = (
-            None if dataset.server is None else dataset.server.splits["train"].get_rows(0)
-        )
+        train = dataset.clients.splits["train"]
+        rows_by_client = [train.get_rows(int(client)) for client in client_ids]
+        self.dataset = dataset
+        self.label = label
+        self.sizes = np.array([len(rows) for rows in rows_by_client])
+        self.rows = np.concatenate(rows_by_client)
+        self.weights = np.repeat(1 / self.sizes, self.sizes)
+        self.server_rows: IntArray | None = None
+        if dataset.server is not None:
+            self.server_rows = dataset.server.splits["train"].get_rows(0)
 
     def to_points(self, examples: ClientExamples, rows: IntArray) -> FloatArray:
-        """Examples as points [rows, dimensions]."""
-        x, y = examples.x[rows], examples.y[rows]
-        flat = x.reshape(len(rows), -1).astype(np.float64) * self.dataset.scale
+        """Return examples as points, [rows, dimensions]."""
+        x = examples.x[rows]
+        inputs = x.reshape(len(rows), -1).astype(np.float64) * self.dataset.scale
         if not self.label:
-            return flat
-        classes, targets = self.dataset.classes, y.reshape(len(rows), -1)
+            return inputs
+        y = examples.y[rows]
+        classes = self.dataset.classes
         if classes is not None and y.ndim == 1:
-            targets = np.eye(classes)[y] / math.sqrt(
-                2
-            )  # corners of a simplex: any two labels are as far apart
-        return np.concatenate([flat, self.label * targets], axis=1)
+            # Labels are corners of a simplex with edges of length 1.
+            targets = np.eye(classes)[y] / math.sqrt(2)
+        else:
+            targets = y.reshape(len(rows), -1)
+        return np.concatenate([inputs, self.label * targets], axis=1)
 
-    def project(self, examples: ClientExamples, rows: IntArray, lines: FloatArray) -> FloatArray:
-        """Examples along lines, [lines, rows], block by block."""
-        size = max(1, BLOCK_BYTES // (8 * lines.shape[1]))
-        blocks = (rows[begin : begin + size] for begin in range(0, len(rows), size))
-        return np.concatenate(
-            [lines @ self.to_points(examples, block).T for block in blocks], axis=1
-        )
+    def project(
+        self, examples: ClientExamples, rows: IntArray, directions: FloatArray
+    ) -> FloatArray:
+        """Return projections of examples, [directions, rows], decoding them block by block.
+
+        Args:
+            examples: The clients' or the server's examples.
+            rows: Rows of the examples to project.
+            directions: Unit vectors, [directions, dimensions].
+        """
+        bytes_per_point = _FLOAT64_BYTES * directions.shape[1]
+        block_size = max(1, BLOCK_BYTES // bytes_per_point)
+        projections = []
+        for begin in range(0, len(rows), block_size):
+            points = self.to_points(examples, rows[begin : begin + block_size])
+            projections.append(directions @ points.T)
+        return np.concatenate(projections, axis=1)
 
 
 def _compute_exact_distances(client_points: _ClientPoints) -> Distances:
     dataset = client_points.dataset
     points = client_points.to_points(dataset.clients, client_points.rows)
-    each = np.split(points, np.cumsum(client_points.sizes)[:-1])
-    weights = None if len(set(client_points.sizes.tolist())) == 1 else client_points.weights
-    to_mean = np.array([wasserstein(own, points, other_weights=weights) for own in each])
+    points_by_client = np.split(points, np.cumsum(client_points.sizes)[:-1])
+    # Without weights `wasserstein` can match points one to one, which is faster.
+    has_equal_sizes = len(set(client_points.sizes.tolist())) == 1
+    weights = None if has_equal_sizes else client_points.weights
+    client_distances = np.array(
+        [wasserstein(own_points, points, other_weights=weights) for own_points in points_by_client]
+    )
     if dataset.server is None or client_points.server_rows is None:
-        return Distances(to_mean, None, None)
-    server = client_points.to_points(dataset.server, client_points.server_rows)
+        return Distances(client_distances, None, None)
+    server_points = client_points.to_points(dataset.server, client_points.server_rows)
     return Distances(
-        to_mean,
-        wasserstein(server, points, other_weights=weights),
-        np.array([wasserstein(server, own) for own in each]),
+        clients=client_distances,
+        server=wasserstein(server_points, points, other_weights=weights),
+        from_server=np.array(
+            [wasserstein(server_points, own_points) for own_points in points_by_client]
+        ),
     )
 
 
 def _compute_sliced_distances(
     client_points: _ClientPoints, projections: int, seed: int
 ) -> Distances:
-    found = [
-        np.concatenate(_compute_line_distances(client_points, *line))
-        for line in _iter_projections(client_points, projections, seed)
+    distances_by_line = [
+        _compute_line_distances(client_points, clients, server)
+        for clients, server in _iter_projections(client_points, projections, seed)
     ]
-    mean, count = np.mean(found, axis=0), len(client_points.sizes)
+    distances = np.mean(distances_by_line, axis=0)
     if client_points.server_rows is None:
-        return Distances(mean, None, None, projections)
-    return Distances(mean[:count], float(mean[-1]), mean[count:-1], projections)
+        return Distances(distances, None, None, projections)
+    num_clients = len(client_points.sizes)
+    return Distances(
+        clients=distances[:num_clients],
+        server=float(distances[-1]),
+        from_server=distances[num_clients:-1],
+        projections=projections,
+    )
 
 
 def _iter_projections(
     client_points: _ClientPoints, projections: int, seed: int
 ) -> Iterator[tuple[FloatArray, FloatArray | None]]:
-    """Clients' and the server's examples along each direction in turn; as many at once as fit in a block."""
+    """Yield the projections of the clients' and of the server's examples on each direction.
+
+    As many directions as fit into `PROJECTION_BYTES` are computed together.
+    """
     dataset = client_points.dataset
-    lines = sample_directions(
-        client_points.to_points(dataset.clients, client_points.rows[:1]).shape[1], projections, seed
-    )
-    lines_per_block = max(1, PROJECTION_BYTES // (8 * len(client_points.rows)))
-    for begin in range(0, projections, lines_per_block):
-        some = lines[begin : begin + lines_per_block]
-        clients = client_points.project(dataset.clients, client_points.rows, some)
-        server = [None] * len(some)
-        if dataset.server is not None and client_points.server_rows is not None:
-            server = list(client_points.project(dataset.server, client_points.server_rows, some))
-        yield from zip(clients, server, strict=True)
+    first_point = client_points.to_points(dataset.clients, client_points.rows[:1])
+    directions = sample_directions(first_point.shape[1], projections, seed)
+    bytes_per_direction = _FLOAT64_BYTES * len(client_points.rows)
+    block_size = max(1, PROJECTION_BYTES // bytes_per_direction)
+    for begin in range(0, projections, block_size):
+        block = directions[begin : begin + block_size]
+        clients = client_points.project(dataset.clients, client_points.rows, block)
+        if dataset.server is None or client_points.server_rows is None:
+            for client_line in clients:
+                yield client_line, None
+        else:
+            server = client_points.project(dataset.server, client_points.server_rows, block)
+            yield from zip(clients, server, strict=True)
 
 
 def _compute_line_distances(
     client_points: _ClientPoints, clients: FloatArray, server: FloatArray | None
-) -> list[FloatArray]:
-    """Distances on one line: from clients to their mean, from clients to the server, from the server to the mean."""
-    mean = client_points.weights / len(client_points.sizes)
-    to_mean = wasserstein_1d(clients, client_points.weights, client_points.sizes, clients, mean)
+) -> FloatArray:
+    """Return the distances along one direction.
+
+    Args:
+        client_points: Sizes and weights of the clients' examples.
+        clients: Projections of the clients' examples, [examples].
+        server: Projections of the server's examples, or None if it has none.
+
+    Returns:
+        Distances from each client to the clients' mean, [clients]. With a server they are followed
+        by those from each client to the server and from the server to the clients' mean,
+        [2 clients + 1].
+    """
+    sizes = client_points.sizes
+    weights = client_points.weights
+    mean_weights = weights / len(sizes)
+    client_to_mean = wasserstein_1d(clients, weights, sizes, clients, mean_weights)
     if server is None:
-        return [to_mean]
+        return client_to_mean
+    server_size = np.array([len(server)])
     server_weights = np.full(len(server), 1 / len(server))
-    return [
-        to_mean,
-        wasserstein_1d(clients, client_points.weights, client_points.sizes, server, server_weights),
-        wasserstein_1d(server, server_weights, np.array([len(server)]), clients, mean),
-    ]
+    client_to_server = wasserstein_1d(clients, weights, sizes, server, server_weights)
+    server_to_mean = wasserstein_1d(server, server_weights, server_size, clients, mean_weights)
+    return np.concatenate([client_to_mean, client_to_server, server_to_mean])
