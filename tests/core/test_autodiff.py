@@ -312,19 +312,19 @@ def test_a_compiled_vectorized_product_equals_the_eager_one() -> None:
     [
         (
             lambda: finite_difference_hvp(mlp, W, DATA, U, 0.0),
-            "difference_product: step must be positive, got 0.0.",
+            "finite_difference_hvp: step must be positive, got 0.0.",
         ),
         (
             lambda: hvp(mlp, W, DATA, U, "sideways"),  # type: ignore[arg-type]
-            "hessian_product: mode must be reverse or forward, got 'sideways'.",
+            "hvp: mode must be reverse or forward, got 'sideways'.",
         ),
         (
             lambda: hvp(mlp, W, DATA, {"w1": U["w1"]}),
-            "hessian_product: direction must name the parameters ['b1', 'w1', 'w2'], got ['w1'].",
+            "hvp: direction must name the parameters ['b1', 'w1', 'w2'], got ['w1'].",
         ),
         (
             lambda: finite_difference_hvp(mlp, W, DATA, {}, 0.1),
-            "difference_product: direction must name the parameters ['b1', 'w1', 'w2'], got [].",
+            "finite_difference_hvp: direction must name the parameters ['b1', 'w1', 'w2'], got [].",
         ),
     ],
 )

@@ -1,3 +1,5 @@
+import ast
+import inspect
 import itertools
 import math
 from typing import Any
@@ -183,9 +185,21 @@ def test_without_curvature_no_server_data_is_needed() -> None:
     assert distance(train(setting)[0].params, trained("fedsim", c=0.0).params) == 0.0
 
 
-def test_fedsim_fits_beside_the_paper() -> None:
-    source = fedsim.__file__
-    assert source is not None
-    with open(source) as file:  # noqa: PTH123
-        assert len(file.readlines()) < 100
+def count_code_lines(source: str) -> int:
+    """Count the lines that are neither blank nor comments nor in docstrings."""
+    docstring_rows: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Constant):
+            continue
+        docstring_rows.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    code = [
+        row.partition("#")[0].strip()
+        for number, row in enumerate(source.splitlines(), 1)
+        if number not in docstring_rows
+    ]
+    return sum(bool(row) for row in code)
+
+
+def test_the_code_of_fedsim_fits_beside_the_paper() -> None:
+    assert count_code_lines(inspect.getsource(fedsim)) < 100
     assert build("fedsim", toy_task()).name == "fedsim"

@@ -80,7 +80,9 @@ def test_fedprox_is_a_file_of_at_most_40_lines() -> None:
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"There is no method .fedprx.; did you mean fedprox\?"):
         methods.load_method_module("fedprx")
-    with pytest.raises(InputError, match="There is no method 'zzz'; known are local, centralized"):
+    with pytest.raises(
+        InputError, match="There is no method 'zzz'; choose from local, centralized"
+    ):
         methods.load_method_module("zzz")
     with pytest.raises(
         InputError, match=r"fedprox has no hyper-parameter .lamb.; did you mean lam\?"

@@ -10,7 +10,7 @@ from torch import nn
 from agreement import distance
 from fedtailor import methods, prng
 from fedtailor.core import trees
-from fedtailor.core.types import BatchPlan, BatchSpec, Params
+from fedtailor.core.types import BatchPlan, BatchSpec, MethodTag, Params
 from fedtailor.engines import factory
 from fedtailor.engines.factory import EngineContext
 from fedtailor.engines.sequential import iter_batches, run_single_client
@@ -190,7 +190,7 @@ def test_fedmeta_per_without_an_inner_step_is_fedper_on_the_query_examples() -> 
     on_query = phase._replace(plan=phase.plan._replace(specs=(BatchSpec("query", 8),)))
     averaging = plain._replace(client=plain.client._replace(phases=(on_query,)), weight_by="query")
     setting = toy_setting(
-        personal_layers.wrap_method(averaging, frozenset(HEAD), tuple(toy_task().params)), data=DATA
+        personal_layers.wrap_method(averaging, toy_task(), frozenset(HEAD)), data=DATA
     )
     theirs, engine = train(setting, 3, 4)
     ours, own = train(on_toy("fedmeta-per", alpha=0.0, epochs=2), 3, 4)
@@ -280,3 +280,37 @@ def test_layers_are_chosen_by_word_or_by_name(personal: str | None, names: set[s
 def test_what_makes_no_sense_is_refused(name: str, hyper: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         methods.build(name, toy_task(), **hyper)
+
+
+def test_a_wrapped_method_is_tagged() -> None:
+    plain = methods.build("fedavg", toy_task())
+    for personal in ("last", "none"):
+        hparams = personal_layers.HParams(personal=personal)
+        assert personal_layers.build(toy_task(), hparams, plain).tags == {"personal-layers"}
+    for name in ("fedper", "lg-fedavg", "fedrep", "fedmeta-per", "per+scaffold"):
+        assert methods.build(name, toy_task()).tags == {"personal-layers"}, name
+    assert methods.build("fedper", toy_task(), average_heads=True).tags == {"personal-layers"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("no-broadcast", "sends nothing, so everything is personal already."),
+        ("personal-layers", "has personal layers already."),
+        ("adapts-head", "adapts its head to every client already"),
+        ("server-learning", "learns at the server; put it outside"),
+    ],
+)
+def test_a_method_from_elsewhere_is_refused_by_its_tag(tag: MethodTag, said: str) -> None:
+    method = methods.build("fedavg", toy_task())._replace(name="theirs", tags=frozenset({tag}))
+    with pytest.raises(InputError, match=f"^personal layers: theirs {said}"):
+        personal_layers.build(toy_task(), personal_layers.HParams(), method)
+
+
+def test_layers_are_offered_only_if_a_client_keeps_nothing_else() -> None:
+    stateless = methods.build("fedavg", toy_task())._replace(name="theirs")
+    stateful = stateless._replace(init_client_state=lambda state: state.params)
+    hparams = personal_layers.HParams(offer=2)
+    assert personal_layers.build(toy_task(), hparams, stateless).num_offered_states == 2
+    with pytest.raises(InputError, match=r"^personal layers: theirs keeps more at a client"):
+        personal_layers.build(toy_task(), hparams, stateful)

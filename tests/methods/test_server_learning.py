@@ -10,12 +10,13 @@ import torch
 from agreement import distance
 from fedtailor import methods, prng
 from fedtailor.core import trees
-from fedtailor.core.types import Params
+from fedtailor.core.types import MethodTag, Params
 from fedtailor.engines import factory
 from fedtailor.engines.factory import EngineContext
 from fedtailor.errors import InputError
 from fedtailor.methods import fsl, fsl_p
 from fedtailor.methods.hparams import RunFacts
+from fedtailor.methods.wrappers import server_learning
 from fedtailor.prng.streams import Stream
 from oracles import descended, server_descended
 from scenarios import toy_data, toy_setting, toy_task, train, trained
@@ -250,3 +251,27 @@ def test_personalizing_is_the_methods_own() -> None:
 def test_what_makes_no_sense_is_refused(name: str, hyper: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         methods.build(name, toy_task(), **hyper)
+
+
+def test_a_method_whose_server_learns_is_tagged() -> None:
+    for name in ("fsl", "fsl-p", "fsl+fedsim", "fsl-p+scaffold"):
+        assert methods.build(name, toy_task()).tags == {"server-learning"}, name
+    assert methods.build("fsl+fedavg", toy_task(), gamma=0.0).tags == frozenset()
+    both = methods.build("ds+fsl+per+fedavg", toy_task())
+    assert both.tags == {"server-learning", "personal-layers"}
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("server-learning", "the server of theirs learns already."),
+        ("no-broadcast", "the clients of theirs never see the server's model"),
+    ],
+)
+@pytest.mark.parametrize("is_parallel", [False, True])
+def test_a_method_from_elsewhere_is_refused_by_its_tag(
+    tag: MethodTag, said: str, is_parallel: bool
+) -> None:
+    method = methods.build("fedavg", toy_task())._replace(name="theirs", tags=frozenset({tag}))
+    with pytest.raises(InputError, match=f"^server learning: {said}"):
+        server_learning.build(toy_task(), server_learning.HParams(), method, is_parallel)

@@ -1,4 +1,8 @@
-"""Making an `nn.Module` pure: keyed dropout, refusal of layers that cannot be, first weights drawn from a seed."""
+"""What makes an `nn.Module` a pure function of its tensors.
+
+Dropout draws from keys, layers that cannot be pure are refused, and initial weights are drawn from
+a seed.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,51 +24,60 @@ from fedtailor.compat.torch_internals import (
 from fedtailor.errors import InputError, require
 from fedtailor.ops.modules import copy_module
 
+_CHANNEL_DROPOUT_TYPES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
+_DROPOUT_TYPES = (nn.Dropout, *_CHANNEL_DROPOUT_TYPES)
+
+_MAX_DROP_PROB = 1 - 2**-16
+"""Largest dropout probability that is not rounded to 1: keyed masks have a resolution of 2^-16."""
+
+
+# Dropout by key
+
 
 class KeyedDropout(nn.Module):
-    """Dropout that draws its mask from a key. The key moves on with each use, so a layer used twice draws twice.
+    """Dropout whose mask is drawn from a key.
 
-    The move is undone by `functional_call`, which gives every buffer back as it was.
+    Each use replaces the key, so that a layer used twice draws two masks. `functional_call` undoes
+    the replacement, as it restores every buffer.
     """
 
     key: Tensor
 
     def __init__(self, p: float, whole_channels: bool) -> None:
         super().__init__()
-        self.p, self.whole_channels = p, whole_channels
+        self.p = p
+        self.whole_channels = whole_channels
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drops entries (or whole channels) of x in training mode."""
+        """Drop entries of `x`, or whole channels, in training mode, and scale up the others."""
         if not self.training or self.p == 0.0:
             return x
-        shape = (*x.shape[:2], *(1 for _ in x.shape[2:])) if self.whole_channels else x.shape
-        mask = prng.dropout_mask(self.key, tuple(shape), self.p)
+        shape = tuple(x.shape)
+        if self.whole_channels:
+            shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
+        mask = prng.dropout_mask(self.key, shape, self.p)
         self.key = prng.fold(self.key, 1)
         return x * mask.to(x.dtype) / prng.keep_prob(self.p)
 
 
-_CHANNEL_DROPOUT_TYPES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-
-
-_DROPOUT_TYPES = (nn.Dropout, *_CHANNEL_DROPOUT_TYPES)
-
-
-_MAX_DROP_PROB = 1 - 2**-16
-
-
 def with_keyed_dropout(model: nn.Module) -> nn.Module:
-    """A twin of the model in which every dropout layer draws from a key."""
-    if isinstance(model, _DROPOUT_TYPES):  # subclasses have been refused
-        return KeyedDropout(model.p, isinstance(model, _CHANNEL_DROPOUT_TYPES))
-    copied = copy_module(model)
-    for module in list(copied.modules()):
+    """Return a copy of the model, with the same tensors, whose dropout layers draw from keys."""
+    # Subclasses of dropout layers have been refused by `reject_impure_layers`.
+    if isinstance(model, _DROPOUT_TYPES):
+        return _make_keyed(model)
+    keyed_model = copy_module(model)
+    for module in list(keyed_model.modules()):
         for name, child in list(module._modules.items()):
             if isinstance(child, _DROPOUT_TYPES):
-                setattr(
-                    module, name, KeyedDropout(child.p, isinstance(child, _CHANNEL_DROPOUT_TYPES))
-                )
-    return copied
+                setattr(module, name, _make_keyed(child))
+    return keyed_model
+
+
+def _make_keyed(
+    layer: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d,
+) -> KeyedDropout:
+    return KeyedDropout(layer.p, isinstance(layer, _CHANNEL_DROPOUT_TYPES))
 
 
 def make_dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
@@ -73,43 +86,52 @@ def make_dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
 
 
 def dropout_layers(module: nn.Module) -> dict[str, int]:
-    """Return the position of every dropout layer among a model's modules, by the name of the layer's buffer."""
-    layers = enumerate(module.named_modules())
+    """Return each dropout layer's position among all modules, by the name of the layer's buffer."""
     return {
-        f"{name}.key": number for number, (name, layer) in layers if isinstance(layer, KeyedDropout)
+        f"{name}.key": position
+        for position, (name, layer) in enumerate(module.named_modules())
+        if isinstance(layer, KeyedDropout)
     }
 
 
-class FunctionalCall:
-    """Calls a module with other tensors in place of its own, as `torch.func.functional_call` does.
+# Calling a module with other tensors
 
-    Where the tensors belong is looked up once. The module must not share a tensor between two places.
+
+class FunctionalCall:
+    """A module to be called with other tensors in place of its own, as by `functional_call`.
+
+    The tensors' places are looked up once, which makes calls faster than torch's. The module must
+    not have one tensor in two places.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._places: dict[str, tuple[dict[str, Any], str]] = {}
         for prefix, owner in module.named_modules():
-            for kept in (owner._parameters, owner._buffers):
-                for name in kept:
-                    self._places[f"{prefix}.{name}" if prefix else name] = (kept, name)
+            for own_tensors in (owner._parameters, owner._buffers):
+                for name in own_tensors:
+                    full_name = f"{prefix}.{name}" if prefix else name
+                    self._places[full_name] = (own_tensors, name)
 
     def __call__(self, tensors: dict[str, Tensor], x: Tensor) -> Any:
-        """Run the module on x with tensors by name; those that are not given stay as they are."""
-        before: list[tuple[dict[str, Any], str, Any]] = []
+        """Run the module on `x` with tensors by name; those not given stay as they are."""
+        replaced: list[tuple[dict[str, Any], str, Any]] = []
         try:
             for full_name, tensor in tensors.items():
-                kept, name = self._places[full_name]
-                before.append((kept, name, kept[name]))
-                kept[name] = tensor
+                own_tensors, name = self._places[full_name]
+                replaced.append((own_tensors, name, own_tensors[name]))
+                own_tensors[name] = tensor
             return self._module(x)
         finally:
-            for kept, name, tensor in before:
-                kept[name] = tensor
+            for own_tensors, name, tensor in replaced:
+                own_tensors[name] = tensor
+
+
+# Layers that cannot be pure
 
 
 def reject_impure_layers(model: nn.Module) -> None:
-    """Refuses, by name, layers that keep running statistics or draw in a way that cannot be keyed."""
+    """Raise an `InputError` for a layer that keeps statistics, or draws without a key."""
     for name, module in model.named_modules():
         layer = f"layer '{name or 'model'}' ({type(module).__name__})"
         if is_batch_norm(module):
@@ -123,58 +145,81 @@ def reject_impure_layers(model: nn.Module) -> None:
             )
         if isinstance(module, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
             raise InputError(f"Task: {layer} cannot draw from a key; use torch.nn.Dropout instead.")
-        if isinstance(module, _DROPOUT_TYPES) and type(module) not in _DROPOUT_TYPES:
-            raise InputError(
-                f"Task: {layer} is a dropout of its own kind, which cannot be keyed; use torch.nn.Dropout."
-            )
-        if isinstance(module, _DROPOUT_TYPES) and module.p > _MAX_DROP_PROB:
-            raise InputError(
-                f"Task: {layer} drops everything, got p = {module.p}; take the layer out or lower p."
-            )
+        if isinstance(module, _DROPOUT_TYPES):
+            _reject_unkeyable_dropout(module, layer)
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise InputError(
                 f"Task: {layer} has no parameters yet; run the model once on an example before."
             )
 
 
+def _reject_unkeyable_dropout(
+    module: nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d, layer: str
+) -> None:
+    if type(module) not in _DROPOUT_TYPES:
+        raise InputError(
+            f"Task: {layer} is a subclass of a dropout layer, which cannot be keyed; "
+            "use torch.nn.Dropout."
+        )
+    if module.p > _MAX_DROP_PROB:
+        raise InputError(
+            f"Task: {layer} drops everything, got p = {module.p}; take the layer out or lower p."
+        )
+
+
 def run_and_check_unchanged(
     module: nn.Module, tensors: dict[str, Tensor], x: Tensor, key: Tensor
 ) -> Tensor:
-    """Runs a module on copies of its tensors, which `functional_call` hands back, and refuses it if it changed one."""
-    used = {name: value.clone() for name, value in tensors.items()} | make_dropout_keys(module, key)
-    outputs: Tensor = functional_call(module, used, (x,))
-    kinds = dict.fromkeys(dict(module.named_buffers()), "buffer")
+    """Return a module's outputs, and raise an `InputError` if it changes a tensor of its own.
+
+    Args:
+        module: A module with keyed dropout.
+        tensors: Parameters and buffers by name, of which the module gets copies.
+        x: Its inputs.
+        key: What the keys of its dropout layers are folded from.
+    """
+    copies = {name: value.clone() for name, value in tensors.items()}
+    copies |= make_dropout_keys(module, key)
+    # `functional_call` writes back into the dict what the module has assigned anew.
+    outputs: Tensor = functional_call(module, copies, (x,))
+    buffers = dict(module.named_buffers())
     for name, value in tensors.items():
+        kind = "buffer" if name in buffers else "parameter"
         require(
-            torch.equal(torch.nan_to_num(value), torch.nan_to_num(used[name])),
-            f"Task: the model changes its {kinds.get(name, 'parameter')} '{name}' when it is run; "
+            torch.equal(torch.nan_to_num(value), torch.nan_to_num(copies[name])),
+            f"Task: the model changes its {kind} '{name}' when it is run; "
             "such state cannot be federated.",
         )
     return outputs
 
 
+# Draws from torch's generators
+
+
 def _is_random_op(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
-    """Whether an operation is about to draw. Attention is marked as drawing, but does not if it drops nothing."""
+    """Return whether an operation is about to draw random numbers."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     names = list_argument_names(func)
+    if "dropout_p" not in names:
+        return True
+    # Attention is tagged as random, but does not draw if it drops nothing.
     bound_args = dict(zip(names, args, strict=False)) | kwargs
-    return "dropout_p" not in names or bound_args.get("dropout_p", 0.0) > 0
+    return bound_args.get("dropout_p", 0.0) > 0  # type: ignore[no-any-return]
 
 
 @contextmanager
 def forbid_global_randomness() -> Iterator[None]:
-    """Refuse to draw random numbers inside, which would come from torch's global generator."""
-    before = torch.get_rng_state()
+    """Raise an `InputError` in the block for a draw from torch's global generator."""
+    state = torch.get_rng_state()
     with intercept_operations(_refuse_random_op):
         yield
-    if not can_intercept_operations() and not torch.equal(before, torch.get_rng_state()):
-        torch.set_rng_state(before)
+    if not can_intercept_operations() and not torch.equal(state, torch.get_rng_state()):
+        torch.set_rng_state(state)
         raise _make_randomness_error("an unknown operation")
 
 
 def _refuse_random_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Do an operation unless it draws."""
     if _is_random_op(func, args, kwargs):
         raise _make_randomness_error(func)
     return func(*args, **kwargs)
@@ -182,27 +227,28 @@ def _refuse_random_op(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _make_randomness_error(operation: object) -> InputError:
     return InputError(
-        f"Task: the model draws random numbers by itself ({operation}); use torch.nn.Dropout layers, "
-        "whose draws are keyed, and set the dropout of recurrent and attention layers to 0."
+        f"Task: the model draws random numbers by itself ({operation}); use torch.nn.Dropout "
+        "layers, whose draws are keyed, and set the dropout of recurrent and attention layers to 0."
     )
 
 
 def _draw_from(
     generator: torch.Generator, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Do an operation, with a generator if it draws and does not name one."""
-    named = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
-    if named or not _is_random_op(func, args, kwargs):
+    """Run an operation; if it draws from the global generator, let it draw from this one."""
+    has_generator = any(isinstance(value, torch.Generator) for value in (*args, *kwargs.values()))
+    if has_generator or not _is_random_op(func, args, kwargs):
         return func(*args, **kwargs)
     return func.overloadpacket(*args, **(kwargs | {"generator": generator}))
 
 
 @contextmanager
 def seeded_init(seed: int) -> Iterator[None]:
-    """Inside, models draw their first weights from a generator of their own, seeded by `seed`.
+    """Make models built in the block draw their initial weights from a generator with this seed.
 
-    The weights are those that torch would draw after `torch.manual_seed(seed)`, but no global state is touched.
-    Where torch cannot hand the generator on, its global one is put in that state, and back afterwards.
+    The weights are those that torch would draw after `torch.manual_seed(seed)`, but no global state
+    changes. If torch cannot intercept operations, its global generator gets the seed and is
+    restored afterwards.
     """
     generator = torch.Generator().manual_seed(seed)
     if can_intercept_operations():

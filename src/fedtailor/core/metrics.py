@@ -1,11 +1,11 @@
-"""Metrics, example by example: figures by which models are compared."""
+"""Metrics per example, as sums and weights; see losses.py."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedtailor.core.losses import PerExample, _mean_per_example, _token_mask
+from fedtailor.core.losses import PerExample, make_token_weights, mean_per_example
 
 
 class Metric(NamedTuple):
@@ -19,35 +19,51 @@ class Metric(NamedTuple):
 def replace_nonfinite(
     is_finite: Tensor, pairs: tuple[Tensor, Tensor], higher_is_better: bool
 ) -> tuple[Tensor, Tensor]:
-    """Pairs in which an example that is not finite has the worst sum there is."""
-    return torch.where(is_finite, pairs[0], 0.0 if higher_is_better else torch.inf), pairs[1]
+    """Return sums and weights in which examples with non-finite outputs score the worst.
+
+    Args:
+        is_finite: `[B]`, whether all outputs of an example are finite.
+        pairs: Sums and weights `[B]`.
+        higher_is_better: Chooses the worst sum: 0, else infinity.
+    """
+    sums, weights = pairs
+    worst = 0.0 if higher_is_better else torch.inf
+    return torch.where(is_finite, sums, worst), weights
 
 
 def accuracy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """1 for the right class."""
-    return _mean_per_example((outputs.argmax(1) == y).to(outputs.dtype))
+    """Return 1 for each example whose highest logit is at its class, else 0."""
+    return mean_per_example((outputs.argmax(1) == y).to(outputs.dtype))
 
 
 def label_accuracy(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The share of right labels."""
-    return _mean_per_example(((outputs > 0) == (y > 0)).to(outputs.dtype))
+    """Return the fraction of an example's labels that are predicted correctly."""
+    return mean_per_example(((outputs > 0) == (y > 0)).to(outputs.dtype))
 
 
 def f1(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """2 true positives over what was said plus what is true, over all labels and examples."""
-    predicted, true = (
-        (outputs > 0).to(outputs.dtype).flatten(1),
-        (y > 0).to(outputs.dtype).flatten(1),
-    )
-    return 2 * (predicted * true).sum(1), predicted.sum(1) + true.sum(1)
+    """Return the terms of the micro-averaged F1 score over all labels and examples.
+
+    The sum is 2 true positives, the weight is predicted positives + actual positives.
+    """
+    predicted = (outputs > 0).to(outputs.dtype).flatten(1)
+    actual = (y > 0).to(outputs.dtype).flatten(1)
+    return 2 * (predicted * actual).sum(1), predicted.sum(1) + actual.sum(1)
 
 
 def absolute_error(outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean over outputs."""
-    return _mean_per_example((outputs - y.reshape(outputs.shape)).abs())
+    """Return the absolute error, averaged over an example's outputs."""
+    return mean_per_example((outputs - y.reshape(outputs.shape)).abs())
 
 
 def token_accuracy(ignored: tuple[int, ...], outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Right tokens among those that count."""
-    counts = _token_mask(y, ignored, outputs.dtype)
-    return ((outputs.argmax(2) == y) * counts).sum(1), counts.sum(1)
+    """Return the number of an example's correct tokens, with the number of tokens as weight.
+
+    Args:
+        ignored: Tokens that do not count: padding, out of vocabulary, end of sentence.
+        outputs: Logits `[B, T, vocabulary]`.
+        y: Tokens `[B, T]`.
+    """
+    weights = make_token_weights(y, ignored, outputs.dtype)
+    num_correct = ((outputs.argmax(2) == y) * weights).sum(1)
+    return num_correct, weights.sum(1)

@@ -1,8 +1,8 @@
-"""Optimizers and schedules as pure functions, so that `torch.func.vmap` can step a whole cohort at once.
+"""Optimizers as pure functions, so that `torch.func.vmap` can step a whole cohort at once.
 
-An `Optimizer` holds nothing that changes: `init` makes a state from parameters, and `update` takes a gradient, the
-state and the parameters, and returns new parameters and the new state. Optimizers and schedules pickle. A learning
-rate may be a tensor: one that a schedule has scaled, say, or one that differs from client to client.
+An `Optimizer` has no state of its own: `init` makes one from parameters, and `update` returns new
+parameters and the new state. Optimizers pickle. A learning rate may be a tensor: one that a
+schedule has scaled, or one that differs from client to client.
 """
 
 import math
@@ -20,32 +20,46 @@ from fedtailor.errors import InputError, require
 
 
 class Optimizer(NamedTuple):
-    """A rule for steps: `init(params) -> state` and `update(gradient, state, params) -> (params, state)`."""
+    """A pair of pure functions that step parameters along gradients.
+
+    init    params -> state
+    update  (gradient, state, params) -> (new params, new state)
+    """
 
     init: Callable[[Params], Tree]
     update: Callable[[Params, Tree, Params], tuple[Params, Tree]]
 
 
 class Moments(NamedTuple):
-    """What Adam and Yogi remember."""
+    """The state of Adam and Yogi."""
 
-    steps: Tensor  # how many steps were taken
-    mean: Params  # of the gradients
-    square: Params  # of the gradients' squares
+    steps: Tensor  # number of steps so far
+    mean: Params  # first moment of the gradients
+    square: Params  # second moment of the gradients
 
 
 def sgd(
     lr: float | Tensor, momentum: float = 0.0, nesterov: bool = False, weight_decay: float = 0.0
 ) -> Optimizer:
-    """w - lr (g + weight_decay w), with heavy-ball or Nesterov momentum. Without momentum the state is empty."""
+    """Return SGD: w - lr (g + weight_decay w), with heavy-ball or Nesterov momentum.
+
+    Without momentum the state is empty.
+
+    Args:
+        lr: Learning rate.
+        momentum: Weight of the last velocity, in [0, 1).
+        nesterov: Step along g + momentum times the new velocity, which needs momentum.
+        weight_decay: Added to the gradient as weight_decay w.
+    """
     _validate_options("SGD", lr, weight_decay=weight_decay)
     require(0 <= momentum < 1, f"SGD: momentum must be in [0, 1), got {momentum}.")
     require(
         momentum > 0 or not nesterov, f"SGD: nesterov needs a positive momentum, got {momentum}."
     )
+    options = _SGDOptions(lr, momentum, nesterov, weight_decay)
     return Optimizer(
         init=trees.zeros_like if momentum else _init_stateless,
-        update=partial(_sgd_update, lr, momentum, nesterov, weight_decay),
+        update=partial(_sgd_update, options),
     )
 
 
@@ -57,15 +71,20 @@ def adam(
     weight_decay: float = 0.0,
     bias_correction: bool = True,
 ) -> Optimizer:
-    """Adam (Kingma and Ba, 2015), with weight decay added to the gradient.
+    """Return Adam (Kingma and Ba, 2015), with weight decay added to the gradient.
 
-    Without bias correction it is the server's step of FedAdam (Reddi et al., 2021), started at v = 0.
+    Args:
+        lr: Learning rate.
+        b1: Decay of the first moment, in [0, 1).
+        b2: Decay of the second moment, in [0, 1).
+        eps: Added to the root of the second moment.
+        weight_decay: Added to the gradient as weight_decay w.
+        bias_correction: Without it, this is the server's step of FedAdam (Reddi et al., 2021),
+            started at v = 0.
     """
     _validate_options("Adam", lr, b1, b2, eps, weight_decay)
-    return Optimizer(
-        _init_moments,
-        partial(_adam_update, _AdamOptions(lr, b1, b2, eps, weight_decay, False, bias_correction)),
-    )
+    options = _AdamOptions(lr, b1, b2, eps, weight_decay, False, bias_correction)
+    return Optimizer(_init_moments, partial(_adam_update, options))
 
 
 def adamw(
@@ -76,37 +95,58 @@ def adamw(
     weight_decay: float = 0.01,
     bias_correction: bool = True,
 ) -> Optimizer:
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): w also shrinks by lr weight_decay w."""
+    """Return Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
+
+    Args:
+        lr: Learning rate.
+        b1: Decay of the first moment, in [0, 1).
+        b2: Decay of the second moment, in [0, 1).
+        eps: Added to the root of the second moment.
+        weight_decay: w shrinks by lr weight_decay w in each step, besides Adam's step.
+        bias_correction: Divide the moments by what a constant gradient would have made of them.
+    """
     _validate_options("AdamW", lr, b1, b2, eps, weight_decay)
-    return Optimizer(
-        _init_moments,
-        partial(_adam_update, _AdamOptions(lr, b1, b2, eps, weight_decay, True, bias_correction)),
-    )
+    options = _AdamOptions(lr, b1, b2, eps, weight_decay, True, bias_correction)
+    return Optimizer(_init_moments, partial(_adam_update, options))
 
 
 def yogi(
     lr: float | Tensor, b1: float = 0.9, b2: float = 0.99, eps: float = 1e-3, initial: float = 1e-6
 ) -> Optimizer:
-    """Yogi (Zaheer et al., 2018) as the server's step of FedYogi (Reddi et al., 2021): no bias correction.
+    """Return Yogi (Zaheer et al., 2018) as the server's step of FedYogi (Reddi et al., 2021).
 
-    v moves towards g^2 by at most (1 - b2) g^2: v <- v - (1 - b2) sign(v - g^2) g^2. It starts at `initial`.
+    v moves towards g^2 by at most (1 - b2) g^2: v <- v - (1 - b2) sign(v - g^2) g^2. There is no
+    bias correction.
+
+    Args:
+        lr: Learning rate.
+        b1: Decay of the first moment, in [0, 1).
+        b2: Decay of the second moment v, in [0, 1).
+        eps: Added to the root of v.
+        initial: First value of v.
     """
     _validate_options("Yogi", lr, b1, b2, eps)
     require(initial >= 0, f"Yogi: initial must not be negative, got {initial}.")
-    return Optimizer(
-        partial(_init_moments, initial=initial), partial(_yogi_update, lr, b1, b2, eps)
-    )
+    options = _YogiOptions(lr, b1, b2, eps)
+    return Optimizer(partial(_init_moments, initial=initial), partial(_yogi_update, options))
 
 
 def schedule(name: Literal["constant", "linear", "cosine"], rounds: int | None = None) -> Schedule:
-    """The schedule of that name over so many rounds, which `constant` does not need."""
+    """Return the schedule of a name over `rounds` rounds, which `constant` does not need."""
     if name == "constant":
         return constant()
-    falling = {"linear": linear, "cosine": cosine}
-    require(name in falling, f"schedule: name must be constant, linear or cosine, got {name!r}.")
+    decays = {"linear": linear, "cosine": cosine}
+    require(name in decays, f"schedule: name must be constant, linear or cosine, got {name!r}.")
     if rounds is None:
         raise InputError(f"schedule: {name} needs the number of rounds, got None.")
-    return falling[name](rounds)
+    return decays[name](rounds)
+
+
+class _SGDOptions(NamedTuple):
+    lr: float | Tensor
+    momentum: float
+    nesterov: bool
+    weight_decay: float
 
 
 class _AdamOptions(NamedTuple):
@@ -119,6 +159,13 @@ class _AdamOptions(NamedTuple):
     bias_correction: bool
 
 
+class _YogiOptions(NamedTuple):
+    lr: float | Tensor
+    b1: float
+    b2: float
+    eps: float
+
+
 def _validate_options(
     name: str,
     lr: float | Tensor,
@@ -127,9 +174,8 @@ def _validate_options(
     eps: float = 1.0,
     weight_decay: float = 0.0,
 ) -> None:
-    if not isinstance(
-        lr, Tensor
-    ):  # a tensor's value is not to be looked at: vmap forbids it, and a GPU would wait
+    # A tensor's value is not read: vmap forbids it, and a GPU would have to be waited for.
+    if not isinstance(lr, Tensor):
         require(lr > 0, f"{name}: lr must be positive, got {lr}.")
     require(0 <= b1 < 1, f"{name}: b1 must be in [0, 1), got {b1}.")
     require(0 <= b2 < 1, f"{name}: b2 must be in [0, 1), got {b2}.")
@@ -142,23 +188,17 @@ def _init_stateless(params: Params) -> tuple[()]:
 
 
 def _init_moments(params: Params, initial: float = 0.0) -> Moments:
-    # Half precision cannot count past 2048 (bfloat16: 256), so the count has single precision at least.
     first = next(iter(params.values()), torch.zeros(()))
-    steps = torch.zeros(
-        (), dtype=torch.promote_types(first.dtype, torch.float32), device=first.device
-    )
+    # Half precision cannot count past 2048 (bf16: 256), so the counter is float32 at least.
+    dtype = torch.promote_types(first.dtype, torch.float32)
+    steps = torch.zeros((), dtype=dtype, device=first.device)
     return Moments(steps, trees.zeros_like(params), trees.full_like(params, initial))
 
 
 def _sgd_update(
-    lr: float | Tensor,
-    momentum: float,
-    nesterov: bool,
-    weight_decay: float,
-    gradient: Params,
-    state: Tree,
-    params: Params,
+    options: _SGDOptions, gradient: Params, state: Tree, params: Params
 ) -> tuple[Params, Tree]:
+    lr, momentum, nesterov, weight_decay = options
     if not trees.is_zero(weight_decay):
         gradient = trees.add(gradient, params, weight_decay)
     if trees.is_zero(momentum):
@@ -177,9 +217,11 @@ def _adam_update(
     steps = state.steps + 1
     mean = _update_mean(state.mean, gradient, b1)
     square = trees.apply(lambda v, g: b2 * v + (1 - b2) * g * g, state.square, gradient)
-    debias1, debias2 = (
-        (_debias_factor(b1, steps), _debias_factor(b2, steps)) if bias_correction else (1.0, 1.0)
-    )
+    debias1: float | Tensor = 1.0
+    debias2: float | Tensor = 1.0
+    if bias_correction:
+        debias1 = _debias_factor(b1, steps)
+        debias2 = _debias_factor(b2, steps)
     direction = trees.apply(lambda m, v: (m / debias1) / ((v / debias2).sqrt() + eps), mean, square)
     if decoupled and not trees.is_zero(weight_decay):
         direction = trees.add(direction, params, weight_decay)
@@ -187,14 +229,9 @@ def _adam_update(
 
 
 def _yogi_update(
-    lr: float | Tensor,
-    b1: float,
-    b2: float,
-    eps: float,
-    gradient: Params,
-    state: Moments,
-    params: Params,
+    options: _YogiOptions, gradient: Params, state: Moments, params: Params
 ) -> tuple[Params, Moments]:
+    lr, b1, b2, eps = options
     mean = _update_mean(state.mean, gradient, b1)
     square = trees.apply(
         lambda v, g: v - (1 - b2) * torch.sign(v - g * g) * g * g, state.square, gradient
@@ -208,13 +245,15 @@ def _update_mean(mean: Params, gradient: Params, decay: float) -> Params:
 
 
 def _debias_factor(decay: float, steps: Tensor) -> Tensor:
-    # 1 - decay**steps would lose digits to cancellation in the first steps.
-    return -torch.expm1(steps * math.log(decay)) if decay else torch.ones_like(steps)
+    """Return 1 - decay^steps, computed so that the first steps lose no digits to cancellation."""
+    if decay == 0:
+        return torch.ones_like(steps)
+    return -torch.expm1(steps * math.log(decay))
 
 
 def _apply_step(params: Params, direction: Params, lr: float | Tensor) -> Params:
-    # What has a higher precision must not change the dtype of a parameter without dimensions.
+    # A term of higher precision must not change the dtype of a parameter without dimensions.
     if isinstance(lr, Tensor):
         return trees.apply(lambda p, d: (p - lr * d).to(p.dtype), params, direction)
-    moved = trees.add(params, direction, -lr)
-    return {name: moved[name].to(own.dtype) for name, own in params.items()}
+    stepped = trees.add(params, direction, -lr)
+    return {name: stepped[name].to(own.dtype) for name, own in params.items()}

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: a factor for every round, as pure functions."""
+"""Learning-rate schedules as pure functions: a factor for every round."""
 
 import math
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from torch import Tensor
 from fedtailor.errors import require
 
 Schedule = Callable[[Tensor], Tensor]
-"""From a round's number, counted from 0, to a factor in [0, 1] for the learning rate."""
+"""Map a round's index, counted from 0, to a factor in [0, 1] for the learning rate."""
 
 
 def constant() -> Schedule:
-    """1 in every round."""
+    """Return a schedule that is 1 in every round."""
     return _constant_factor
 
 
 def linear(rounds: int) -> Schedule:
-    """From 1 at round 0 in a straight line to 0 at round `rounds`, and 0 from there on."""
+    """Return a schedule that falls linearly from 1 at round 0 to 0 at round `rounds`."""
     require(rounds >= 1, f"linear: rounds must be at least 1, got {rounds}.")
     return partial(_linear_factor, rounds)
 
 
 def cosine(rounds: int) -> Schedule:
-    """From 1 at round 0 along half a cosine to 0 at round `rounds`, and 0 from there on."""
+    """Return a schedule that falls along half a cosine from 1 at round 0 to 0 at round `rounds`."""
     require(rounds >= 1, f"cosine: rounds must be at least 1, got {rounds}.")
     return partial(_cosine_factor, rounds)
 
@@ -47,5 +47,8 @@ def _compute_progress(round_idx: Tensor, rounds: int) -> Tensor:
 
 
 def _to_float(round_idx: Tensor) -> Tensor:
-    # In double precision lr * factor is as exact as lr; without dimensions, it promotes nothing that it multiplies.
-    return round_idx if round_idx.is_floating_point() else round_idx.to(torch.float64)
+    # Double precision keeps lr * factor as exact as lr. A tensor without dimensions does not
+    # promote the dtype of what it multiplies.
+    if round_idx.is_floating_point():
+        return round_idx
+    return round_idx.to(torch.float64)

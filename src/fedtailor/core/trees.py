@@ -1,6 +1,7 @@
 """Arithmetic on trees: nested dicts and tuples with tensors as leaves, treated as one vector.
 
-Functions never change what they are given. "Stacked" trees carry one more leading dimension: a row per client.
+No function changes its arguments. A "stacked" tree has one more leading dimension, a row per
+client.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -25,23 +26,31 @@ from fedtailor.core.types import Params, Tree
 T = TypeVar("T")
 
 
+# Structure
+
+
 def leaves(tree: Tree) -> list[Tensor]:
-    """The tensors of a tree, in a fixed order."""
+    """Return the tensors of a tree, in a fixed order."""
     kind = type(tree)
     if kind is Tensor:
         return [tree]
-    if kind is dict or kind is tuple or hasattr(tree, "_fields"):
-        members = tree.values() if kind is dict else tree
-        return [
-            leaf
-            for member in members
-            for leaf in ((member,) if type(member) is Tensor else leaves(member))
-        ]
-    return flatten_tree(tree)
+    if kind is dict:
+        members = tree.values()
+    elif kind is tuple or hasattr(tree, "_fields"):
+        members = tree
+    else:
+        return flatten_tree(tree)
+    tensors: list[Tensor] = []
+    for member in members:
+        if type(member) is Tensor:
+            tensors.append(member)
+        else:
+            tensors.extend(leaves(member))
+    return tensors
 
 
 def signature(tree: Tree) -> Hashable:
-    """What two trees share whose leaves stand for the same things, in the same order, in tensors of the same kind."""
+    """Return a key that is equal for trees of the same structure, names, shapes and dtypes."""
     if isinstance(tree, Tensor):
         return tree.shape, tree.dtype
     if isinstance(tree, dict):
@@ -50,72 +59,123 @@ def signature(tree: Tree) -> Hashable:
 
 
 def leaf_names(tree: Tree) -> list[str]:
-    """A readable name for each leaf, in the order of `leaves`: `0.conv1.weight`."""
+    """Return a readable name for each leaf, in the order of `leaves`: `0.conv1.weight`."""
     return [".".join(path) for path in list_leaf_paths(tree)]
 
 
-def apply(function: Callable[..., Tensor], tree: T, *others: Tree) -> T:
-    """Applies a function leaf by leaf to one tree or to several of the same shape."""
-    result: T = _apply(function, tree, others)
-    return result
-
-
-def _apply(function: Callable[..., Tensor], tree: Tree, others: tuple[Tree, ...]) -> Tree:
-    """The same; torch's own way, which is slower, is left what is neither tensor, dict nor tuple, and what is wrong."""
-    if isinstance(tree, Tensor) and all(isinstance(other, Tensor) for other in others):
-        return function(tree, *others)
-    same = all(type(other) is type(tree) and len(other) == len(tree) for other in others)
-    if type(tree) is dict and same and all(name in other for other in others for name in tree):
-        return {
-            name: _apply(function, tree[name], tuple(other[name] for other in others))
-            for name in tree
-        }
-    if isinstance(tree, tuple) and same:
-        return _rebuild_tuple(
-            tree, [_apply(function, each[0], each[1:]) for each in zip(tree, *others, strict=True)]
-        )
-    return map_tree(function, tree, *others)
-
-
 def unflatten(like: T, tensors: Sequence[Tensor]) -> T:
-    """A tree of the shape of `like` with other leaves."""
-    count = len(leaves(like))
-    if len(tensors) != count:
-        raise ValueError(f"rebuild: a tree of {count} leaves cannot be made of {len(tensors)}.")
+    """Return a tree with the structure of `like` and these tensors, in the order of `leaves`."""
+    num_leaves = len(leaves(like))
+    if len(tensors) != num_leaves:
+        raise ValueError(
+            f"unflatten: a tree of {num_leaves} leaves cannot be made of {len(tensors)} tensors."
+        )
     result: T = _unflatten(like, iter(tensors))
     return result
 
 
 def _unflatten(tree: Tree, tensors: Iterator[Tensor]) -> Tree:
     kind = type(tree)
+    if kind is Tensor:
+        return next(tensors)
     if kind is dict:
+        # A call for each leaf would take longer than the rest.
         return {
             name: next(tensors) if type(member) is Tensor else _unflatten(member, tensors)
             for name, member in tree.items()
         }
     if isinstance(tree, tuple):
         return _rebuild_tuple(tree, [_unflatten(member, tensors) for member in tree])
-    return map_tree(lambda _: next(tensors), tree) if kind is not Tensor else next(tensors)
+    return map_tree(lambda _: next(tensors), tree)
+
+
+def _rebuild_tuple(tree: tuple[Tree, ...], members: list[Tree]) -> Tree:
+    """Return a tuple of other members, as a NamedTuple of the same class if `tree` is one."""
+    if hasattr(tree, "_fields"):
+        return type(tree)(*members)
+    return tuple(members)
+
+
+def nbytes(tree: Tree) -> int:
+    """Return the size of all leaves in bytes."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+
+
+def to(tree: T, device: torch.device) -> T:
+    """Return the tree on another device."""
+    return apply(lambda x: x.to(device), tree)
+
+
+# Leaf by leaf
+
+
+def apply(function: Callable[..., Tensor], tree: T, *others: Tree) -> T:
+    """Apply a function leaf by leaf to one tree or to several of the same structure.
+
+    Args:
+        function: Takes one leaf of each tree.
+        tree: Determines the structure of the result.
+        others: Further trees. Members of dicts are matched by name.
+    """
+    result: T = _apply(function, tree, others)
+    return result
+
+
+def _apply(function: Callable[..., Tensor], tree: Tree, others: tuple[Tree, ...]) -> Tree:
+    if isinstance(tree, Tensor) and all(isinstance(other, Tensor) for other in others):
+        return function(tree, *others)
+    is_same_node = all(type(other) is type(tree) and len(other) == len(tree) for other in others)
+    if type(tree) is dict and is_same_node and _have_names(tree, others):
+        return {
+            name: _apply(function, member, tuple(other[name] for other in others))
+            for name, member in tree.items()
+        }
+    if isinstance(tree, tuple) and is_same_node:
+        rows = zip(tree, *others, strict=True)
+        return _rebuild_tuple(tree, [_apply(function, row[0], row[1:]) for row in rows])
+    # torch's own function is slower, but takes any other node and raises if trees do not match.
+    return map_tree(function, tree, *others)
+
+
+def _have_names(tree: Params, others: tuple[Params, ...]) -> bool:
+    """Return whether each of the other dicts has all names of the first."""
+    return all(name in other for other in others for name in tree)
+
+
+def zeros_like(tree: T) -> T:
+    """Return zeros of the same shapes."""
+    return apply(torch.zeros_like, tree)
+
+
+def full_like(tree: T, value: float) -> T:
+    """Return a tree of the same shapes that is filled with one value."""
+    return apply(lambda x: torch.full_like(x, value), tree)
+
+
+# Arithmetic
 
 
 def add(a: T, b: T, alpha: float | Tensor = 1.0) -> T:
-    """a + scale * b."""
+    """Return `a` + `alpha` * `b`. A tensor `alpha` does not change the dtype of the leaves."""
     if isinstance(alpha, Tensor):
         return apply(lambda x, y: x + _cast_like(alpha, y) * y, a, b)
     if _are_lists(a, b):
-        return _from_list(a, add_lists(list(a.values()), [b[name] for name in a], alpha))  # type: ignore[attr-defined, index]
+        return _from_list(a, add_lists(*_pair_leaves(a, b), alpha))
     return apply(lambda x, y: torch.add(x, y, alpha=alpha), a, b)
 
 
 def sub(a: T, b: T) -> T:
-    """a - b."""
+    """Return `a` - `b`."""
     if _are_lists(a, b):
-        return _from_list(a, sub_lists(list(a.values()), [b[name] for name in a]))  # type: ignore[attr-defined, index]
+        return _from_list(a, sub_lists(*_pair_leaves(a, b)))
     return apply(torch.sub, a, b)
 
 
 def _are_lists(a: Tree, b: Tree) -> bool:
-    """Return whether two trees are dicts of plain tensors, for which torch has operations on whole lists."""
+    """Return whether torch's operations on lists of tensors can be used for two trees.
+
+    They need dicts of plain tensors, and have no rules for `torch.func` and for tracing.
+    """
     if type(a) is not dict or type(b) is not dict or not a or a.keys() != b.keys():
         return False
     if not all(type(leaf) is Tensor for leaf in (*a.values(), *b.values())):
@@ -123,74 +183,86 @@ def _are_lists(a: Tree, b: Tree) -> bool:
     return not is_functorch_active() and not is_tracing()
 
 
+def _pair_leaves(a: Tree, b: Tree) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the tensors of two dicts with the same names, both in the order of the first."""
+    return list(a.values()), [b[name] for name in a]
+
+
 def _from_list(like: T, tensors: Sequence[Tensor]) -> T:
-    """Return a dict with the names of another one."""
-    found: Tree = dict(zip(cast(Params, like), tensors, strict=True))
-    return cast(T, found)
+    """Return a dict of the tensors under the names of `like`."""
+    params: Tree = dict(zip(cast(Params, like), tensors, strict=True))
+    return cast(T, params)
 
 
 def scale(tree: T, factor: float | Tensor) -> T:
-    """factor * tree."""
+    """Return `factor` * `tree`. A tensor `factor` does not change the dtype of the leaves."""
     return apply(lambda x: _cast_like(factor, x) * x, tree)
 
 
 def _cast_like(factor: float | Tensor, leaf: Tensor) -> float | Tensor:
-    """A factor that leaves the leaf's type as it is."""
-    return factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor
+    if isinstance(factor, Tensor):
+        return factor.to(leaf.dtype)
+    return factor
 
 
 def is_zero(factor: float | Tensor) -> bool:
-    """Whether a factor is known to be 0, so that what it multiplies is not needed; a tensor is never known to be."""
+    """Return whether a factor is a plain 0, so that the term it multiplies can be left out.
+
+    The value of a tensor is never read: `vmap` forbids it, and a GPU would have to be waited for.
+    """
     return not isinstance(factor, Tensor) and factor == 0
 
 
-def zeros_like(tree: T) -> T:
-    """Zeros of the same shapes."""
-    return apply(torch.zeros_like, tree)
-
-
-def full_like(tree: T, value: float) -> T:
-    """The same shapes, filled with one value."""
-    return apply(lambda x: torch.full_like(x, value), tree)
-
-
 def dot(a: Tree, b: Tree) -> Tensor:
-    """The inner product of two trees of the same shape; 0 if they are empty."""
+    """Return the inner product of two trees of the same structure, or 0 if they are empty."""
     return sum(leaves(apply(lambda x, y: (x * y).sum(), a, b)), torch.zeros(()))
 
 
 def norm(tree: Tree) -> Tensor:
-    """The Euclidean norm over all leaves."""
+    """Return the Euclidean norm over all leaves."""
     return dot(tree, tree).sqrt()
 
 
-def nbytes(tree: Tree) -> int:
-    """How many bytes the leaves take."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
+def is_finite(tree: Tree) -> bool:
+    """Return whether no leaf contains a NaN or an infinity."""
+    return bool(is_finite_tensor(tree))
+
+
+def is_finite_tensor(tree: Tree) -> Tensor:
+    """Return what `is_finite` does as a tensor, without waiting for the device."""
+    floats = [leaf for leaf in leaves(tree) if leaf.is_floating_point()]
+    if not floats:
+        return torch.ones((), dtype=torch.bool)
+    # NaN times 0 and infinity times 0 are NaN. All leaves are handled in a few operations.
+    zeros = scale_list(floats, 0.0)
+    return (torch.stack(list(sum_magnitudes(zeros))) == 0).all()
+
+
+# Stacked trees
 
 
 def stack(trees: Sequence[T]) -> T:
-    """Puts trees of one shape on top of each other: leaves gain a leading dimension."""
+    """Return trees of one structure as the rows of a stacked tree."""
     return apply(lambda *rows: torch.stack(rows), *trees)
 
 
 def concat(stacks: Sequence[T]) -> T:
-    """Joins stacked trees along their rows."""
+    """Return one stacked tree with the rows of all."""
     return apply(lambda *parts: torch.cat(parts), *stacks)
 
 
 def take_row(stacked: T, index: int) -> T:
-    """One row of a stacked tree."""
+    """Return one row of a stacked tree."""
     return apply(lambda x: x[index], stacked)
 
 
 def take_rows(stacked: T, index: Tensor | slice) -> T:
-    """Some rows of a stacked tree, still stacked."""
+    """Return some rows of a stacked tree, still stacked."""
     return apply(lambda x: x[index], stacked)
 
 
 def weighted_sum(stacked: T, weights: Tensor) -> T:
-    """The sum over rows, each times its weight."""
+    """Return the sum over the rows, each times its weight in `weights` `[rows]`."""
     return apply(lambda x: _weighted_sum(x, weights[None].to(x.dtype)), stacked)
 
 
@@ -199,8 +271,17 @@ def _weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
     return torch.mm(weights, x.reshape(len(x), shape.numel())).reshape(shape)
 
 
+# Parts of a tree
+
+
 def select(tree: Tree, names: frozenset[str], inside: bool) -> Tree:
-    """What in the dicts of a tree has one of these names, or the rest, to which leaves outside of dicts belong."""
+    """Return the part of a tree whose dict members are in `names`, or the part of all others.
+
+    Args:
+        tree: Dicts inside of dicts are not searched: a member is selected as a whole.
+        names: Names of parameters.
+        inside: Whether to return the named part. Leaves outside of dicts belong to the other one.
+    """
     if isinstance(tree, dict):
         return {name: value for name, value in tree.items() if (name in names) == inside}
     if isinstance(tree, tuple):
@@ -209,41 +290,19 @@ def select(tree: Tree, names: frozenset[str], inside: bool) -> Tree:
 
 
 def combine(rest: Tree, selected: Tree, order: Sequence[str] = ()) -> Tree:
-    """The tree whose parts these are; names in its dicts stand in the given order, any others behind them."""
+    """Return the tree that `select` has split.
+
+    Args:
+        rest: The part that was selected with `inside=False`.
+        selected: The part that was selected with `inside=True`.
+        order: Order of the names in the tree's dicts; other names follow.
+    """
     if isinstance(rest, dict):
         positions = {name: position for position, name in enumerate(order)}
         merged = {**rest, **selected}
-        return {
-            name: merged[name]
-            for name in sorted(merged, key=lambda name: positions.get(name, len(positions)))
-        }
+        names = sorted(merged, key=lambda name: positions.get(name, len(positions)))
+        return {name: merged[name] for name in names}
     if isinstance(rest, tuple):
-        return _rebuild_tuple(
-            rest, [combine(a, b, order) for a, b in zip(rest, selected, strict=True)]
-        )
+        pairs = zip(rest, selected, strict=True)
+        return _rebuild_tuple(rest, [combine(a, b, order) for a, b in pairs])
     return rest
-
-
-def _rebuild_tuple(tree: tuple[Tree, ...], members: list[Tree]) -> Tree:
-    return type(tree)(*members) if hasattr(tree, "_fields") else tuple(members)
-
-
-def is_finite(tree: Tree) -> bool:
-    """Whether no leaf holds a NaN or an infinity."""
-    return bool(is_finite_tensor(tree))
-
-
-def is_finite_tensor(tree: Tree) -> Tensor:
-    """Whether no leaf holds a NaN or an infinity, as a tensor that need not be waited for."""
-    found = [leaf for leaf in leaves(tree) if leaf.is_floating_point()]
-    if not found:
-        return torch.ones((), dtype=torch.bool)
-    zeros = scale_list(
-        found, 0.0
-    )  # but infinity times 0 is a NaN; all leaves at once: a few operations
-    return (torch.stack(list(sum_magnitudes(zeros))) == 0).all()
-
-
-def to(tree: T, device: torch.device) -> T:
-    """The same tree on another device."""
-    return apply(lambda x: x.to(device), tree)

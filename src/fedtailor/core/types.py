@@ -1,4 +1,4 @@
-"""The contract between methods and engines: what a method is made of, and what travels in a round.
+"""The contract between methods and engines: the pieces of a method, and what travels in a round.
 
 Every personalized federated method is the same round with different pieces:
 
@@ -6,8 +6,8 @@ Every personalized federated method is the same round with different pieces:
               -> server: correct each update -> aggregate -> update the model
               -> any client, participating or unseen: personalize, then predict
 
-A `Method` is a record of pure functions that say what the pieces are. Where they run, in what order and how many
-at a time, is the engine's business.
+A `Method` is a record of pure functions, one for each piece. The engine decides where they run, in
+which order, and for how many clients at a time.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ Tree = Any
 
 
 class Batch(NamedTuple):
-    """Examples that one step sees together."""
+    """Examples that one step sees together, padded to a common size."""
 
     x: Tensor
     y: Tensor
     mask: Tensor  # 1 for an example, 0 for padding
-    key: Tensor  # for whatever the step draws: dropout, latent noise
+    key: Tensor  # for the random draws of the step: dropout, latent noise
 
 
 Loss = Callable[[Params, Batch], Tensor]
@@ -36,17 +36,17 @@ Loss = Callable[[Params, Batch], Tensor]
 
 
 class BatchSpec(NamedTuple):
-    """Name the split that one batch of a step is drawn from, and its size; None is the whole split."""
+    """A stream of batches: the split it is drawn from, and the batch size."""
 
     split: str
-    size: int | None
+    size: int | None  # None: the whole split as one batch
 
 
 class BatchPlan(NamedTuple):
-    """Say which batches the steps of a phase see: `epochs` passes over the split of the last spec, or `steps` steps.
+    """The batches of a phase: one stream for each spec, for a number of epochs or of steps.
 
-    The specs are independent streams. The last one sets the epoch and is the stream that FedAvg would see, so that
-    methods which reduce to FedAvg do so on equal batches.
+    The streams are independent. The last spec sets the length of an epoch, and its stream is the
+    one that FedAvg would draw, so that methods which reduce to FedAvg do so on equal batches.
     """
 
     specs: tuple[BatchSpec, ...]
@@ -55,7 +55,7 @@ class BatchPlan(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """Repeat a step: `step(shared_input, carry, batches) -> carry`."""
+    """A step that is repeated: `step(shared_input, carry, batches) -> carry`."""
 
     step: Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
     plan: BatchPlan
@@ -75,44 +75,50 @@ class Routine(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-    """What a client's routine ends with."""
+    """The result of a client's routine."""
 
-    update: Tree  # travels to the server: a difference, shaped like the parts of the broadcast that it changes
+    update: Tree  # travels to the server: a difference, shaped like the broadcast's changed parts
     state: Tree  # stays with the client
 
 
 class ServerState(NamedTuple):
-    """What the server keeps from round to round. The engine owns `round` and `key`."""
+    """The server's state between rounds. The engine advances `round` and sets `key`."""
 
     params: Params
     round: Tensor
     key: Tensor
-    aux: Tree
+    aux: Tree  # what the method keeps besides the model: momentum, control variates
 
 
 class CohortUpdate(NamedTuple):
-    """What the server has when every update of the cohort has arrived."""
+    """The aggregated update of a cohort, which the server's routine starts from."""
 
     update: Tree
     cohort_size: Tensor  # clients that took part in the round
-    num_clients: Tensor  # clients that may be drawn
+    num_clients: Tensor  # clients that cohorts are drawn from
 
 
-MethodTag = Literal["adapts-head", "personal-layers", "server-learning"]
-"""A property of a method that wrappers ask for: it adapts its head to every client, it has personal layers, or
-its server learns from data of its own."""
+MethodTag = Literal["adapts-head", "no-broadcast", "personal-layers", "server-learning"]
+"""A property of a method that wrappers check before they go around it.
+
+adapts-head      the head is adapted to every client, and the server's update relies on that
+no-broadcast     clients receive nothing: each trains a model of its own
+personal-layers  some layers stay with each client
+server-learning  the server trains on data of its own after or beside the aggregation
+"""
 
 
 class Method(NamedTuple):
-    """A federated method with its hyper-parameters bound. It pickles: top-level functions and `partial`, no lambdas.
+    """A federated method with its hyper-parameters bound.
 
-    With `correct_update` and `aggregate` both None the server needs only the mean update: such a method streams a
-    cohort of any size and can run under secure aggregation.
+    It pickles: its functions are top-level functions, bound with `partial`, and never lambdas. With
+    `correct_update` and `aggregate` both None the server needs only the mean update. Such a method
+    streams cohorts of any size and can run under secure aggregation.
     """
 
     name: str
     init: Callable[[Params], Tree]
-    """Make `ServerState.aux`."""
+    """Make `ServerState.aux` from the initial model."""
     broadcast: Callable[[ServerState], Tree]
     """Choose what is sent to clients."""
     init_client_state: Callable[[ServerState], Tree]
@@ -124,14 +130,14 @@ class Method(NamedTuple):
     personalize: Routine
     """(broadcast, client state) -> Params; without its phases: the model before personalizing."""
     correct_update: Routine | None = None
-    """(server state, update) -> update: the server's work on one update, on the same batches for all."""
+    """(server state, update) -> update: work on one upload, on the same server batches for all."""
     aggregate: Callable[[Tree, Tensor], Tree] | None = None
     """(stacked updates, weights) -> update; None is the weighted mean."""
     weight_by: str | None = None
-    """The split whose size weighs a client; None weighs all alike."""
+    """The split whose size is a client's weight; None weighs all clients alike."""
     data_view: Literal["clients", "pooled", "shared"] = "clients"
-    """Clients with their own data, all data as one client's, or the server's examples added to every client's."""
+    """Whose data a client trains on: its own, that of all clients, or its own and the server's."""
     num_offered_states: int = 0
     """Stored client states that an unseen client may try; 0 keeps them private."""
     tags: frozenset[MethodTag] = frozenset()
-    """What a wrapper must know before it goes around the method."""
+    """Properties that wrappers check; a wrapper that goes around a method adds its own."""

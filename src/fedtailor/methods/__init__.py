@@ -1,6 +1,7 @@
-"""Methods, one file each. This is the only list of their names: a new method is a file here and a name below.
+"""Methods, one file each, and the list of their names.
 
-Some can be put around others, and are then written before them with a plus: `fsl+fedsim`, `fsl+per+fedmeta`.
+A new method is a file here and a name in `NAMES`. Wrappers go around methods and stand before them
+with a plus: `fsl+fedsim`, `fsl+per+fedmeta`.
 """
 
 from dataclasses import fields
@@ -38,36 +39,45 @@ NAMES = (
     "fedsim",
     "afml",
 )
+"""All methods, in the order in which they are listed; the file of `lg-fedavg` is lg_fedavg.py."""
 
 
 def load_method_module(name: str) -> MethodModule:
-    """The file of a method, or what stands for that of a composition."""
-    *wrapper_names, method = name.split("+")
-    if method not in NAMES:
-        raise InputError(f"There is no method '{method}'; {suggest_name(method, NAMES)}")
+    """Return the file of a method, or a stand-in with the same attributes for a composition."""
+    *wrapper_names, method_name = name.split("+")
+    if method_name not in NAMES:
+        raise InputError(f"There is no method '{method_name}'; {suggest_name(method_name, NAMES)}")
     if wrapper_names:
         return _load_composition(name)
-    return cast(MethodModule, import_module(f"{__name__}.{method.replace('-', '_')}"))
+    return cast(MethodModule, import_module(f"{__name__}.{method_name.replace('-', '_')}"))
 
 
 @cache
 def _load_composition(name: str) -> MethodModule:
-    *wrapper_names, method = name.split("+")
-    return cast(MethodModule, Composition(name, tuple(wrapper_names), load_method_module(method)))
+    # Cached, so that one name has one class of hyper-parameters.
+    *wrapper_names, method_name = name.split("+")
+    inner = load_method_module(method_name)
+    return cast(MethodModule, Composition(name, tuple(wrapper_names), inner))
 
 
 def make_hparams(name: str, **options: Any) -> Any:
-    """The hyper-parameters of a method, with the given ones set."""
-    kind = load_method_module(name).HParams
-    valid = [field.name for field in fields(kind)]
+    """Return a method's hyper-parameters: `options` by name, defaults for the others."""
+    hparams_class = load_method_module(name).HParams
+    valid_names = [hparam.name for hparam in fields(hparams_class)]
     for option in options:
-        if option not in valid:
+        if option not in valid_names:
             raise InputError(
-                f"{name} has no hyper-parameter '{option}'; {suggest_name(option, valid)}"
+                f"{name} has no hyper-parameter '{option}'; {suggest_name(option, valid_names)}"
             )
-    return kind(**options)
+    return hparams_class(**options)
 
 
 def build(name: str, task: Task, **options: Any) -> Method:
-    """A method by name, with hyper-parameters by name."""
+    """Return a method on a task.
+
+    Args:
+        name: A name in `NAMES`, or a composition.
+        task: The model with its loss.
+        options: Hyper-parameters by name.
+    """
     return load_method_module(name).build(task, make_hparams(name, **options))

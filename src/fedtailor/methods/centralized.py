@@ -1,4 +1,4 @@
-"""Centralized: one model trained on all clients' data, pooled in one place: what federated learning gives up.
+"""Centralized: one model trained on all clients' data, pooled in one place.
 
     theta' = E epochs of SGD on the pooled train examples of all training clients, from theta
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedtailor.core.task import Task
-from fedtailor.core.types import Method, Routine
+from fedtailor.core.types import Method
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import LocalHParams
 
@@ -21,20 +21,15 @@ class HParams(LocalHParams):
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """Training on the pool."""
+    """Return training on the pool of all clients' data."""
+    gradient = partial(local_training.plain_gradient, task.loss)
     return Method(
         name="centralized",
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(
-            hparams, partial(local_training.plain_gradient, task.loss)
-        ),
-        server=Routine(
-            local_training.start_from_mean_update,
-            (),
-            partial(local_training.apply_mean_update, 1.0),
-        ),
+        client=local_training.training_routine(hparams, gradient),
+        server=local_training.mean_update_routine(1.0),
         personalize=local_training.finetune_routine(hparams, task.loss),
         data_view="pooled",
     )

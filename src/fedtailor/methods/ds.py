@@ -1,11 +1,12 @@
-"""DS: data sharing: every client also trains on the server's examples (Zhao et al., 2018; baseline of FSL).
+"""DS: every client also trains on the server's examples (Zhao et al., 2018; baseline of FSL).
 
     client   phi_i  = E epochs of SGD on its own and the server's examples together, from theta
     server   theta' = theta + server_lr mean_i Delta_i
 
-The server's examples leave the server, so they are in many hands on purpose, and the data set says so. In expectation
-the objective is that of FSL at gamma = N n_0 / n. Personalizing is fine-tuning on the client's own examples. The view
-fits other methods too: `ds+fedprox`, say.
+DS stands for data sharing: the server's examples leave the server on purpose, which the data set
+records as its `overlap`. In expectation the objective is that of FSL at gamma = N n_0 / n.
+Personalizing is fine-tuning on the client's own examples. The same data view goes around other
+methods, as in `ds+fedprox`.
 
 Identities: it is FedAvg on clients to whose train examples the server's were added.
 """
@@ -24,7 +25,7 @@ class HParams(fedavg.HParams):
 
 
 def share_server_data(method: Method) -> Method:
-    """A method whose clients train on the server's examples too."""
+    """Return a method whose clients train on the server's examples too."""
     require(
         method.data_view == "clients",
         f"data sharing: {method.name} does not train on clients' data alone.",
@@ -37,5 +38,5 @@ def share_server_data(method: Method) -> Method:
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """Data sharing on a task."""
+    """Return data sharing around FedAvg on a task."""
     return share_server_data(fedavg.build(task, hparams))._replace(name="ds")

@@ -1,10 +1,11 @@
 """FedAvg: clients train from the global model, the server averages (McMahan et al., AISTATS 2017).
 
     client   phi_i  = E epochs of SGD on f_i from theta;   Delta_i = phi_i - theta
-    server   theta' = optimizer step with gradient -mean_i Delta_i;   SGD at rate 1: theta' = mean_i phi_i
+    server   theta' = optimizer step with gradient -mean_i Delta_i
+             SGD at rate 1: theta' = mean_i phi_i
 
-With Adam or Yogi at the server it is FedAdam or FedYogi (Reddi et al., ICLR 2021), with momentum FedAvgM. Personalizing
-is fine-tuning: SGD on the client's own data from theta.
+With Adam or Yogi at the server it is FedAdam or FedYogi (Reddi et al., ICLR 2021), with momentum it
+is FedAvgM. Personalizing is fine-tuning: SGD on the client's own data from theta.
 
 Identities: with one client and one step it is SGD.
 """
@@ -27,27 +28,26 @@ class HParams(LocalHParams):
     """Hyper-parameters of FedAvg."""
 
     server_optimizer: Literal["sgd", "adam", "yogi"] = option(
-        "sgd", "what turns mean changes into steps"
+        "sgd", "the optimizer that takes the mean update as its descent direction"
     )
     server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
-    server_momentum: float = option(0.0, "of SGD")
+    server_momentum: float = option(0.0, "momentum of the server's SGD")
     weight_by: Literal["clients", "examples"] = option(
-        "clients", "whether all clients count alike, or by their examples"
+        "clients", "whether all clients weigh the same, or by their number of examples"
     )
 
     def __post_init__(self) -> None:
-        """Refuses values out of range."""
+        """Raise an `InputError` for values out of range."""
         super().__post_init__()
-        plain = self.server_optimizer == "sgd"
         require(
-            plain or not self.server_momentum,
+            self.server_optimizer == "sgd" or not self.server_momentum,
             f"fedavg: {self.server_optimizer} takes no server_momentum.",
         )
         make_server_optimizer(self)
 
 
 def make_server_optimizer(hparams: HParams) -> Optimizer:
-    """The server's optimizer, with the adaptive ones as in FedOpt."""
+    """Return the server's optimizer, with the constants of FedOpt if it is an adaptive one."""
     if hparams.server_optimizer == "adam":
         return optimizers.adam(hparams.server_lr, b2=0.99, eps=1e-3, bias_correction=False)
     if hparams.server_optimizer == "yogi":
@@ -56,22 +56,28 @@ def make_server_optimizer(hparams: HParams) -> Optimizer:
 
 
 def server_step(optimizer: Optimizer, state: ServerState, mean_update: Params) -> ServerState:
-    """One step with the mean change as the direction of descent."""
-    new, aux = optimizer.update(trees.scale(mean_update, -1.0), state.aux, state.params)
-    return state._replace(params=new, aux=aux)
+    """Take one step of the server's optimizer.
+
+    Args:
+        optimizer: Its state is `state.aux`.
+        state: The server's state, with theta.
+        mean_update: mean_i Delta_i, the direction of descent.
+    """
+    gradient = trees.scale(mean_update, -1.0)
+    params, opt_state = optimizer.update(gradient, state.aux, state.params)
+    return state._replace(params=params, aux=opt_state)
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """FedAvg on a task."""
+    """Return FedAvg on a task."""
     optimizer = make_server_optimizer(hparams)
+    gradient = partial(local_training.plain_gradient, task.loss)
     return Method(
         name="fedavg",
         init=optimizer.init,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(
-            hparams, partial(local_training.plain_gradient, task.loss)
-        ),
+        client=local_training.training_routine(hparams, gradient),
         server=Routine(local_training.start_from_mean_update, (), partial(server_step, optimizer)),
         personalize=local_training.finetune_routine(hparams, task.loss),
         weight_by="train" if hparams.weight_by == "examples" else None,

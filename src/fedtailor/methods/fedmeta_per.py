@@ -1,12 +1,14 @@
 """FedMeta-Per: federated meta-learning with personal layers (Nguyen et al., ACIIDS 2022).
 
     client   one step of FedMeta's kind on the shared base and its own head w = (w_B, w_P(i)):
-             w^ = w - alpha g(w; support);   w <- w - beta d/dw f(w^(w); query)                           (6), (7)
-    server   averages the bases by query size, with Meta-SGD their rates too;   heads and their rates never travel
+             w^ = w - alpha g(w; support);   w <- w - beta d/dw f(w^(w); query)           (6), (7)
+    server   averages the bases by query size, with Meta-SGD their rates too
+             heads and their rates never travel
 
-The paper's algorithm 3 stops after the inner step; its equations are meant. A client without a head starts from the
-first one. A newcomer starts from it too; or, if clients offer theirs (`offer`), it adapts each of at most so many on
-its own examples and keeps the one with the smallest loss on them. Personalizing is the inner step.
+The paper's algorithm 3 stops after the inner step; this follows its equations. A participating
+client without a head, and an unseen client, start from the initial head. If clients offer theirs
+(`offer`), an unseen client adapts at most that many of them on its own examples and keeps the one
+with the smallest loss on them. Personalizing is the inner step.
 
 Identities: with personal = none it is FedMeta; with alpha = 0 it is FedPer on the query examples.
 """
@@ -25,7 +27,6 @@ class HParams(fedmeta.HParams, personal_layers.HParams):
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """FedMeta-Per on a task."""
-    return personal_layers.build(task, hparams, fedmeta.build(task, hparams))._replace(
-        name="fedmeta-per"
-    )
+    """Return FedMeta-Per on a task."""
+    method = personal_layers.build(task, hparams, fedmeta.build(task, hparams))
+    return method._replace(name="fedmeta-per")

@@ -1,13 +1,14 @@
 """FedPer: FedAvg with a personal last layer (Arivazhagan et al., 2019, arXiv 1912.00818).
 
-    client   trains the shared base and its own head together by SGD on f_i, from the base it was sent and the head it
-             has kept
+    client   trains the shared base and its own head together by SGD on f_i,
+             from the base it was sent and the head it has kept
     server   averages the bases;   heads never travel
 
-`personal` chooses other layers. Personalizing is fine-tuning of both, from the shared base and the client's own head (a
-newcomer: the first head); before it, the figures are FedPer's, after it FedPerMeta's. With `average_heads` the heads do
-travel and are averaged for prediction, though clients train their own: so a published table evaluated FedPer (Nguyen et
-al., ACIIDS 2022), to its disadvantage.
+`personal` chooses other layers. Personalizing is fine-tuning of both, from the shared base and the
+client's own head; an unseen client starts with the initial head. Evaluated before personalizing the
+method is FedPer, after it FedPerMeta. With `average_heads` clients still train their own heads, but
+the heads do travel and their average predicts. A published table evaluated FedPer in this way
+(Nguyen et al., ACIIDS 2022), to its disadvantage.
 
 Identities: with personal = none it is FedAvg; with personal = all it is Local (when = sampled).
 """
@@ -34,7 +35,7 @@ class HParams(personal_layers.HParams, fedavg.HParams):
     )
 
     def __post_init__(self) -> None:
-        """Refuses values out of range."""
+        """Raise an `InputError` for values out of range."""
         super().__post_init__()
         require(
             not (self.offer and self.average_heads),
@@ -43,28 +44,37 @@ class HParams(personal_layers.HParams, fedavg.HParams):
 
 
 def upload_head(finalize: Any, broadcast: Params, carry: Tree) -> ClientResult:
-    """The change of the base, and how far the client's own head is from the average that was sent."""
+    """Upload the update of the base, and the difference of the client's head to the average head.
+
+    Args:
+        finalize: The end of the client's routine, which keeps the head as client state.
+        broadcast: The base and the average head.
+        carry: The carry of the client's routine.
+    """
     result: ClientResult = finalize(broadcast, carry)
-    personal = result.state[0]
-    return ClientResult(
-        {**result.update, **trees.sub(personal, {name: broadcast[name] for name in personal})},
-        result.state,
-    )
+    head, _ = result.state
+    average_head = {name: broadcast[name] for name in head}
+    update = {**result.update, **trees.sub(head, average_head)}
+    return ClientResult(update, result.state)
 
 
 def with_averaged_heads(method: Method, personal: Method) -> Method:
-    """FedPer as it trains, with what FedAvg would send and predict with."""
-    client = personal.client
+    """Return FedPer whose clients train as in `personal`, and whose server is that of `method`.
+
+    The server broadcasts the average head and predicts with it.
+    """
+    finalize = partial(upload_head, personal.client.finalize)
     return method._replace(
         init_client_state=personal.init_client_state,
-        client=client._replace(finalize=partial(upload_head, client.finalize)),
+        client=personal.client._replace(finalize=finalize),
+        tags=personal.tags,
     )
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """FedPer on a task."""
-    average = fedavg.build(task, hparams)
-    personal = personal_layers.build(task, hparams, average)
-    return (with_averaged_heads(average, personal) if hparams.average_heads else personal)._replace(
-        name="fedper"
-    )
+    """Return FedPer on a task."""
+    averaging = fedavg.build(task, hparams)
+    method = personal_layers.build(task, hparams, averaging)
+    if hparams.average_heads:
+        method = with_averaged_heads(averaging, method)
+    return method._replace(name="fedper")

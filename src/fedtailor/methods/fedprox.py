@@ -1,7 +1,8 @@
 """FedProx: FedAvg whose clients are held near the global model (Li et al., MLSys 2020).
 
-    client   phi_i  = E epochs on f_i(phi) + lam/2 |phi - theta|^2 from theta;   Delta_i = phi_i - theta
-    server   theta' = theta + server_lr mean_i Delta_i
+    client   phi_i   = E epochs on f_i(phi) + lam/2 |phi - theta|^2 from theta
+             Delta_i = phi_i - theta
+    server   theta'  = theta + server_lr mean_i Delta_i
 
 Personalizing is fine-tuning on the plain loss. Identities: with lam = 0 it is FedAvg.
 """
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedtailor.core.task import Task
-from fedtailor.core.types import Method, Routine
+from fedtailor.core.types import Method
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import LocalHParams, non_negative, positive
 
@@ -19,26 +20,19 @@ from fedtailor.methods.hparams import LocalHParams, non_negative, positive
 class HParams(LocalHParams):
     """Hyper-parameters of FedProx."""
 
-    lam: float = non_negative(
-        0.1, "how strongly a client is held near the global model (mu in the paper)"
-    )
-    server_lr: float = positive(1.0, "1: the plain average")
+    lam: float = non_negative(0.1, "strength of the proximal term (mu in the paper)")
+    server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """FedProx on a task."""
+    """Return FedProx on a task."""
+    gradient = partial(local_training.proximal_gradient, task.loss, hparams.lam)
     return Method(
         name="fedprox",
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(
-            hparams, partial(local_training.proximal_gradient, task.loss, hparams.lam)
-        ),
-        server=Routine(
-            local_training.start_from_mean_update,
-            (),
-            partial(local_training.apply_mean_update, hparams.server_lr),
-        ),
+        client=local_training.training_routine(hparams, gradient),
+        server=local_training.mean_update_routine(hparams.server_lr),
         personalize=local_training.finetune_routine(hparams, task.loss),
     )

@@ -3,9 +3,10 @@
     client   trains its own encoder and the shared head together by SGD on f_i
     server   averages the heads;   encoders never travel
 
-It is FedPer the other way round: all layers but the last are personal, `personal` chooses others. Personalizing is
-fine-tuning of both. A newcomer starts with the first encoder, which nobody has trained: LG-FedAvg is for those who take
-part, and sends the least.
+It is FedPer with the roles of the layers exchanged: all layers but the last are personal, and
+`personal` chooses others. Personalizing is fine-tuning of both. An unseen client starts with the
+initial encoder, which is untrained: LG-FedAvg is meant for participating clients, and sends the
+least.
 
 Identities: with personal = none it is FedAvg; with personal = all it is Local (when = sampled).
 """
@@ -29,7 +30,6 @@ class HParams(personal_layers.HParams, fedavg.HParams):
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """LG-FedAvg on a task."""
-    return personal_layers.build(task, hparams, fedavg.build(task, hparams))._replace(
-        name="lg-fedavg"
-    )
+    """Return LG-FedAvg on a task."""
+    method = personal_layers.build(task, hparams, fedavg.build(task, hparams))
+    return method._replace(name="lg-fedavg")

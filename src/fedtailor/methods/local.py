@@ -1,11 +1,13 @@
-"""Local: each client alone, nothing travels. The baseline that every personalized method has to beat.
+"""Local: each client trains alone; the baseline that personalized methods have to beat.
 
-    when="end"       a client trains from the initial model for `budget` epochs when it is personalized
-    when="sampled"   a client goes on training its own model, kept in its memory, in each round in which it is sampled;
-                     personalizing adds `finetune_epochs`
+    when="end"       a client trains from the initial model for `budget` epochs when it is
+                     personalized
+    when="sampled"   a client resumes training its own model, kept as client state, in each round
+                     in which it is sampled; personalizing adds `finetune_epochs`
 
-A newcomer begins with the initial model, so new clients are served fairly by when="end" only.
-Identities: with when="sampled" and one client, a round is an epoch of SGD on that client's data.
+An unseen client begins with the initial model, so the comparison is fair to unseen clients with
+when="end" only. Identities: with when="sampled" and one client, a round is an epoch of SGD on that
+client's data.
 """
 
 from dataclasses import dataclass
@@ -16,7 +18,6 @@ from fedtailor.core import optimizers
 from fedtailor.core.optimizers import Optimizer
 from fedtailor.core.task import Task
 from fedtailor.core.types import (
-    BatchPlan,
     BatchSpec,
     ClientResult,
     CohortUpdate,
@@ -28,7 +29,12 @@ from fedtailor.core.types import (
     Tree,
 )
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, make_local_optimizer, option, positive
+from fedtailor.methods.hparams import (
+    LocalHParams,
+    make_batch_plan,
+    option,
+    positive,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,53 +46,53 @@ class HParams(LocalHParams):
 
 
 def init_client(optimizer: Optimizer, broadcast: tuple[()], params: Params) -> tuple[Params, Tree]:
-    """Goes on from the client's own model."""
+    """Start from the client's own model.
+
+    Args:
+        optimizer: The client's optimizer.
+        broadcast: Nothing.
+        params: The client's state.
+    """
     return params, optimizer.init(params)
 
 
 def finalize_client(broadcast: tuple[()], carry: tuple[Params, Tree]) -> ClientResult:
-    """Everything stays with the client."""
-    return ClientResult(update=(), state=carry[0])
+    """Upload nothing and keep the model."""
+    params, _ = carry
+    return ClientResult(update=(), state=params)
 
 
 def discard_update(state: ServerState, cohort_update: CohortUpdate) -> tuple[()]:
-    """Nothing has arrived."""
+    """Return an empty carry for the server: the cohort's update is empty."""
     return ()
 
 
-def keep_state(state: ServerState, nothing: tuple[()]) -> ServerState:
-    """Nothing is learned at the server."""
+def keep_state(state: ServerState, carry: tuple[()]) -> ServerState:
+    """Return the server state as it is."""
     return state
 
 
 def build(task: Task, hparams: HParams) -> Method:
-    """Training alone on a task."""
-    optimizer = make_local_optimizer(hparams)
-    training = partial(
-        local_training.optimizer_step, optimizer, partial(local_training.plain_gradient, task.loss)
-    )
+    """Return training alone on a task."""
+    optimizer = hparams.make_optimizer()
+    init = partial(init_client, optimizer)
+    gradient = partial(local_training.plain_gradient, task.loss)
+    step = partial(local_training.optimizer_step, optimizer, gradient)
     if hparams.when == "end":
-        in_rounds: tuple[Phase, ...] = ()
-        personalize = Routine(
-            partial(init_client, optimizer),
-            (
-                Phase(
-                    training, BatchPlan((BatchSpec("train", hparams.batch),), epochs=hparams.budget)
-                ),
-            ),
-            local_training.get_local_params,
-        )
+        client_phases: tuple[Phase, ...] = ()
+        plan = make_batch_plan((BatchSpec("train", hparams.batch),), epochs=hparams.budget)
+        personalize = Routine(init, (Phase(step, plan),), local_training.get_local_params)
     else:
-        in_rounds = (Phase(training, hparams.batch_plan()),)
-        personalize = local_training.finetune_routine(hparams, task.loss)._replace(
-            init=partial(init_client, optimizers.sgd(hparams.lr))
-        )
+        client_phases = hparams.train_phases(step)
+        finetune = local_training.finetune_routine(hparams, task.loss)
+        personalize = finetune._replace(init=partial(init_client, optimizers.sgd(hparams.lr)))
     return Method(
         name="local",
         init=local_training.no_state,
         broadcast=local_training.no_state,
         init_client_state=local_training.broadcast_params,
-        client=Routine(partial(init_client, optimizer), in_rounds, finalize_client),
+        client=Routine(init, client_phases, finalize_client),
         server=Routine(discard_update, (), keep_state),
         personalize=personalize,
+        tags=frozenset({"no-broadcast"}),
     )

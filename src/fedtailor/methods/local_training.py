@@ -1,10 +1,12 @@
-"""Pieces that methods are made of: local training, fine-tuning, and the server's plain update."""
+"""Pieces that methods share: local training, fine-tuning, and the server's plain update."""
 
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
-from fedtailor.core import autodiff, optimizers, trees
+from fedtailor.core import autodiff, optimizers, schedules, trees
 from fedtailor.core.optimizers import Optimizer
+from fedtailor.core.schedules import Schedule
 from fedtailor.core.types import (
     Batch,
     ClientResult,
@@ -16,40 +18,59 @@ from fedtailor.core.types import (
     ServerState,
     Tree,
 )
-from fedtailor.methods.hparams import LocalHParams, T, make_local_optimizer
+from fedtailor.methods.hparams import LocalHParams, T
 
 Gradient = Callable[[Params, Params, Batch], Params]
-"""What a client's steps go down: (the model it was sent, its own model, batch) -> gradient."""
+"""The direction of a client's steps: (broadcast model, the client's model, batch) -> gradient."""
+
+
+# Gradients
 
 
 def plain_gradient(loss: Loss, broadcast: Params, params: Params, batch: Batch) -> Params:
-    """Return the gradient of the loss alone."""
+    """Return the gradient of `loss` at `params` on a `batch`; the `broadcast` model has no part."""
     return autodiff.gradient(loss, params, batch)
 
 
 def proximal_gradient(
     loss: Loss, lam: float, broadcast: Params, params: Params, batch: Batch
 ) -> Params:
-    """Return the gradient of f(phi) + lam/2 |phi - theta|^2, which holds phi near the model that was sent."""
+    """Return the gradient of f(phi) + lam/2 |phi - theta|^2, which keeps phi near theta.
+
+    Args:
+        loss: f on a batch.
+        lam: Strength of the proximal term.
+        broadcast: theta, the model that the server sent.
+        params: phi, the client's model.
+        batch: The examples of f.
+    """
     return autodiff.proximal_gradient(loss, lam, broadcast, params, batch)
 
 
+# Clients
+
+
 def training_routine(hparams: LocalHParams, gradient: Gradient) -> Routine:
-    """A client's training: from the model it was sent down a gradient. The change travels, nothing stays."""
-    optimizer = make_local_optimizer(hparams)
+    """Return local training: steps along `gradient` from the broadcast model.
+
+    The update is the change of the model; the client keeps no state.
+    """
+    optimizer = hparams.make_optimizer()
+    step = partial(optimizer_step, optimizer, gradient)
     return Routine(
         partial(init_from_broadcast, optimizer),
-        (Phase(partial(optimizer_step, optimizer, gradient), hparams.batch_plan()),),
+        hparams.train_phases(step),
         upload_update,
     )
 
 
 def finetune_routine(hparams: LocalHParams, loss: Loss) -> Routine:
-    """Personalizing by SGD on the plain loss, from the model that was sent."""
+    """Return personalizing by SGD on the plain loss, from the broadcast model."""
     optimizer = optimizers.sgd(hparams.finetune_lr or hparams.lr)
+    step = partial(optimizer_step, optimizer, partial(plain_gradient, loss))
     return Routine(
         partial(init_from_broadcast, optimizer),
-        hparams.finetune_phases(partial(optimizer_step, optimizer, partial(plain_gradient, loss))),
+        hparams.finetune_phases(step),
         get_local_params,
     )
 
@@ -57,7 +78,13 @@ def finetune_routine(hparams: LocalHParams, loss: Loss) -> Routine:
 def init_from_broadcast(
     optimizer: Optimizer, broadcast: Params, client_state: Tree
 ) -> tuple[Params, Tree]:
-    """Starts from the model that was sent."""
+    """Return the carry of local training: the broadcast model with a new optimizer state.
+
+    Args:
+        optimizer: The client's optimizer.
+        broadcast: The model that the server sent.
+        client_state: Unused.
+    """
     return broadcast, optimizer.init(broadcast)
 
 
@@ -68,42 +95,72 @@ def optimizer_step(
     carry: tuple[Params, Tree],
     batches: tuple[Batch, ...],
 ) -> tuple[Params, Tree]:
-    """One step of the optimizer down a gradient."""
+    """Take one step of the optimizer along a gradient.
+
+    Args:
+        optimizer: The client's optimizer.
+        gradient: The direction of the step.
+        broadcast: The model that the server sent.
+        carry: The client's model and the optimizer's state.
+        batches: One batch.
+    """
     params, opt_state = carry
     return optimizer.update(gradient(broadcast, params, batches[0]), opt_state, params)
 
 
 def upload_update(broadcast: Params, carry: tuple[Params, Tree]) -> ClientResult:
-    """Uploads how far the client's model has come."""
-    return ClientResult(update=trees.sub(carry[0], broadcast), state=())
+    """Upload the change of the client's model and keep nothing."""
+    params, _ = carry
+    return ClientResult(update=trees.sub(params, broadcast), state=())
 
 
 def get_local_params(broadcast: Params, carry: tuple[Params, Tree]) -> Params:
-    """The client's own model."""
-    return carry[0]
+    """Return the client's model."""
+    params, _ = carry
+    return params
+
+
+# The server
 
 
 def no_state(_: Tree) -> tuple[()]:
-    """No state, or no memory."""
+    """Return an empty tree: no server state besides the model, no client state, or no broadcast."""
     return ()
 
 
 def broadcast_params(state: ServerState) -> Params:
-    """Sends the model."""
+    """Send the model."""
     return state.params
 
 
+def mean_update_routine(server_lr: float, phases: tuple[Phase, ...] = ()) -> Routine:
+    """Return the server's plain update: theta + server_lr * mean update.
+
+    Args:
+        server_lr: 1 makes the new model the mean of the clients' models.
+        phases: Steps on server data that change the mean update before it is applied.
+    """
+    return Routine(start_from_mean_update, phases, partial(apply_mean_update, server_lr))
+
+
 def start_from_mean_update(state: ServerState, cohort_update: CohortUpdate) -> Params:
-    """The server takes up what the cohort's changes came to."""
-    found: Params = cohort_update.update
-    return found
+    """Return the mean update of the cohort as the server's carry."""
+    mean_update: Params = cohort_update.update
+    return mean_update
+
+
+def apply_mean_update(server_lr: float, state: ServerState, mean_update: Params) -> ServerState:
+    """Return the server state with the model moved by `server_lr` * `mean_update`."""
+    return state._replace(params=trees.add(state.params, mean_update, server_lr))
+
+
+def make_decay(name: Literal["constant", "linear", "cosine"], rounds: int | None) -> Schedule:
+    """Return the decay of a server's step size over `rounds` rounds; None: no decay."""
+    if rounds is None:
+        return schedules.constant()
+    return optimizers.schedule(name, rounds)
 
 
 def pass_through(shared_input: Tree, client_input: T) -> T:
-    """Work that starts or ends with what it was handed."""
+    """Return the second argument, for a routine that begins or ends with its input as it is."""
     return client_input
-
-
-def apply_mean_update(rate: float, state: ServerState, mean_update: Params) -> ServerState:
-    """theta + rate * change."""
-    return state._replace(params=trees.add(state.params, mean_update, rate))

@@ -1,4 +1,4 @@
-"""Methods made of methods: `fsl+fedsim` is FedSIM whose server also learns, `fsl+per+fedmeta` is two around one."""
+"""Methods composed of wrappers around a method: `fsl+fedsim`, `fsl+per+fedmeta`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, make_dataclass
@@ -14,7 +14,7 @@ from fedtailor.methods.wrappers import personal_layers, server_learning
 
 
 class MethodModule(Protocol):
-    """What the file of a method offers: its hyper-parameters and a builder. Its docstring has the equations."""
+    """The file of a method: its hyper-parameters and a builder, and the equations as docstring."""
 
     __doc__: str
     HParams: type[Any]
@@ -23,7 +23,7 @@ class MethodModule(Protocol):
 
 @dataclass(frozen=True)
 class Wrapper:
-    """What can be put around a method."""
+    """A wrapper with its hyper-parameters; `build` takes the method to go around last."""
 
     description: str
     hparams_class: type[Any]
@@ -48,37 +48,42 @@ WRAPPERS = {
     ),
     "per": Wrapper(personal_layers.__doc__ or "", personal_layers.HParams, personal_layers.build),
 }
-"""What may stand before another method's name, by the word for it."""
+"""The wrappers by the words for them, which stand before a method's name."""
 
 
 class Composition:
-    """The file that a composition would have: wrappers, from the outermost on, around a method."""
+    """A stand-in for the file of a method that is composed of wrappers around another."""
 
     def __init__(self, name: str, wrapper_names: tuple[str, ...], inner: MethodModule) -> None:
+        """Compose a method.
+
+        Args:
+            name: The name of the composition.
+            wrapper_names: Words for wrappers, the outermost first.
+            inner: The file of the method inside.
+        """
         for word in wrapper_names:
             hint = suggest_name(word, WRAPPERS)
             require(
                 word in WRAPPERS,
                 f"Nothing called '{word}' can be put around a method, as in '{name}'; {hint}",
             )
-        self._name, self._inner = name, inner
+        self._name = name
+        self._inner = inner
         self._wrappers = [WRAPPERS[word] for word in wrapper_names]
-        abouts = dict.fromkeys(wrapper.description.strip() for wrapper in self._wrappers)
-        self.__doc__ = "\n\n".join(
-            [
-                f"{name}: {' around '.join([*wrapper_names, inner.__doc__.partition(':')[0]])}.",
-                *abouts,
-                inner.__doc__.strip(),
-            ]
-        )
+        inner_title, _, _ = inner.__doc__.partition(":")
+        title = f"{name}: {' around '.join([*wrapper_names, inner_title])}."
+        # fsl and fsl-p have one description in common.
+        descriptions = dict.fromkeys(wrapper.description.strip() for wrapper in self._wrappers)
+        self.__doc__ = "\n\n".join([title, *descriptions, inner.__doc__.strip()])
         self.HParams = _merge_hparams(
             name, [wrapper.hparams_class for wrapper in self._wrappers], inner.HParams
         )
 
     def build(self, task: Task, hparams: Any) -> Method:
-        """The method, with the outermost wrapper put around it last."""
+        """Return the method, with the outermost wrapper applied last."""
         inner_options = {
-            field.name: getattr(hparams, field.name) for field in fields(self._inner.HParams)
+            hparam.name: getattr(hparams, hparam.name) for hparam in fields(self._inner.HParams)
         }
         method = self._inner.build(task, self._inner.HParams(**inner_options))
         for wrapper in reversed(self._wrappers):
@@ -87,14 +92,19 @@ class Composition:
 
 
 def _merge_hparams(name: str, outer: list[type[Any]], inner: type[Any]) -> type[Any]:
-    """The hyper-parameters of all together. The class cannot be found by its name, so no method may bind one."""
-    kinds = [kind for kind in dict.fromkeys(outer) if not issubclass(inner, kind)]
-    inner_fields = [  # else the wrappers' win
+    """Return a dataclass with the hyper-parameters of all wrappers and of the method inside.
+
+    The class cannot be imported by its name, so instances do not pickle, and no method may bind
+    one.
+    """
+    bases = [kind for kind in dict.fromkeys(outer) if not issubclass(inner, kind)]
+    # Declared anew, so that the defaults and descriptions of the inner method take precedence.
+    inner_fields = [
         (each.name, each.type, field(default=each.default, metadata=each.metadata))
         for each in fields(inner)
     ]
     merged = make_dataclass(
-        "HParams", inner_fields, bases=(*kinds, inner), frozen=True, kw_only=True
+        "HParams", inner_fields, bases=(*bases, inner), frozen=True, kw_only=True
     )
     merged.__module__ = f"{__name__}.{name}"
     return merged
