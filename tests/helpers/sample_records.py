@@ -1,227 +1,372 @@
-"""Records of runs that never happened, for the report's tests."""
+"""Records of runs that never happened, for the tests of reports."""
 
-import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-Record = dict[str, Any]
+from fedtailor.data.dataset import ExampleSpec
+from fedtailor.training.build_record import sum_costs
+from fedtailor.training.config import RunConfig
+from fedtailor.training.record import (
+    Checksums,
+    Choices,
+    ClientFigures,
+    DatasetSummary,
+    Figures,
+    GroupScores,
+    Metric,
+    RoundEntry,
+    RunRecord,
+    StageSummary,
+    Status,
+)
+from fedtailor.training.summary import compute_convergence, compute_final_window
+
 Scores = Sequence[float | None]
 
+GROUPS = ("participating", "validation", "unseen")
+STAGES = ("before", "after")
+GAIN = 0.08
+"""Accuracy gained by personalizing."""
+FLOPS_PER_ROUND = 2_000_000_000
 
-def record(
-    name: str = "fedsim", seed: int = 1, *, clients: int = 20, rounds: int = 10, skill: float = 0.7
-) -> Record:
-    """A finished run on classes; three quarters of the clients are local, the rest new, but for two of validation."""
-    draw = np.random.default_rng([seed, clients, *name.encode()])
-    local = clients * 3 // 4
-    groups = {
-        "train": list(range(local)),
-        "participating": list(range(local)),
-        "validation": [local, local + 1],
-        "unseen": list(range(local + 2, clients)),
-    }
-    ids = [f"client-{number}" for number in range(clients)]
-    labels = draw.multinomial(60, draw.dirichlet(np.full(10, 0.3), clients)).tolist()
-    final = {
-        group: _scores([ids[c] for c in groups[group]], skill, draw)
-        for group in ("participating", "unseen")
-    }
-    entries = [_round(number, rounds, skill, draw) for number in range(1, rounds + 1)]
-    return {
-        "format": 1,
-        "status": "finished",
-        "name": name,
-        "config": _spec(name, seed, rounds),
-        "command": f"fedtailor run method={name} data=digits rounds={rounds} seed={seed} out=runs/{name}-{seed}",
-        "versions": {
+
+def make_record(
+    name: str = "fedsim",
+    seed: int = 1,
+    *,
+    num_clients: int = 20,
+    num_rounds: int = 10,
+    skill: float = 0.7,
+) -> RunRecord:
+    """Return a finished run on ten classes.
+
+    Three quarters of the clients take part, the rest are unseen, but for two of validation.
+
+    Args:
+        name: The method, with a label behind an @ if it has one.
+        seed: Of the run and of its data.
+        num_clients: Of all groups.
+        num_rounds: Every second round is evaluated, and the last one.
+        skill: The accuracy of the model, about.
+    """
+    rng = np.random.default_rng([seed, num_clients, *name.encode()])
+    config = _make_config(name, seed, num_rounds)
+    data = _make_data(seed, num_clients, rng)
+    metric = Metric(name="accuracy", higher_is_better=True)
+    scores = {}
+    for group in ("participating", "unseen"):
+        ids = [data.clients[client] for client in data.groups[group]]
+        scores[group] = _draw_scores(ids, skill, rng)
+    rounds = [
+        _make_round(round_idx, num_rounds, skill, rng) for round_idx in range(1, num_rounds + 1)
+    ]
+    cost = sum_costs(rounds).model_copy(
+        update={
+            "scoring_seconds": 0.5,
+            "personalize_gradients": 8.0,
+            "personalize_flops": 1_000_000,
+        }
+    )
+    return RunRecord(
+        status="finished",
+        name=name,
+        config=config,
+        hparams=config.hparams,
+        origins=dict.fromkeys(config.hparams, "default"),
+        command=f"fedtailor run method={name} rounds={num_rounds} seed={seed} out=runs/{name}",
+        versions={
             "fedtailor": "0.1.0",
             "python": "3.11.7",
             "torch": "2.13.0+cpu",
             "numpy": "2.4.6",
             "platform": "Linux-6.1-x86_64",
         },
-        "machine": "A processor",
-        "commit": "0123abcd",
-        "choices": {
-            "engine": "vectorized",
-            "chunk": 256,
-            "compile": False,
-            "precision": "float32",
-            "notes": [],
-        },
-        "metric": {"name": "accuracy", "higher_is_better": True},
-        "data": {
-            "name": "digits",
-            "classes": 10,
-            "server_examples": 90,
-            "overlap": "",
-            "clients": ids,
-            "groups": groups,
-            "train_sizes": draw.integers(20, 120, clients).tolist(),
-            "test_sizes": draw.integers(5, 30, clients).tolist(),
-            "labels": labels,
-            "server_labels": [9] * 10,
-        },
-        "rounds": entries,
-        "scores": final,
-        "cost": {
-            "bytes_down": sum(entry["bytes_down"] for entry in entries),
-            "bytes_up": sum(entry["bytes_up"] for entry in entries),
-            "steps": sum(entry["steps"] for entry in entries),
-            "seconds": 0.2 * rounds + 3 * skill,
-            "scoring_seconds": 0.5,
-        },
-    }
+        machine="A processor",
+        commit="0123abcd",
+        choices=Choices(
+            engine="vectorized",
+            chunk=256,
+            compile=False,
+            compile_reason="the run is short",
+            ranks=None,
+            precision="float32",
+            threads=1,
+            notes=(),
+        ),
+        metric=metric,
+        data=data,
+        checksums=Checksums(data=f"data {seed}", weights=f"weights {seed}"),
+        rounds=rounds,
+        scores=scores,
+        summary={group: _summarize(group_scores) for group, group_scores in scores.items()},
+        final_window=compute_final_window(rounds, num_rounds),
+        convergence=compute_convergence(rounds, num_rounds, metric, None),
+        cost=cost,
+    )
 
 
-def comparison(
-    skills: dict[str, float], seeds: tuple[int, ...] = (1, 2, 3), **options: Any
-) -> list[Record]:
-    """A record for each method and seed."""
+def make_comparison(
+    skills: Mapping[str, float], seeds: Sequence[int] = (1, 2, 3), **options: Any
+) -> list[RunRecord]:
+    """Return a record for each method and seed; options are those of `make_record`."""
     return [
-        record(name, seed, skill=skill, **options)
+        make_record(name, seed, skill=skill, **options)
         for name, skill in skills.items()
         for seed in seeds
     ]
 
 
-def counted(made: Record, flops: float = 2e9) -> Record:
-    """The same run with everything that is counted and summed up: work, passes of personalizing, windows and pace."""
-    changed = copy.deepcopy(made)
-    work = {
-        "gradients": 100.0,
-        "flops": flops,
-        "server_gradients": 10.0,
-        "server_flops": flops / 10,
-    }
-    for entry in changed["rounds"]:
-        entry |= work
-    changed["cost"] |= {key: value * len(changed["rounds"]) for key, value in work.items()}
-    for found in changed["scores"].values():
-        found["after_passes"] = {
-            step: _between(found, share) for step, share in (("1", 0.5), ("5", 0.9))
+def update_config(record: RunRecord, **changes: Any) -> RunRecord:
+    """Return the run with changes of its configuration."""
+    return record.model_copy(update={"config": record.config.model_copy(update=changes)})
+
+
+def update_data(record: RunRecord, **changes: Any) -> RunRecord:
+    """Return the run with changes of its data set."""
+    return record.model_copy(update={"data": record.data.model_copy(update=changes)})
+
+
+def update_choices(record: RunRecord, **changes: Any) -> RunRecord:
+    """Return the run with changes of its choices."""
+    return record.model_copy(update={"choices": record.choices.model_copy(update=changes)})
+
+
+def add_passes(record: RunRecord) -> RunRecord:
+    """Return the run with scores after 1 and 5 passes of personalizing."""
+    assert record.scores is not None
+    scores = {}
+    for group, group_scores in record.scores.items():
+        after_passes = {
+            num_passes: _interpolate(group_scores, share)
+            for num_passes, share in (("1", 0.5), ("5", 0.9))
         }
-    means = {
-        group: {"after": {"accuracy": _mean(found) - 0.01}}
-        for group, found in changed["scores"].items()
+        scores[group] = group_scores.model_copy(update={"after_passes": after_passes})
+    return record.model_copy(update={"scores": scores})
+
+
+def scale_work(record: RunRecord, factor: float) -> RunRecord:
+    """Return the run with more floating-point operations of clients and server."""
+    rounds = []
+    for entry in record.rounds:
+        changes = {
+            "flops": round(factor * entry.flops),
+            "server_flops": round(factor * entry.server_flops),
+        }
+        rounds.append(entry.model_copy(update=changes))
+    return record.model_copy(update={"rounds": rounds, "cost": sum_costs(rounds)})
+
+
+def lose_first_client(record: RunRecord) -> RunRecord:
+    """Return the run with an infinite loss of its first participating client."""
+    assert record.scores is not None
+    scores = record.scores["participating"]
+    losses: ClientFigures = {
+        stage: [None, *scores.get_stage(stage)["loss"][1:]] for stage in STAGES
     }
-    figures = {
-        "acc_micro": 0.71,
-        "acc_macro": 0.7,
-        "std": 0.1,
-        "worst_tenth": 0.5,
-        "loss": 0.9,
-        "f1_macro": 0.65,
+    return _replace_losses(record, losses)
+
+
+def lose_all_clients(record: RunRecord) -> RunRecord:
+    """Return the run with infinite losses of all participating clients."""
+    assert record.scores is not None
+    num_clients = len(record.scores["participating"].ids)
+    return _replace_losses(record, {stage: [None] * num_clients for stage in STAGES})
+
+
+def truncate(record: RunRecord, num_rounds: int, status: Status = "running") -> RunRecord:
+    """Return the run after a few rounds."""
+    return record.model_copy(
+        update={
+            "status": status,
+            "rounds": record.rounds[:num_rounds],
+            "scores": None,
+            "summary": None,
+            "final_window": None,
+            "convergence": None,
+            "cost": None,
+        }
+    )
+
+
+def convert_to_regression(record: RunRecord) -> RunRecord:
+    """Return the run with a mean absolute error in place of the accuracy, and without labels."""
+    metric = Metric(name="mae", higher_is_better=False)
+    rounds = []
+    for entry in record.rounds:
+        scores = None
+        if entry.scores is not None:
+            scores = {
+                group: {stage: _rename_accuracy(figures) for stage, figures in stages.items()}
+                for group, stages in entry.scores.items()
+            }
+        rounds.append(entry.model_copy(update={"scores": scores}))
+    final_scores = {}
+    for group, group_scores in (record.scores or {}).items():
+        changes = {stage: _rename_accuracy(group_scores.get_stage(stage)) for stage in STAGES}
+        final_scores[group] = group_scores.model_copy(update=changes)
+    num_rounds = record.config.rounds
+    converted = update_data(record, classes=None, labels=None, server_labels=None)
+    return converted.model_copy(
+        update={
+            "metric": metric,
+            "rounds": rounds,
+            "scores": final_scores,
+            "final_window": compute_final_window(rounds, num_rounds),
+            "convergence": compute_convergence(rounds, num_rounds, metric, None),
+        }
+    )
+
+
+def replace_scores(record: RunRecord, group: str, before: Scores, after: Scores) -> RunRecord:
+    """Return the run with other clients in a group, with these final scores as metric and loss.
+
+    The mean over the last evaluations is that of the final scores.
+    """
+    assert record.scores is not None
+    assert record.summary is not None
+    assert record.final_window is not None
+    metric = record.metric.name
+    group_scores = GroupScores(
+        ids=[f"{group}-{index}" for index in range(len(after))],
+        before={"loss": list(before), metric: list(before)},
+        after={"loss": list(after), metric: list(after)},
+        weights=[0 if score is None else 10 for score in after],
+    )
+    window_means = {
+        stage: {name: _average(values) for name, values in group_scores.get_stage(stage).items()}
+        for stage in STAGES
     }
-    return changed | {
-        "final_window": {"eval_points": [10], "mean": means},
-        "summary": {group: {"before": figures, "after": figures} for group in changed["scores"]},
-        "convergence": {
-            group: {"after": {"T_0.5": 6, "rise_time": 4.0}} for group in changed["scores"]
+    final_window = record.final_window.model_copy(
+        update={"mean": {**record.final_window.mean, group: window_means}}
+    )
+    return record.model_copy(
+        update={
+            "scores": {**record.scores, group: group_scores},
+            "summary": {**record.summary, group: _summarize(group_scores)},
+            "final_window": final_window,
+        }
+    )
+
+
+def remove_unseen_clients(record: RunRecord) -> RunRecord:
+    """Return the run without unseen clients."""
+    assert record.scores is not None
+    changed = update_data(record, groups={**record.data.groups, "unseen": []})
+    return changed.model_copy(update={"scores": {"participating": record.scores["participating"]}})
+
+
+def _make_config(name: str, seed: int, num_rounds: int) -> RunConfig:
+    method, at, _ = name.partition("@")
+    hparams = {"lr": 0.1, "batch": 10, "epochs": 2, "server_lr": 1.0}
+    if method == "fedsim":
+        hparams |= {"lam": 0.1, "beta": 0.5}
+    return RunConfig(
+        method=method,
+        label=name if at else "",
+        hparams=hparams,
+        data="digits",
+        data_options={"seed": seed, "alpha": 0.3},
+        rounds=num_rounds,
+        evaluate_every=2,
+        seed=seed,
+    )
+
+
+def _make_data(seed: int, num_clients: int, rng: np.random.Generator) -> DatasetSummary:
+    num_participating = num_clients * 3 // 4
+    participating = list(range(num_participating))
+    return DatasetSummary(
+        name="digits",
+        classes=10,
+        server_examples=90,
+        overlap="",
+        example_spec=ExampleSpec((1, 8, 8), (), 10, 1 / 16, tokens=False),
+        clients=[f"client-{index}" for index in range(num_clients)],
+        groups={
+            "train": participating,
+            "participating": participating,
+            "validation": [num_participating, num_participating + 1],
+            "unseen": list(range(num_participating + 2, num_clients)),
         },
-    }
+        train_sizes=rng.integers(20, 120, num_clients).tolist(),
+        test_sizes=rng.integers(5, 30, num_clients).tolist(),
+        adapt_sizes=[20] * num_clients,
+        adapts_on="train",
+        labels=rng.multinomial(60, rng.dirichlet(np.full(10, 0.3), num_clients)).tolist(),
+        server_labels=[9] * 10,
+        checksum=f"data {seed}",
+    )
 
 
-def _mean(scores: Record) -> float:
-    return float(np.nanmean(np.array(scores["after"]["accuracy"], dtype=float)))
+def _draw_scores(ids: list[str], skill: float, rng: np.random.Generator) -> GroupScores:
+    before = np.clip(rng.normal(skill, 0.1, len(ids)), 0, 1)
+    after = np.clip(before + rng.normal(GAIN, 0.05, len(ids)), 0, 1)
+    return GroupScores(
+        ids=ids,
+        before={"loss": (1.5 - before).tolist(), "accuracy": before.tolist()},
+        after={"loss": (1.5 - after).tolist(), "accuracy": after.tolist()},
+        weights=[20.0] * len(ids),
+    )
 
 
-def diverged(made: Record) -> Record:
-    """The same run with a model whose loss is not finite for its first local client."""
-    changed = copy.deepcopy(made)
-    for stage in ("before", "after"):
-        changed["scores"]["participating"][stage]["loss"][0] = None
-    return changed
-
-
-def unfinished(made: Record, rounds: int, status: str = "running") -> Record:
-    """The same run after a few rounds."""
-    changed = copy.deepcopy(made)
-    return changed | {"status": status, "scores": None, "rounds": changed["rounds"][:rounds]}
-
-
-def regression(made: Record) -> Record:
-    """The same run with a mean absolute error in place of the accuracy, and without labels."""
-    changed = copy.deepcopy(made)
-    changed["metric"] = {"name": "mae", "higher_is_better": False}
-    changed["data"] |= {"classes": None, "labels": None, "server_labels": None}
-    entries = [
-        scores
-        for entry in changed["rounds"]
-        if entry["scores"]
-        for scores in entry["scores"].values()
-    ]
-    for found in [*entries, *changed["scores"].values()]:
-        for stage in ("before", "after"):
-            found[stage]["mae"] = found[stage].pop("accuracy")
-    return changed
-
-
-def with_scores(made: Record, group: str, before: Scores, after: Scores) -> Record:
-    """The same run with these clients' headline figures in a group."""
-    changed = copy.deepcopy(made)
-    figure = made["metric"]["name"]
-    changed["scores"][group] = {
-        "ids": [f"{group}-{number}" for number in range(len(after))],
-        "before": {"loss": list(before), figure: list(before)},
-        "after": {"loss": list(after), figure: list(after)},
-        "weights": [0 if value is None else 10 for value in after],
-    }
-    return changed
-
-
-def _spec(name: str, seed: int, rounds: int) -> Record:
-    hyper = {"lr": 0.1, "batch": 10, "epochs": 2, "server_lr": 1.0}
-    return {
-        "method": name,
-        "hparams": hyper | ({"lam": 0.1, "beta": 0.5} if name == "fedsim" else {}),
-        "data": "digits",
-        "data_options": {"seed": seed, "alpha": 0.3},
-        "model": {"name": "mlp", "hidden": [64]},
-        "rounds": rounds,
-        "cohort": 10,
-        "seed": seed,
-        "engine": "vectorized",
-        "device": "cpu",
-    }
-
-
-def _scores(ids: list[str], skill: float, draw: np.random.Generator) -> Record:
-    before = np.clip(draw.normal(skill, 0.1, len(ids)), 0, 1)
-    after = np.clip(before + draw.normal(0.08, 0.05, len(ids)), 0, 1)
-    figures = [
-        {"loss": (1.5 - values).tolist(), "accuracy": values.tolist()} for values in (before, after)
-    ]
-    return {"ids": ids, "before": figures[0], "after": figures[1], "weights": [20] * len(ids)}
-
-
-def _between(scores: Record, share: float) -> Record:
-    return {
-        name: [
-            (1 - share) * one + share * other
-            for one, other in zip(before, scores["after"][name], strict=True)
-        ]
-        for name, before in scores["before"].items()
-    }
-
-
-def _round(number: int, of: int, skill: float, draw: np.random.Generator) -> Record:
-    level = skill * (1 - 0.8 * np.exp(-4 * number / of))
-    groups = {
-        group: level - place / 50 + draw.normal(0, 0.01)
-        for place, group in enumerate(("participating", "validation", "unseen"))
-    }
-    scores = {
-        group: {
-            stage: {"loss": 1.5 - value - more, "accuracy": value + more}
-            for stage, more in _GAINS.items()
+def _make_round(
+    round_idx: int, num_rounds: int, skill: float, rng: np.random.Generator
+) -> RoundEntry:
+    level = skill * (1 - 0.8 * np.exp(-4 * round_idx / num_rounds))
+    scores: dict[str, dict[str, Figures]] = {}
+    for rank, group in enumerate(GROUPS):
+        before = float(level - rank / 50 + rng.normal(0, 0.01))
+        after = before + GAIN
+        scores[group] = {
+            "before": {"loss": 1.5 - before, "accuracy": before, "acc_micro": before},
+            "after": {"loss": 1.5 - after, "accuracy": after, "acc_micro": after},
         }
-        for group, value in groups.items()
-    }
-    traffic = {"bytes_down": 190_000, "bytes_up": 180_000, "steps": 120, "seconds": 0.2}
-    return {"round": number, **traffic, "scores": scores if number % 2 == 0 else None}
+    is_evaluated = round_idx % 2 == 0 or round_idx == num_rounds
+    return RoundEntry(
+        round=round_idx,
+        bytes_down=190_000,
+        bytes_up=180_000,
+        steps=120,
+        seconds=0.2,
+        gradients=100.0,
+        flops=FLOPS_PER_ROUND,
+        server_gradients=10.0,
+        server_flops=FLOPS_PER_ROUND // 10,
+        scores=scores if is_evaluated else None,
+    )
 
 
-_GAINS = {"before": 0.0, "after": 0.08}
+def _summarize(scores: GroupScores) -> dict[str, StageSummary]:
+    summary = StageSummary(
+        acc_micro=0.71, acc_macro=0.7, std=0.1, worst_tenth=0.5, loss=0.9, f1_macro=0.65
+    )
+    return dict.fromkeys((*STAGES, *scores.after_passes), summary)
+
+
+def _interpolate(scores: GroupScores, share: float) -> ClientFigures:
+    """Return scores on the way from those before personalizing (0) to those after it (1)."""
+    figures: ClientFigures = {}
+    for name, before in scores.before.items():
+        pairs = np.array([before, scores.after[name]], dtype=float)
+        figures[name] = ((1 - share) * pairs[0] + share * pairs[1]).tolist()
+    return figures
+
+
+def _replace_losses(record: RunRecord, losses: ClientFigures) -> RunRecord:
+    """Return the run with other losses of participating clients, by stage."""
+    assert record.scores is not None
+    scores = record.scores["participating"]
+    changes = {stage: {**scores.get_stage(stage), "loss": losses[stage]} for stage in STAGES}
+    changed = {**record.scores, "participating": scores.model_copy(update=changes)}
+    return record.model_copy(update={"scores": changed})
+
+
+def _rename_accuracy(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return {"mae" if name == "accuracy" else name: value for name, value in figures.items()}
+
+
+def _average(values: Scores) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None

@@ -18,10 +18,15 @@ pytestmark = needs_chromium
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pictures")
     numbers = from_arrays(np.eye(40), np.linspace(0, 1, 40), np.repeat(np.arange(4), [1, 2, 7, 30]))
-    made = {"digits": digits(clients=30), "synthetic": synthetic(server=0), "numbers": numbers}
-    for name, data in made.items():
-        write_page(data, {}, folder / f"{name}.html")
-    return {name: folder / f"{name}.html" for name in made}
+    data_sets = {
+        "digits": digits(clients=30),
+        "synthetic": synthetic(server=0),
+        "numbers": numbers,
+    }
+    paths = {name: folder / f"{name}.html" for name in data_sets}
+    for name, path in paths.items():
+        write_page(data_sets[name], {}, path)
+    return paths
 
 
 @pytest.mark.parametrize(
@@ -37,9 +42,10 @@ def test_every_chart_is_drawn_and_nothing_is_fetched(
     browser: Browser, pages: dict[str, Path], name: str, size: tuple[int, int], scheme: str
 ) -> None:
     browser.open(pages[name], size, scheme)
-    charts = dict(browser.run(SHAPES))
-    assert list(charts) == (["sizes "] if name == "numbers" else ["data ", "sizes ", "mixture "])
-    assert all(charts.values()), charts
+    num_shapes = dict(browser.run(SHAPES))
+    expected = ["sizes "] if name == "numbers" else ["data ", "sizes ", "mixture "]
+    assert list(num_shapes) == expected
+    assert all(num_shapes.values()), num_shapes
     assert browser.requests() == [pages[name].as_uri()]
     assert browser.run("document.documentElement.scrollWidth") == size[0]
     assert browser.run("[...document.images].every(image => image.naturalWidth === 8)")
@@ -49,30 +55,32 @@ def test_every_chart_is_drawn_and_nothing_is_fetched(
 def test_every_control_changes_its_chart(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["digits"])
     browser.run(SHAPES)
-    same = browser.run("""(() => {
-      const seen = kind => document.querySelector(`.chart[data-chart="${kind}"]`).innerHTML;
+    changes = browser.run("""(() => {
+      const read = kind => document.querySelector(`.chart[data-chart="${kind}"]`).innerHTML;
       return [...document.querySelectorAll('.controls input:not(:checked)')].map(field => {
-        const kind = field.name.split('-')[0], before = seen(kind);
+        const kind = field.name.split('-')[0];
+        const before = read(kind);
         field.click();
-        return [field.name, seen(kind) === before];
+        return [field.name, read(kind) !== before];
       });
     })()""")
-    assert same == [["data-color", False], ["data-order", False], ["sizes-axis", False]]
+    assert changes == [["data-color", True], ["data-order", True], ["sizes-axis", True]]
     sizes = browser.run("document.querySelector('.chart').data[0].y")
     groups = np.split(sizes, [21, 24])
     assert all((np.diff(group) <= 0).all() for group in groups)
     assert browser.complaints() == []
 
 
-def test_a_column_tells_of_its_client(browser: Browser, pages: dict[str, Path]) -> None:
+def test_hovering_shows_the_client_and_its_labels(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["digits"])
     browser.run(SHAPES)
     chart = "document.querySelector('.chart')"
     first = browser.run(f"{chart}.data[0].text[0]")
     data = browser.run("report.data")
-    assert first.startswith(f"{data['ids'][0]} (local), {data['sizes'][0]} examples<br>label ")
-    for kind, count in enumerate(data["labels"][0]):
-        assert (f"label {kind}: {count}" in first) == (count > 0)
+    client, size = data["ids"][0], data["sizes"][0]
+    assert first.startswith(f"{client} (participating), {size} examples<br>label ")
+    for label, count in enumerate(data["labels"][0]):
+        assert (f"label {label}: {count}" in first) == (count > 0)
     cell = browser.run(f"{chart}.data[1].text[3][5]")
     assert cell.endswith(f"<br>label 3: {data['labels'][5][3]} examples")
     share = browser.run(f"{chart}.data[1].z[3][5]")
@@ -93,12 +101,12 @@ def test_what_is_printed_is_light_and_has_every_chart(
 def test_what_can_be_used_has_a_name(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["digits"])
     browser.run(SHAPES)
-    tree = browser.call("Accessibility.getFullAXTree")["nodes"]
-    found = [
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    parts = [
         (node["role"]["value"], node.get("name", {}).get("value"))
-        for node in tree
+        for node in nodes
         if not node["ignored"]
     ]
-    used = [(role, name) for role, name in found if role in ("button", "radio", "image", "img")]
-    assert {role for role, _ in used} >= {"button", "radio", "image"}
-    assert [part for part in used if not part[1]] == []
+    parts = [(role, name) for role, name in parts if role in ("button", "radio", "image", "img")]
+    assert {role for role, _ in parts} >= {"button", "radio", "image"}
+    assert [role for role, name in parts if not name] == []

@@ -1,4 +1,4 @@
-"""The report's colors in a real browser: they can be read in both themes, and told apart by everybody."""
+"""The report's colors in a real browser: readable in both themes, distinct for the color-blind."""
 
 import itertools
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from browsing import Browser, needs_chromium
 from fedtailor.reporting import html
-from sample_records import record
+from sample_records import make_record
 
 pytest_plugins = ["browsers"]
 
@@ -17,9 +17,9 @@ pytestmark = needs_chromium
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report of one run."""
+    """Return the path of the report of one run."""
     place = tmp_path_factory.mktemp("report") / "one.html"
-    html.write_report([record()], place)
+    html.write_report([make_record()], place)
     return place
 
 
@@ -37,29 +37,30 @@ def test_colors_have_enough_contrast_in_both_themes(browser: Browser, page: Path
         ]
         values = {name: browser.run(f"css('--{name}')") for name in ["paper", "raised", *names]}
         for name in names:
-            wanted = 3.0 if name.startswith("c") else 4.5
-            assert contrast(values[name], values["paper"]) >= wanted, (scheme, name)
+            min_contrast = 3.0 if name.startswith("c") else 4.5
+            contrast = compute_contrast(values[name], values["paper"])
+            assert contrast >= min_contrast, (scheme, name)
 
 
-def contrast(one: str, other: str) -> float:
-    """Of two #rrggbb colors, as WCAG 2 defines it."""
-    low, high = sorted(_luminance(color) for color in (one, other))
+def compute_contrast(one: str, other: str) -> float:
+    """Return the contrast of two #rrggbb colors, as WCAG 2 defines it."""
+    low, high = sorted(compute_luminance(color) for color in (one, other))
     return (high + 0.05) / (low + 0.05)
 
 
-def _luminance(color: str) -> float:
-    return float(np.dot((0.2126, 0.7152, 0.0722), _linear(color)))
+def compute_luminance(color: str) -> float:
+    return float(np.dot((0.2126, 0.7152, 0.0722), compute_light(color)))
 
 
-def _linear(color: str) -> list[float]:
-    """How much red, green and blue light a #rrggbb color is."""
+def compute_light(color: str) -> list[float]:
+    """Return the red, green and blue light of a #rrggbb color."""
     parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
     return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
 
 
-def seen(color: str, matrix: list[list[float]]) -> list[float]:
-    """A color as somebody sees it, in OKLab."""
-    cones = np.array(TO_CONES) @ np.clip(np.array(matrix) @ _linear(color), 0, 1)
+def simulate_sight(color: str, matrix: list[list[float]]) -> list[float]:
+    """Return a color in OKLab, as an eye sees it that turns light into light by `matrix`."""
+    cones = np.array(TO_CONES) @ np.clip(np.array(matrix) @ compute_light(color), 0, 1)
     return list(np.array(TO_LAB) @ np.cbrt(cones))
 
 
@@ -90,14 +91,17 @@ SIGHTS = (
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_colors_can_be_told_apart_by_the_color_blind(
-    browser: Browser, page: Path, scheme: str
-) -> None:
+def test_colors_are_distinct_for_the_color_blind(browser: Browser, page: Path, scheme: str) -> None:
     browser.open(page, scheme=scheme)
     colors = browser.run("Array.from({length: 8}, (_, number) => css(`--c${number}`))")
     for sight in SIGHTS:
         for one, other in itertools.combinations(colors, 2):
-            assert np.linalg.norm(np.subtract(seen(one, sight), seen(other, sight))) > 0.06, (
+            assert (
+                np.linalg.norm(
+                    np.subtract(simulate_sight(one, sight), simulate_sight(other, sight))
+                )
+                > 0.06
+            ), (
                 one,
                 other,
             )

@@ -1,1 +1,1 @@
-"""Tables, pages and pictures."""
+"""Tables for terminals, HTML pages and SVG figures, made from records and data sets."""

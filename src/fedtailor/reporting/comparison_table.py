@@ -1,24 +1,27 @@
-"""The table that a comparison prints: a line for each method and group of clients, in 100 columns or in 80."""
+"""The table that a comparison prints: a row for each method and group of clients.
+
+It takes 100 columns, or 80 without the less important figures. The HTML report has a table of its
+own in `html/figures.py`.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from rich import box
 from rich.table import Table
 
 from fedtailor.evaluation.client_statistics import compute_share_better, compute_spread
-from fedtailor.training.record import has_same_data
-
-Record = Mapping[str, Any]
+from fedtailor.training.record import GroupScores, RunRecord, StageSummary, has_same_data
 
 MIN_SEEDS = 3
-"""Seeds from which on a spread over seeds is worth something."""
+"""The number of seeds from which on a spread over seeds means something."""
 TABLE_WIDTH = 100
-"""Columns that the whole table may take."""
-_WIDE_COLUMNS = ("1", "5", "F1", "grad")
-_COLUMNS = (
+"""Columns of the whole table; in a narrower terminal some figures are left out."""
+PERCENT_METRICS = ("accuracy", "f1")
+"""Metrics from 0 to 1 that are printed in percent."""
+
+_HEADINGS = (
     "before",
     "after",
     "1",
@@ -31,193 +34,234 @@ _COLUMNS = (
     "grad",
     "s",
 )
+_WIDE_HEADINGS = ("1", "5", "F1", "grad")
+"""Columns that only the whole table has."""
 _CAPTION = (
-    "Test figures{percent}: before and after personalizing, mean over clients and over the evaluations in the last fifth "
-    "of the rounds{spread}. At the last round: after 1 and 5 passes of personalizing; after all of it F1 over classes, "
-    "standard deviation over clients, mean of the worst tenth of them, and % of them better off than alone. "
-    "Participating clients took part in training, unseen ones did not. MB down and up, gradients of clients, s of "
-    "training and scoring: of all rounds, for one seed."
+    "Test metrics{unit}, before and after personalizing: mean over clients and over the "
+    "evaluations in the last fifth of the rounds{spread}. At the last round: after 1 and 5 passes "
+    "of personalizing; after all of it, F1 over classes, standard deviation over clients, mean of "
+    "the worst tenth of clients, and % of clients that do better than with local training. "
+    "Participating clients took part in training, unseen clients did not. MB down and up, "
+    "gradients of clients, s of training and scoring: of all rounds, for one seed."
 )
 
+Cells = dict[str, str]
+"""Texts of a row by the heading of their column."""
 
-def build_table(records: Sequence[Record], title: str, width: int = TABLE_WIDTH) -> Table:
-    """Figures over clients and seeds, before and after personalizing, and costs; where it is narrow, most of them."""
-    headings = tuple(
-        heading for heading in _COLUMNS if width >= TABLE_WIDTH or heading not in _WIDE_COLUMNS
-    )
-    table = Table(
-        title=title, caption=_build_caption(records), box=box.SIMPLE_HEAD, padding=0, pad_edge=False
-    )
-    table.title_justify = table.caption_justify = "left"
-    for heading in ("method", ""):
-        table.add_column(heading, no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    local_records = {
-        record["config"]["seed"]: record
-        for record in reversed(records)
-        if record["config"]["method"] == "local"
-    }
-    for name in dict.fromkeys(record["name"] for record in records):
-        method_records = [record for record in records if record["name"] == name]
+
+def build_table(records: Sequence[RunRecord], title: str, width: int = TABLE_WIDTH) -> Table:
+    """Return the table of a comparison: scores by group, means over clients and seeds, and costs.
+
+    FedAvg has two blocks of rows: by itself, and with fine-tuning as its way of personalizing.
+
+    Args:
+        records: Finished runs; those of one name are the seeds of one method.
+        title: Stands above the table.
+        width: Columns of the terminal.
+    """
+    headings = list(_HEADINGS)
+    if width < TABLE_WIDTH:
+        headings = [heading for heading in _HEADINGS if heading not in _WIDE_HEADINGS]
+    table = _make_empty_table(title, _build_caption(records), headings)
+    local_records = _index_local_records(records)
+    for name in dict.fromkeys(record.name for record in records):
+        method_records = [record for record in records if record.name == name]
         labels = [name]
-        if method_records[0]["config"]["method"] == "fedavg":
-            cells = _format_cells(method_records, local_records, ("before",))
+        if method_records[0].config.method == "fedavg":
+            cells = _format_groups(method_records, local_records, ["before"])
             _add_rows(table, labels, method_records, headings, cells)
             labels = [name, "+ fine-tuning"]
-        cells = _format_cells(method_records, local_records, _COLUMNS)
+        cells = _format_groups(method_records, local_records, headings)
         _add_rows(table, labels, method_records, headings, cells)
     return table
 
 
-def _build_caption(records: Sequence[Record]) -> str:
-    seeds = len({record["config"]["seed"] for record in records})
-    percent = " in %" if _is_percent(records[0]) else f" ({records[0]['metric']['name']})"
-    over = ", ± sample standard deviation over seeds" if seeds > 1 else ""
-    if seeds > 1 and has_same_data(records):
-        over += " (on one split of the data)"
-    few = (
-        ""
-        if seeds >= MIN_SEEDS
-        else f" Only {seeds} seed{'s' * (seeds > 1)}: take {MIN_SEEDS} or more to tell methods apart."
-    )
-    return _CAPTION.format(percent=percent, spread=over) + few
+def _make_empty_table(title: str, caption: str, headings: Sequence[str]) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.title_justify = "left"
+    table.caption_justify = "left"
+    table.add_column("method", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _build_caption(records: Sequence[RunRecord]) -> str:
+    first = records[0]
+    num_seeds = len({record.config.seed for record in records})
+    unit = " in %" if _is_percent(first) else f" ({first.metric.name})"
+    spread = ""
+    if num_seeds > 1:
+        spread = ", ± sample standard deviation over seeds"
+        if has_same_data(records):
+            spread += " (on one split of the data)"
+    caption = _CAPTION.format(unit=unit, spread=spread)
+    if num_seeds >= MIN_SEEDS:
+        return caption
+    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
+    return f"{caption} Only {seeds}: take {MIN_SEEDS} or more to tell methods apart."
+
+
+def _index_local_records(records: Sequence[RunRecord]) -> dict[int, RunRecord]:
+    """Return the runs of local training by seed, of several with one seed the first."""
+    local_records: dict[int, RunRecord] = {}
+    for record in records:
+        if record.config.method == "local":
+            local_records.setdefault(record.config.seed, record)
+    return local_records
 
 
 def _add_rows(
     table: Table,
     labels: Sequence[str],
-    records: Sequence[Record],
+    records: Sequence[RunRecord],
     headings: Sequence[str],
-    cells: Sequence[Mapping[str, str]],
+    cells_by_group: Mapping[str, Cells],
 ) -> None:
-    """Add a row for each group, the first labels beside the first rows; costs are the same for all groups."""
-    groups = list(records[0]["scores"])
+    """Add a row for each group; labels and costs, which are of all groups, begin at the first."""
+    groups = list(cells_by_group)
     num_rows = max(len(groups), len(labels))
     for index in range(num_rows):
         label = labels[index] if index < len(labels) else ""
         group = groups[index] if index < len(groups) else ""
-        figures = dict(cells[index]) if index < len(groups) else {}
+        cells = cells_by_group.get(group, {})
         if index == 0:
-            figures |= _format_costs(records)
-        figures_in_order = [figures.get(heading, "") for heading in headings]
-        table.add_row(label, group, *figures_in_order, end_section=index == num_rows - 1)
+            cells = cells | _format_costs(records)
+        texts = [cells.get(heading, "") for heading in headings]
+        table.add_row(label, group, *texts, end_section=index == num_rows - 1)
 
 
-def _format_cells(
-    records: Sequence[Record], local_records: Mapping[int, Record], headings: Sequence[str]
-) -> list[dict[str, str]]:
-    """The figures of each group under their headings."""
-    return [
-        {
-            heading: text
-            for heading, text in _format_group(records, group, local_records).items()
-            if heading in headings
+def _format_groups(
+    records: Sequence[RunRecord],
+    local_records: Mapping[int, RunRecord],
+    headings: Collection[str],
+) -> dict[str, Cells]:
+    """Return the scores of each group, under these headings alone."""
+    cells_by_group: dict[str, Cells] = {}
+    for group in _get_scores(records[0]):
+        cells = _format_group(records, group, local_records)
+        cells_by_group[group] = {
+            heading: text for heading, text in cells.items() if heading in headings
         }
-        for group in records[0]["scores"]
-    ]
+    return cells_by_group
 
 
 def _format_group(
-    records: Sequence[Record], group: str, local_records: Mapping[int, Record]
-) -> dict[str, str]:
-    higher_is_better = bool(records[0]["metric"]["higher_is_better"])
-    _, std, worst = np.mean(
-        [compute_spread(_get_client_values(record, group), higher_is_better) for record in records],
-        axis=0,
-    )
-    share = float(
-        np.mean(
-            [
-                _compute_share_better(record, local_records.get(record["config"]["seed"]), group)
-                for record in records
-            ]
-        )
-    )
-    numbers = {
-        "1": _average_summary(records, group, "1", "acc_macro"),
-        "5": _average_summary(records, group, "5", "acc_macro"),
-        "F1": _average_summary(records, group, "after", "f1_macro"),
-        "std": float(std),
-        "worst\ntenth": float(worst),
+    records: Sequence[RunRecord], group: str, local_records: Mapping[int, RunRecord]
+) -> Cells:
+    first = records[0]
+    higher_is_better = first.metric.higher_is_better
+    spreads = [
+        compute_spread(_get_client_values(record, group), higher_is_better) for record in records
+    ]
+    shares_better = [
+        _compute_share_better(record, local_records.get(record.config.seed), group)
+        for record in records
+    ]
+    share_better = float(np.mean(shares_better))
+    figures = {
+        "1": _average_summaries(records, group, "1", "acc_macro"),
+        "5": _average_summaries(records, group, "5", "acc_macro"),
+        "F1": _average_summaries(records, group, "after", "f1_macro"),
+        "std": float(np.mean([spread.std for spread in spreads])),
+        "worst\ntenth": float(np.mean([spread.worst_tenth for spread in spreads])),
     }
-    return {
-        **{stage: _format_over_seeds(records, group, stage) for stage in ("before", "after")},
-        **{heading: _format_figure(value, records[0]) for heading, value in numbers.items()},
-        "beats\nlocal": f"{100 * share:.0f}" if math.isfinite(share) else "",
-    }
+    cells = {stage: _format_window_mean(records, group, stage) for stage in ("before", "after")}
+    for heading, value in figures.items():
+        cells[heading] = _format_figure(value, first)
+    cells["beats\nlocal"] = f"{100 * share_better:.0f}" if math.isfinite(share_better) else ""
+    return cells
 
 
-def _format_over_seeds(records: Sequence[Record], group: str, stage: str) -> str:
-    """The mean over seeds of the mean over the last looks, and how far seeds differ, if there are several."""
-    found = [_get_window_mean(record, group, stage) for record in records]
-    mean = _format_figure(float(np.mean(found)), records[0])
-    return (
-        f"{mean} ±{_format_figure(float(np.std(found, ddof=1)), records[0])}"
-        if len(found) > 1
-        else mean
-    )
+def _format_window_mean(records: Sequence[RunRecord], group: str, stage: str) -> str:
+    """Return the mean over seeds and the last evaluations, and the spread over several seeds."""
+    values = [_get_window_mean(record, group, stage) for record in records]
+    mean = _format_figure(float(np.mean(values)), records[0])
+    if len(values) == 1:
+        return mean
+    std = _format_figure(float(np.std(values, ddof=1)), records[0])
+    return f"{mean} ±{std}"
 
 
-def _get_window_mean(record: Record, group: str, stage: str) -> float:
-    metric = record["metric"]["name"]
-    means = record["final_window"]["mean"].get(group)
-    value = means[stage][metric] if means else None
-    return math.nan if value is None else float(value)
-
-
-def _average_summary(records: Sequence[Record], group: str, stage: str, name: str) -> float:
-    found = [record["summary"][group].get(stage, {}).get(name) for record in records]
-    return float(np.mean([math.nan if value is None else value for value in found]))
-
-
-def _compute_share_better(record: Record, local_record: Record | None, group: str) -> float:
-    """The share of clients that are better off than alone; NaN for those who are alone."""
-    if local_record is None or record["config"]["method"] == "local":
+def _get_window_mean(record: RunRecord, group: str, stage: str) -> float:
+    """Return the mean over the evaluations in the last fifth of the rounds; NaN if unknown."""
+    assert record.final_window is not None
+    group_means = record.final_window.mean.get(group)
+    if group_means is None:
         return math.nan
-    is_same = record["scores"][group]["ids"] == local_record["scores"][group]["ids"]
-    higher_is_better = bool(record["metric"]["higher_is_better"])
-    return (
-        compute_share_better(
-            _get_client_values(record, group),
-            _get_client_values(local_record, group),
-            higher_is_better,
-        )
-        if is_same
-        else math.nan
+    return _to_float(group_means[stage][record.metric.name])
+
+
+def _average_summaries(records: Sequence[RunRecord], group: str, stage: str, name: str) -> float:
+    """Return the mean over seeds of a field of `StageSummary`, NaN if any seed lacks it."""
+    values = []
+    for record in records:
+        summary = _get_summaries(record)[group].get(stage)
+        value = None if summary is None else getattr(summary, name)
+        values.append(_to_float(value))
+    return float(np.mean(values))
+
+
+def _compute_share_better(record: RunRecord, local_record: RunRecord | None, group: str) -> float:
+    """Return the share of clients that do better than with local training.
+
+    It is NaN for local training itself, and where other clients were scored.
+    """
+    if local_record is None or record.config.method == "local":
+        return math.nan
+    if _get_scores(record)[group].ids != _get_scores(local_record)[group].ids:
+        return math.nan
+    return compute_share_better(
+        _get_client_values(record, group),
+        _get_client_values(local_record, group),
+        record.metric.higher_is_better,
     )
 
 
-def _get_client_values(record: Record, group: str) -> np.ndarray:
-    return np.array(record["scores"][group]["after"][record["metric"]["name"]], dtype=float)
+def _get_client_values(record: RunRecord, group: str) -> np.ndarray:
+    """Return the headline metric after personalizing [clients], NaN for clients without tests."""
+    return np.array(_get_scores(record)[group].after[record.metric.name], dtype=float)
 
 
-def _format_costs(records: Sequence[Record]) -> dict[str, str]:
-    cost = {
-        name: float(np.mean([record["cost"][name] for record in records]))
-        for name in records[0]["cost"]
-    }
-    sent, seconds = cost["bytes_down"] + cost["bytes_up"], cost["seconds"] + cost["scoring_seconds"]
-    return {
-        "MB": f"{sent / 1e6:.1f}",
-        "grad": _abbreviate(cost["gradients"]),
-        "s": f"{seconds:.1f}",
-    }
+def _get_scores(record: RunRecord) -> dict[str, GroupScores]:
+    assert record.scores is not None
+    return record.scores
+
+
+def _get_summaries(record: RunRecord) -> dict[str, dict[str, StageSummary]]:
+    assert record.summary is not None
+    return record.summary
+
+
+def _format_costs(records: Sequence[RunRecord]) -> Cells:
+    """Return the costs of a run, averaged over seeds."""
+    costs = [record.cost for record in records if record.cost is not None]
+    num_bytes = float(np.mean([cost.bytes_down + cost.bytes_up for cost in costs]))
+    gradients = float(np.mean([cost.gradients for cost in costs]))
+    seconds = float(np.mean([cost.seconds + cost.scoring_seconds for cost in costs]))
+    return {"MB": f"{num_bytes / 1e6:.1f}", "grad": _abbreviate(gradients), "s": f"{seconds:.1f}"}
 
 
 def _abbreviate(value: float) -> str:
-    """A number in four letters or so."""
+    """Return a number with three digits and a unit, as in 12.3M."""
     for unit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= unit:
             return f"{value / unit:.3g}{sign}"
     return f"{value:.0f}"
 
 
-def _is_percent(record: Record) -> bool:
-    return record["metric"]["name"] in ("accuracy", "f1")
+def _is_percent(record: RunRecord) -> bool:
+    return record.metric.name in PERCENT_METRICS
 
 
-def _format_figure(value: float, record: Record) -> str:
+def _format_figure(value: float, record: RunRecord) -> str:
     if math.isnan(value):
         return ""
-    return f"{100 * value:.1f}" if _is_percent(record) else f"{value:.3f}"
+    if _is_percent(record):
+        return f"{100 * value:.1f}"
+    return f"{value:.3f}"
+
+
+def _to_float(value: float | None) -> float:
+    return math.nan if value is None else float(value)

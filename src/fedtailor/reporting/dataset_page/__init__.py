@@ -1,6 +1,7 @@
-"""A dataset to look at: label x client in the terminal, and as one HTML file that needs nothing else.
+"""Pictures of a data set: labels by client in the terminal, and a self-contained HTML file.
 
-fedtailor.data.label_table (who has which labels) -> terminal; numbers, images -> page
+`fedtailor.data.label_table` has the numbers: which clients have which labels. `terminal` draws them
+in characters; `numbers`, `images` and `page` make the HTML file; `words` has the sentences of both.
 """
 
 from collections.abc import Mapping
@@ -30,5 +31,11 @@ __all__ = [
 
 
 def write_page(dataset: FederatedDataset, options: Mapping[str, Any], path: Path) -> None:
-    """Writes the page, all or nothing; an `OSError` leaves the file that was there before."""
+    """Write the page of a data set, all or nothing.
+
+    Args:
+        dataset: The data set.
+        options: What it was made with, for the title.
+        path: The HTML file; after an `OSError` it is as it was before.
+    """
     write_bytes(path, render_dataset_page(dataset, options).encode())

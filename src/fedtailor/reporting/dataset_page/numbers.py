@@ -1,4 +1,4 @@
-"""What the page draws, as plain numbers: clients one by one, sizes of all of them, and shares of labels."""
+"""The numbers that the page draws: clients one by one, sizes of all clients, shares of labels."""
 
 import math
 from typing import Any
@@ -7,23 +7,23 @@ import numpy as np
 
 from fedtailor.data.label_table import IntArray, LabelTable, normalize_counts, sort_by_main_label
 
-NUM_BARS = 30
-"""About so many bars show the sizes of clients."""
+MAX_BARS = 30
+"""Bars of the histogram of sizes; up to two more where bounds are rounded."""
 LOG_AXIS_FACTOR = 10
-"""Sizes that differ by this factor can also be seen on a logarithmic axis."""
+"""Sizes that differ by this factor can also be seen in steps of a factor."""
 
 
 def build_payload(table: LabelTable) -> dict[str, Any]:
-    """Everything that the page's scripts draw."""
+    """Return everything that the page's scripts draw."""
     return {
-        "data": _clients_to_json(table),
-        "sizes": _sizes_to_json(table.sizes),
-        "mixture": _mixture_to_json(table),
+        "data": _build_clients(table),
+        "sizes": _build_sizes(table.sizes),
+        "mixture": _build_mixture(table),
     }
 
 
-def _clients_to_json(table: LabelTable) -> dict[str, Any] | None:
-    """Clients in order of group and commonest label."""
+def _build_clients(table: LabelTable) -> dict[str, Any] | None:
+    """Return sizes and label counts of clients, by group and main label; None without labels."""
     if table.counts is None:
         return None
     order = sort_by_main_label(table)
@@ -38,34 +38,38 @@ def _clients_to_json(table: LabelTable) -> dict[str, Any] | None:
     }
 
 
-def _sizes_to_json(sizes: IntArray) -> dict[str, Any]:
-    """How many clients have how much, in even steps, and in equal factors where sizes differ much."""
-    found: dict[str, Any] = {"median": float(np.median(sizes)), "most": int(sizes.max())}
-    found |= {"linear": _count_histogram(sizes, compute_even_edges(sizes, NUM_BARS))}
-    return found | (
-        {"log": _count_histogram(sizes, compute_log_edges(sizes, NUM_BARS))}
-        if has_wide_range(sizes)
-        else {}
-    )
+def _build_sizes(sizes: IntArray) -> dict[str, Any]:
+    """Return histograms of sizes: in even steps and, if sizes differ much, in steps of a factor."""
+    payload: dict[str, Any] = {
+        "median": float(np.median(sizes)),
+        "most": int(sizes.max()),
+        "linear": _count_histogram(sizes, compute_even_edges(sizes, MAX_BARS)),
+    }
+    if has_wide_range(sizes):
+        payload["log"] = _count_histogram(sizes, compute_log_edges(sizes, MAX_BARS))
+    return payload
 
 
 def has_wide_range(sizes: IntArray) -> bool:
-    """Whether even steps would put most clients into one."""
-    return 0 < LOG_AXIS_FACTOR * int(sizes.min()) <= int(sizes.max())
+    """Return whether sizes differ so much that even steps would put most clients into one bar."""
+    smallest = int(sizes.min())
+    return 0 < LOG_AXIS_FACTOR * smallest <= int(sizes.max())
 
 
 def compute_even_edges(sizes: IntArray, max_bars: int) -> list[float]:
-    """Bounds between sizes, at most so many steps of a round number, plus one."""
-    low, high = int(sizes.min()), int(sizes.max())
+    """Return bounds between sizes in steps of a round number, for at most `max_bars` + 1 bars."""
+    low = int(sizes.min())
+    high = int(sizes.max())
     width = _round_up_nicely((high - low + 1) / max_bars)
     first = low // width * width
-    return [first + width * step - 0.5 for step in range((high - first) // width + 2)]
+    num_bars = (high - first) // width + 1
+    return [first + width * step - 0.5 for step in range(num_bars + 1)]
 
 
 def compute_log_edges(sizes: IntArray, max_bars: int) -> list[float]:
-    """Bounds between sizes, at most so many steps of about the same factor, plus one."""
-    firsts = np.geomspace(int(sizes.min()), int(sizes.max()) + 1, max_bars + 1)
-    return [float(first) - 0.5 for first in np.unique(np.rint(firsts))]
+    """Return bounds between sizes in steps of about one factor, for at most `max_bars` bars."""
+    bounds = np.geomspace(int(sizes.min()), int(sizes.max()) + 1, max_bars + 1)
+    return [float(bound) - 0.5 for bound in np.unique(np.rint(bounds))]
 
 
 def _count_histogram(sizes: IntArray, edges: list[float]) -> dict[str, Any]:
@@ -73,14 +77,18 @@ def _count_histogram(sizes: IntArray, edges: list[float]) -> dict[str, Any]:
 
 
 def _round_up_nicely(minimum: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, 50, ... that is as large."""
+    """Return the smallest of 1, 2, 5, 10, 20, 50, ... that is at least `minimum`."""
     power = 10 ** max(0, math.floor(math.log10(max(minimum, 1))))
-    return next(int(factor * power) for factor in (1, 2, 5, 10) if factor * power >= minimum)
+    candidates = [factor * power for factor in (1, 2, 5, 10)]
+    return int(next(candidate for candidate in candidates if candidate >= minimum))
 
 
-def _mixture_to_json(table: LabelTable) -> dict[str, Any] | None:
-    """Each label's share: of a client's examples, mean; and of the server's."""
+def _build_mixture(table: LabelTable) -> dict[str, Any] | None:
+    """Return the share of each label: mean over clients, and at the server; None without labels."""
     if table.counts is None:
         return None
-    server = None if table.server is None else normalize_counts(table.server).tolist()
-    return {"clients": normalize_counts(table.counts).mean(axis=0).tolist(), "server": server}
+    server_shares = None
+    if table.server is not None:
+        server_shares = normalize_counts(table.server).tolist()
+    client_shares = normalize_counts(table.counts).mean(axis=0)
+    return {"clients": client_shares.tolist(), "server": server_shares}

@@ -1,4 +1,4 @@
-"""Gather what the page shows: figures, label x client, sizes and mixtures, and a few images."""
+"""The page of a data set: figures, labels by client, sizes, mixtures, and a few images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,10 +6,10 @@ from typing import Any
 import fedtailor
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.label_table import compute_label_table, compute_stats
-from fedtailor.reporting.dataset_page import images
+from fedtailor.reporting.dataset_page.images import build_image_rows
 from fedtailor.reporting.dataset_page.numbers import build_payload, has_wide_range
 from fedtailor.reporting.dataset_page.words import format_options, list_notes, make_summary
-from fedtailor.reporting.html.frame import make_page, read_own
+from fedtailor.reporting.html.frame import make_page, read_asset
 from fedtailor.reporting.html.thinning import MAX_CLIENTS
 
 PACKAGE = "fedtailor.reporting.dataset_page"
@@ -17,20 +17,22 @@ TEMPLATE = "dataset_page/templates/dataset.html.j2"
 
 
 def render_dataset_page(dataset: FederatedDataset, options: Mapping[str, Any]) -> str:
-    """Return the whole HTML page; the title has the options that the dataset was made with."""
+    """Return the whole HTML page; `options`, with which the data set was made, are in the title."""
     table = compute_label_table(dataset, MAX_CLIENTS)
+    title = dataset.name
+    if options:
+        title = f"{dataset.name}: {format_options(options)}"
     view = {
-        "title": ": ".join(filter(None, (dataset.name, format_options(options)))),
+        "title": title,
         "summary": make_summary(dataset, table),
         "notes": list_notes(dataset, table),
-        "found": compute_stats(table),
-        "kinds": None if table.counts is None else table.counts.shape[1],
+        "stats": compute_stats(table),
+        "num_labels": None if table.counts is None else table.counts.shape[1],
         "has_server": table.server is not None,
-        "sizes_differ_much": has_wide_range(table.sizes),
-        "rows": images.build_image_rows(dataset, table),
+        "has_wide_range": has_wide_range(table.sizes),
+        "image_rows": build_image_rows(dataset, table),
         "made_with": f"fedtailor {fedtailor.__version__}",
     }
-    scripts = [read_own("data.js"), read_own("picture.js", PACKAGE)]
-    return make_page(
-        TEMPLATE, view, build_payload(table), scripts, read_own("picture.css", PACKAGE)
-    )
+    scripts = [read_asset("data.js"), read_asset("picture.js", PACKAGE)]
+    style = read_asset("picture.css", PACKAGE)
+    return make_page(TEMPLATE, view, build_payload(table), scripts, style)

@@ -1,7 +1,7 @@
-"""Label x client in characters: a column for each client, a row for each label, darker where a client has more."""
+"""Labels by client in characters: a column is a client, a row a label, darker marks are more."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -31,11 +31,14 @@ STYLES = {
     "server": "green",
 }
 MAX_LABELS = 64
-"""So many rows are drawn; of more labels, the commonest."""
-NUM_BARS = 12
-"""About so many bars show sizes where there are no labels."""
+"""Rows that are drawn; of more labels, the most frequent."""
+MAX_BARS = 12
+"""Bars of the histogram of sizes, where there are no labels."""
 GAP = 2
+"""Columns between groups, and between text and marks."""
 SERVER = "server"
+ROUNDING = 1e-9
+"""Keeps shares that are exactly at a bound on its lower side."""
 
 
 class Marks(NamedTuple):
@@ -45,159 +48,185 @@ class Marks(NamedTuple):
     sizes: str
 
 
-BLOCKS, ASCII = Marks(" ░▒▓█", " ▁▂▃▄▅▆▇█"), Marks(" .:*#", " .:*#")
+BLOCKS = Marks(" ░▒▓█", " ▁▂▃▄▅▆▇█")
+ASCII = Marks(" .:*#", " .:*#")
 
 
 class ClientColumn(NamedTuple):
-    """A holder: its share of each label that is drawn, and how much it has."""
+    """A client or the server: its share of each label that is drawn, and its number of examples."""
 
     group: str
     shares: NDArray[np.float64]
     size: int
 
 
+class Layout(NamedTuple):
+    """Columns of the picture: of the names of its rows with the gap behind, and of each client."""
+
+    margin: int
+    client_width: int
+
+
 def draw_labels(
     table: LabelTable, width: int, is_ascii: bool = False, max_clients: int | None = None
 ) -> list[Text]:
-    """Lines of at most so many columns, and what the marks mean; of at most `limit` clients; `plain`: in ASCII."""
+    """Return the lines of the picture, with a legend below.
+
+    Without labels it is a histogram of sizes.
+
+    Args:
+        table: Which clients have which labels.
+        width: Columns of the terminal; only the legend may be wider.
+        is_ascii: Whether to keep to ASCII characters.
+        max_clients: Clients that are drawn at most; of more, evenly spaced ones.
+    """
     marks = ASCII if is_ascii else BLOCKS
     if table.counts is None:
         return _draw_histogram(table.sizes, width, marks)
     labels = _select_labels(table.counts)
     margin = max(len("label"), len(str(labels.max()))) + GAP
-    groups = list(dict.fromkeys(table.groups[table.client_ids].tolist()))
-    server = (
-        []
-        if table.server is None
-        else [ClientColumn(SERVER, normalize_counts(table.server)[labels], table.server_size)]
-    )
-    num_columns = width - margin - GAP * (len(groups) - 1) - len(server) * (GAP + len(SERVER))
-    clients = _select_clients(
-        table,
-        table.counts,
-        labels,
-        max(1, num_columns if max_clients is None else min(num_columns, max_clients)),
-    )
-    columns, column_width = [*clients, *server], 2 if 2 * len(clients) <= num_columns else 1
-    rows = [
-        [_choose_mark(column.shares[label_idx], marks.shares) for column in columns]
-        for label_idx in range(len(labels))
-    ]
+    num_groups = len(np.unique(table.groups[table.client_ids]))
+    server_columns = []
+    if table.server is not None:
+        server_shares = normalize_counts(table.server)[labels]
+        server_columns.append(ClientColumn(SERVER, server_shares, table.server_size))
+    room = width - margin - GAP * (num_groups - 1) - len(server_columns) * (GAP + len(SERVER))
+    num_columns = room if max_clients is None else min(room, max_clients)
+    clients = _select_clients(table, table.counts, labels, max(1, num_columns))
+    layout = Layout(margin, client_width=2 if 2 * len(clients) <= room else 1)
+    columns = [*clients, *server_columns]
+    lines = [_draw_heading(columns, layout)]
+    for label_idx, label in enumerate(labels.tolist()):
+        row = [_choose_mark(column.shares[label_idx], marks.shares) for column in columns]
+        lines.append(_draw_row(str(label), row, columns, layout))
     largest = max(client.size for client in clients)
     sizes = [_choose_mark(client.size / largest, marks.sizes) for client in clients]
-    return [
-        _draw_heading(columns, margin, column_width),
-        *(
-            _draw_row(str(label), row, columns, margin, column_width)
-            for label, row in zip(labels.tolist(), rows, strict=True)
-        ),
-        _draw_row("size", sizes, clients, margin, column_width),
-        Text(),
-        *(
-            Text(sentence, "dim")
-            for sentence in _describe_marks(table, len(clients), len(labels), largest, marks)
-        ),
-    ]
+    lines.append(_draw_row("size", sizes, clients, layout))
+    lines.append(Text())
+    for sentence in _describe_picture(table, len(clients), len(labels), largest, marks):
+        lines.append(Text(sentence, "dim"))
+    return lines
 
 
 def _select_labels(counts: IntArray) -> IntArray:
-    """The labels that are drawn, in order."""
-    return np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[:MAX_LABELS])
+    """Return the most frequent labels in rising order."""
+    by_frequency = np.argsort(-counts.sum(axis=0), kind="stable")
+    return np.sort(by_frequency[:MAX_LABELS])
 
 
 def _select_clients(
     table: LabelTable, counts: IntArray, labels: IntArray, num_columns: int
 ) -> list[ClientColumn]:
-    """Clients by group, evenly spaced where not all have room, but somebody of every group that can."""
+    """Return clients by group and main label; if not all have room, evenly spaced within groups."""
     order = sort_by_main_label(table)
-    groups, parts = table.groups[table.client_ids], normalize_counts(counts)[:, labels]
-    positions_by_group = {
-        group: order[groups[order] == group]
-        for group in count_clients_by_group(table)
-        if (groups == group).any()
-    }
-    quotas = _allocate_columns(
-        {group: len(positions) for group, positions in positions_by_group.items()}, num_columns
-    )
-    return [
-        ClientColumn(group, parts[position], int(table.sizes[table.client_ids[position]]))
-        for group, positions in positions_by_group.items()
-        for position in subsample_evenly(positions, quotas[group])
-    ]
+    groups = table.groups[table.client_ids]
+    shares = normalize_counts(counts)[:, labels]
+    positions_by_group = {}
+    for group in count_clients_by_group(table):
+        positions = order[groups[order] == group]
+        if len(positions):
+            positions_by_group[group] = positions
+    group_sizes = {group: len(positions) for group, positions in positions_by_group.items()}
+    quotas = _allocate_columns(group_sizes, num_columns)
+    columns = []
+    for group, positions in positions_by_group.items():
+        for position in subsample_evenly(positions, quotas[group]):
+            size = int(table.sizes[table.client_ids[position]])
+            columns.append(ClientColumn(group, shares[position], size))
+    return columns
 
 
-def _allocate_columns(sizes: dict[str, int], num_columns: int) -> dict[str, int]:
-    """How many columns each group has: one at least, if so many have room, and then by size."""
-    quotas = dict.fromkeys(sizes, 0)
-    for _ in range(min(num_columns, sum(sizes.values()))):
-        quotas[
-            max(sizes, key=lambda group: (not quotas[group], sizes[group] / max(quotas[group], 1)))
-        ] += 1
+def _allocate_columns(group_sizes: dict[str, int], num_columns: int) -> dict[str, int]:
+    """Return the number of columns of each group: at least one if there is room, then by size."""
+    quotas = dict.fromkeys(group_sizes, 0)
+
+    def get_priority(group: str) -> tuple[bool, float]:
+        quota = quotas[group]
+        return quota == 0, group_sizes[group] / max(quota, 1)
+
+    for _ in range(min(num_columns, sum(group_sizes.values()))):
+        quotas[max(group_sizes, key=get_priority)] += 1
     return quotas
 
 
 def _choose_mark(share: float, marks: str) -> str:
-    """The square root lets small shares be seen."""
-    return marks[math.ceil((len(marks) - 1) * math.sqrt(share) - 1e-9)]
+    """Return the mark of a share; its square root is taken so that small shares can be seen."""
+    level = (len(marks) - 1) * math.sqrt(share)
+    return marks[math.ceil(level - ROUNDING)]
 
 
-def _draw_heading(columns: Sequence[ClientColumn], margin: int, column_width: int) -> Text:
-    """Names of the groups above their columns, cut where these are few."""
-    line = Text("label".ljust(margin), no_wrap=True)
+def _draw_heading(columns: Sequence[ClientColumn], layout: Layout) -> Text:
+    """Return the names of the groups above their columns, cut where these are few."""
+    line = Text("label".ljust(layout.margin), no_wrap=True)
     for group, group_columns in groupby(column.group for column in columns):
-        room = len(SERVER) if group == SERVER else column_width * len(list(group_columns))
+        if group == SERVER:
+            room = len(SERVER)
+        else:
+            room = layout.client_width * len(list(group_columns))
         line.append(group[:room].ljust(room) + " " * GAP, STYLES.get(group))
     line.rstrip()
     return line
 
 
 def _draw_row(
-    name: str, marks: Iterable[str], columns: Sequence[ClientColumn], margin: int, column_width: int
+    name: str, marks: Sequence[str], columns: Sequence[ClientColumn], layout: Layout
 ) -> Text:
-    line, previous_group = (
-        Text(name.rjust(margin - GAP) + " " * GAP, no_wrap=True),
-        columns[0].group,
-    )
+    """Return a row of marks behind its name, one for each column, with gaps between groups."""
+    line = Text(name.rjust(layout.margin - GAP) + " " * GAP, no_wrap=True)
+    previous_group = columns[0].group
     for column, mark in zip(columns, marks, strict=True):
-        gap = " " * GAP if column.group != previous_group else ""
-        line.append(gap + mark * column_width, STYLES.get(column.group))
+        gap = "" if column.group == previous_group else " " * GAP
+        line.append(gap + mark * layout.client_width, STYLES.get(column.group))
         previous_group = column.group
     line.rstrip()
     return line
 
 
-def _describe_marks(
-    table: LabelTable, num_clients: int, num_labels: int, largest: int, marks: Marks
-) -> Iterable[str]:
-    """What is drawn, and what is not."""
-    steps = len(marks.shares) - 1
-    bounds = [
-        f"{mark} up to {100 * (step / steps) ** 2:.0f} %"
-        for step, mark in enumerate(marks.shares[1:-1], 1)
-    ]
-    yield f"A column is a client, a mark a label's share of its examples: {', '.join(bounds)}, {marks.shares[-1]} more."
+def _describe_picture(
+    table: LabelTable, num_drawn: int, num_labels: int, largest: int, marks: Marks
+) -> Iterator[str]:
+    """Yield sentences about the marks, and about clients and labels that are not drawn."""
+    num_steps = len(marks.shares) - 1
+    bounds = []
+    for step, mark in enumerate(marks.shares[1:-1], 1):
+        # `_choose_mark` takes square roots.
+        percent = 100 * (step / num_steps) ** 2
+        bounds.append(f"{mark} up to {percent:.0f} %")
+    yield (
+        "A column is a client, a mark the share of a label among its examples: "
+        f"{', '.join(bounds)}, {marks.shares[-1]} more."
+    )
     yield f"Sizes go up to {largest:,} examples, marked by their square root."
-    total_clients = len(table.sizes)
-    if num_clients < total_clients:
-        yield f"Drawn are {num_clients:,} of {total_clients:,} clients, evenly spaced in order of group and main label."
+    num_clients = len(table.sizes)
+    if num_drawn < num_clients:
+        yield (
+            f"{num_drawn:,} of {num_clients:,} clients are drawn, evenly spaced in order of group "
+            "and main label."
+        )
     if table.counts is not None and num_labels < table.counts.shape[1]:
-        yield f"Drawn are the {num_labels:,} commonest of {table.counts.shape[1]:,} labels."
+        yield f"The {num_labels:,} most frequent of {table.counts.shape[1]:,} labels are drawn."
 
 
 def _draw_histogram(sizes: IntArray, width: int, marks: Marks) -> list[Text]:
-    """How many clients have how much, a bar in a line."""
-    edges = (compute_log_edges if has_wide_range(sizes) else compute_even_edges)(sizes, NUM_BARS)
-    clients = np.histogram(sizes, edges)[0].tolist()
+    """Return a histogram of sizes, a bar in a line."""
+    if has_wide_range(sizes):
+        edges = compute_log_edges(sizes, MAX_BARS)
+    else:
+        edges = compute_even_edges(sizes, MAX_BARS)
+    counts = np.histogram(sizes, edges)[0].tolist()
     names = [_format_range(math.ceil(low), math.floor(high)) for low, high in pairwise(edges)]
-    margin, digits = max(map(len, [*names, "examples"])), len(f"{max(clients):,}")
-    bar_width = max(1, width - margin - digits - 2 * GAP)
+    largest = max(counts)
+    margin = max(len(name) for name in [*names, "examples"])
+    num_digits = len(f"{largest:,}")
+    bar_width = max(1, width - margin - num_digits - 2 * GAP)
     lines = [Text("examples".rjust(margin) + " " * GAP + "clients", no_wrap=True)]
-    for name, count in zip(names, clients, strict=True):
-        bar = marks.shares[-1] * math.ceil(bar_width * count / max(clients))
-        line = Text(name.rjust(margin) + " " * GAP, no_wrap=True).append(
-            bar, STYLES["participating"]
-        )
-        lines.append(line.append(f"{' ' * GAP if bar else ''}{count:,}"))
+    for name, count in zip(names, counts, strict=True):
+        bar = marks.shares[-1] * math.ceil(bar_width * count / largest)
+        gap = " " * GAP if bar else ""
+        line = Text(name.rjust(margin) + " " * GAP, no_wrap=True)
+        line.append(bar, STYLES["participating"])
+        line.append(f"{gap}{count:,}")
+        lines.append(line)
     return lines
 
 

@@ -1,4 +1,4 @@
-"""The sentences about a dataset: what it is, and what to know about its picture."""
+"""The sentences about a data set: what it holds, and what to know about its picture."""
 
 import json
 from collections.abc import Mapping
@@ -10,80 +10,78 @@ from fedtailor.reporting.html.wording import format_count, join_words
 
 
 def format_options(options: Mapping[str, Any]) -> str:
-    """Options as they are written on the command line."""
+    """Return options as they are written on the command line."""
     return ", ".join(f"{key}={_format_value(value)}" for key, value in options.items())
 
 
+def _format_value(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)
+
+
 def make_summary(dataset: FederatedDataset, table: LabelTable) -> str:
-    """Examples, clients by group, classes and the server's examples in a sentence."""
-    groups = join_words(
-        f"{size:,} {group}" for group, size in count_clients_by_group(table).items()
-    )
-    clients_text = f"{format_count(int(table.sizes.sum()), 'example')} of {format_count(len(table.sizes), 'client')} ({groups})"
-    labels = (
-        ""
-        if dataset.classes is None
-        else f"{dataset.classes:,} {'class' if dataset.classes == 1 else 'classes'}"
-    )
-    server = (
-        f"{format_count(table.server_size, 'example')} held by the server"
-        if table.server_size
-        else "none at the server"
-    )
-    return "; ".join(filter(None, (clients_text, labels, server))) + "."
+    """Return examples, clients by group, classes and the server's examples in a sentence."""
+    group_sizes = count_clients_by_group(table)
+    groups = join_words(f"{size:,} {group}" for group, size in group_sizes.items())
+    examples = format_count(int(table.sizes.sum()), "example")
+    clients = format_count(len(table.sizes), "client")
+    parts = [f"{examples} of {clients} ({groups})"]
+    if dataset.classes is not None:
+        noun = "class" if dataset.classes == 1 else "classes"
+        parts.append(f"{dataset.classes:,} {noun}")
+    if table.server_size:
+        parts.append(f"{format_count(table.server_size, 'example')} held by the server")
+    else:
+        parts.append("none held by the server")
+    return "; ".join(parts) + "."
 
 
 def describe_figures(table: LabelTable) -> list[tuple[str, str]]:
-    """The dataset in figures: what, and how much."""
+    """Return the figures of a data set as pairs of words: what, and how much."""
     stats = compute_stats(table)
-    spread = (
-        f"median {stats.median:,g}, mean {stats.mean:,.1f}, standard deviation {stats.std:,.1f}"
-    )
-    lines = [("examples of a client", f"{stats.smallest:,} to {stats.largest:,}, {spread}")]
+    size_range = f"{stats.smallest:,} to {stats.largest:,}"
+    figures = [
+        (
+            "examples of a client",
+            f"{size_range}, median {stats.median:,g}, mean {stats.mean:,.1f}, "
+            f"standard deviation {stats.std:,.1f}",
+        )
+    ]
     if stats.labels_per_client is not None and table.counts is not None:
-        lines += [
-            (
-                "labels of a client",
-                f"{stats.labels_per_client:.1f} of {table.counts.shape[1]:,}, mean",
-            )
-        ]
-        lines += [
+        num_labels = table.counts.shape[1]
+        figures += [
+            ("labels of a client", f"{stats.labels_per_client:.1f} of {num_labels:,}, mean"),
             (
                 "a client's differ",
                 f"by {stats.client_distance:.2f} from all clients' together, mean total variation",
-            )
+            ),
         ]
     if stats.server_distance is not None:
-        own = f"by {stats.server_distance:.2f} from all clients'"
-        lines += [
+        figures.append(
             (
                 "the server's differ",
-                f"{own}, by {stats.client_server_distance:.2f} from a client's, mean",
+                f"by {stats.server_distance:.2f} from all clients', "
+                f"by {stats.client_server_distance:.2f} from a client's, mean",
             )
-        ]
-    return lines
+        )
+    return figures
 
 
 def list_notes(dataset: FederatedDataset, table: LabelTable) -> list[str]:
-    """What to know: clients that are not shown, why there are no labels, and declared overlap."""
-    num_shown, num_clients = len(table.client_ids), len(table.sizes)
-    sampled = (
-        f"Labels are of {num_shown:,} of the {num_clients:,} clients, evenly spaced; sizes are of all."
-        if num_shown < num_clients
-        else ""
-    )
-    overlap = (
-        f"The server's data overlaps the clients', as declared: {dataset.overlap}"
-        if dataset.overlap
-        else ""
-    )
-    return [
-        sentence
-        for sentence in (sampled if not table.reason else "", table.reason, overlap)
-        if sentence
-    ]
-
-
-def _format_value(value: Any) -> str:
-    """A value as it is written on the command line."""
-    return json.dumps(value) if isinstance(value, bool) else "none" if value is None else str(value)
+    """Return notes on clients that are not drawn, on missing labels, and on declared overlap."""
+    notes = []
+    num_drawn = len(table.client_ids)
+    num_clients = len(table.sizes)
+    if table.reason:
+        notes.append(table.reason)
+    elif num_drawn < num_clients:
+        notes.append(
+            f"Labels are of {num_drawn:,} of the {num_clients:,} clients, evenly spaced; "
+            "sizes are of all."
+        )
+    if dataset.overlap:
+        notes.append(f"The server's data overlaps the clients', as declared: {dataset.overlap}")
+    return notes

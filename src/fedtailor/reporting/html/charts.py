@@ -1,4 +1,4 @@
-"""What is drawn, as plain numbers: curves over rounds, means of seeds, clients one by one, costs, and the data."""
+"""Everything that the page's scripts draw, as plain numbers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,140 +10,130 @@ from fedtailor.reporting.html.data_overview import build_data_payload
 from fedtailor.reporting.html.figures import (
     collect_scores,
     compute_run_cost,
-    get_stage_scores,
     list_groups,
-    list_known_costs,
+    list_scored_runs,
     list_stages,
 )
-from fedtailor.reporting.html.grouping import (
-    HeadlineMetric,
-    Record,
-    ReportLine,
-    get_metric,
-    get_seed,
-)
+from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine, get_metric
 from fedtailor.reporting.html.local_comparison import compare_with_local, find_local_line
 from fedtailor.reporting.html.thinning import get_max_clients, thin
+from fedtailor.training.record import GroupScores
+
+Payload = dict[str, Any]
+"""What becomes JSON in the page."""
 
 
-def build_payload(lines: Sequence[ReportLine]) -> dict[str, Any]:
-    """Everything that the page's scripts draw."""
+def build_payload(lines: Sequence[ReportLine]) -> Payload:
+    """Return the numbers of all charts.
+
+    "local" is the index of the line of local training, with which the others are compared, or None.
+    """
     metric = get_metric(lines)
-    groups, stages = list_groups(lines), list_stages(lines)
-    max_clients = get_max_clients(sum(len(line.runs) for line in lines), len(groups))
+    groups = list_groups(lines)
+    stages = list_stages(lines)
+    num_runs = sum(len(line.runs) for line in lines)
+    max_clients = get_max_clients(num_runs, len(groups))
     local_idx = find_local_line(lines)
+    local_line = None if local_idx is None else lines[local_idx]
+    line_payloads = []
+    for line in lines:
+        line_payload = {
+            "label": line.label,
+            "label_after": line.label_after,
+            "curves": build_curves(line, metric),
+            "cost": _average_costs(line),
+            "clients": _collect_client_scores(line, metric, groups, stages, max_clients),
+            "seeds": _collect_seed_means(line, metric, groups, stages),
+            "against_local": _compare_groups_with_local(line, local_line, metric, groups),
+        }
+        line_payloads.append(line_payload)
     return {
         "metric": {
             "name": metric.name,
             "higher": metric.higher_is_better,
-            "percent": metric.percent,
+            "percent": metric.is_percent,
         },
         "stages": stages,
         "groups": groups,
-        "alone": local_idx,
-        "lines": [
-            _line_to_json(line, metric)
-            | {"clients": collect_client_scores(line, metric, groups, stages, max_clients)}
-            | {"seeds": collect_seed_means(line, metric, groups, stages)}
-            | {
-                "against": None
-                if local_idx is None
-                else _compare_line_with_local(line, lines[local_idx], metric, groups)
-            }
-            for line in lines
-        ],
-        "costs": list_known_costs(lines),
+        "local": local_idx,
+        "lines": line_payloads,
         "data": build_data_payload(lines[0].runs[0]),
     }
 
 
-def collect_seed_means(
+def _average_costs(line: ReportLine) -> dict[str, float]:
+    costs = [compute_run_cost(run) for run in line.runs]
+    return {key: float(np.mean([cost[key] for cost in costs])) for key in costs[0]}
+
+
+def _collect_seed_means(
     line: ReportLine, metric: HeadlineMetric, groups: Sequence[str], stages: Sequence[str]
-) -> dict[str, Any]:
-    """group -> stage -> figure -> for each seed the mean over its clients."""
-    return {
-        group: {
-            stage: {
-                metric_name: [
-                    float(np.nanmean(values))
-                    for values in collect_scores(line, group, stage, metric_name)
-                ]
-                for metric_name in metric.figures
-            }
-            for stage in stages
-        }
-        for group in groups
-    }
+) -> Payload:
+    """Return the mean over clients for each seed, by group, stage and metric."""
+    means: Payload = {}
+    for group in groups:
+        means[group] = {}
+        for stage in stages:
+            means[group][stage] = {}
+            for metric_name in metric.choices:
+                scores = collect_scores(line, group, stage, metric_name)
+                seed_means = [float(np.nanmean(values)) for values in scores]
+                means[group][stage][metric_name] = seed_means
+    return means
 
 
-def collect_client_scores(
+def _collect_client_scores(
     line: ReportLine,
     metric: HeadlineMetric,
     groups: Sequence[str],
     stages: Sequence[str],
     max_clients: int,
-) -> dict[str, dict[str, list[Any]]]:
-    """group -> the final figures of the clients of all runs at every stage, with ids and seeds."""
-    found = {}
+) -> Payload:
+    """Return the final scores of clients by group, in lists over the clients of all runs.
+
+    Each group has ids, seeds and the lists "STAGE.METRIC"; of each run at most `max_clients` are
+    taken.
+    """
+    clients: Payload = {}
     for group in groups:
-        runs = [run for run in line.runs if run["scores"] and group in run["scores"]]
-        parts = [_collect_run_clients(run, group, metric, stages, max_clients) for run in runs]
-        if parts:
-            found[group] = {
-                key: [value for part in parts for value in part[key]] for key in parts[0]
-            }
-    return found
+        for run, group_scores in list_scored_runs(line, group):
+            indices = thin(range(len(group_scores.ids)), max_clients)
+            columns = clients.setdefault(group, {})
+            ids = [group_scores.ids[index] for index in indices]
+            columns.setdefault("ids", []).extend(ids)
+            columns.setdefault("seed", []).extend([run.config.seed] * len(indices))
+            for stage in stages:
+                for metric_name in metric.choices:
+                    scores = _select_scores(group_scores, stage, metric_name, indices)
+                    columns.setdefault(f"{stage}.{metric_name}", []).extend(scores)
+    return clients
 
 
-def _line_to_json(line: ReportLine, metric: HeadlineMetric) -> dict[str, Any]:
-    costs = [compute_run_cost(run) for run in line.runs]
-    return {
-        "label": line.label,
-        "tuned": line.tuned_label,
-        "curves": build_curves(line, metric),
-        "cost": {
-            key: float(np.mean([cost[key] for cost in costs if key in cost])) for key in costs[0]
-        },
-    }
+def _select_scores(
+    group_scores: GroupScores, stage: str, metric_name: str, indices: Sequence[int]
+) -> list[float | None]:
+    """Return scores of some clients; None where the stage was not scored."""
+    scores = group_scores.get_stage(stage).get(metric_name)
+    if scores is None:
+        return [None] * len(indices)
+    return [scores[index] for index in indices]
 
 
-def _compare_line_with_local(
-    line: ReportLine, local_line: ReportLine, metric: HeadlineMetric, groups: Sequence[str]
-) -> dict[str, Any]:
-    """group -> figure -> how many clients fare better, the same and worse than alone."""
-    return {
-        group: {
-            metric_name: compare_with_local(
-                line,
-                local_line,
-                group,
-                metric_name,
-                metric.higher_is_better and metric_name == metric.name,
+def _compare_groups_with_local(
+    line: ReportLine,
+    local_line: ReportLine | None,
+    metric: HeadlineMetric,
+    groups: Sequence[str],
+) -> Payload | None:
+    """Return by group and metric how many clients do better, the same and worse than locally."""
+    if local_line is None:
+        return None
+    comparisons: Payload = {}
+    for group in groups:
+        comparisons[group] = {}
+        for metric_name in metric.choices:
+            higher_is_better = metric.higher_is_better and metric_name == metric.name
+            comparisons[group][metric_name] = compare_with_local(
+                line, local_line, group, metric_name, higher_is_better
             )
-            for metric_name in metric.figures
-        }
-        for group in groups
-    }
-
-
-def _collect_run_clients(
-    run: Record, group: str, metric: HeadlineMetric, stages: Sequence[str], max_clients: int
-) -> dict[str, list[Any]]:
-    scores = run["scores"][group]
-    indices = thin(range(len(scores["ids"])), max_clients)
-    values_by_stage = {
-        (stage, metric_name): get_stage_scores(scores, stage).get(metric_name)
-        for stage in stages
-        for metric_name in metric.figures
-    }
-    values = {
-        f"{stage}.{metric_name}": [
-            None if client_values is None else client_values[index] for index in indices
-        ]
-        for (stage, metric_name), client_values in values_by_stage.items()
-    }
-    return {
-        "ids": [scores["ids"][index] for index in indices],
-        "seed": [get_seed(run)] * len(indices),
-        **values,
-    }
+    return comparisons

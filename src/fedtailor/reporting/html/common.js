@@ -1,112 +1,222 @@
-// What all charts share: the report's numbers, the chosen controls, the theme, axes and words.
-// A chart is a function that returns {data, layout, alt}, where alt says in words what the picture shows, or null if
-// there is nothing to show.
+// What all charts share: the report's numbers, the controls, the theme, axes and words.
+// A chart is a function of (group, size) that returns {data, layout, alt}, where alt says in words
+// what the picture shows, or null if there is nothing to show.
 'use strict';
 const report = JSON.parse(document.getElementById('report').textContent);
+// The swatches in pieces.html.j2 have the same dashes, marks and number of colors.
 const DASHES = ['solid', '7px,3px', '2px,3px', '9px,3px,2px,3px', '12px,4px'];
 const MARKS = ['circle', 'square', 'diamond', 'triangle-up', 'triangle-down', 'cross'];
-const COLOURS = 8;
-const charts = {};  // by the name of their place; every script adds its own
+const NUM_COLORS = 8;
+const charts = {};  // by kind; every script adds its own
 
-const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+function css(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+}
 
-function chosen(name) {
+// The value of a control: radio buttons or a list.
+function getChoice(name) {
   const field = document.querySelector(`input[name="${name}"]:checked, select[name="${name}"]`);
   return field ? field.value : '';
 }
 
-function shown() {
-  const boxes = [...document.querySelectorAll('input[name="line"]')].filter(box => box.checked);
-  return boxes.map(box => ({number: +box.value, ...report.lines[+box.value]}));
+// The lines of the report that are checked, with their indices.
+function getShownLines() {
+  const boxes = [...document.querySelectorAll('input[name="line"]')];
+  const indices = boxes.filter(box => box.checked).map(box => Number(box.value));
+  return indices.map(index => ({index, ...report.lines[index]}));
 }
 
 // Plotly reads a little HTML in its texts; names must show as they are written.
-const plain = words => String(words).replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
-
-const percent = figure => report.metric.percent && figure === report.metric.name;
-const higher = figure => report.metric.higher && figure === report.metric.name;
-const scaled = figure => value => value === null ? null : percent(figure) ? 100 * value : value;
-const unit = figure => percent(figure) ? `${figure} in %` : figure;
-const label = (line, stage) => stage === 'after' ? line.tuned : line.label;
-
-const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
-const short = value => Math.abs(value) >= 1000 ? Math.round(value).toLocaleString('en') : String(+value.toPrecision(3));
-
-// Charts in narrow windows have shorter names and a legend below; in others names stand beside the page's boxes.
-const NARROW = 480;
-
-// Two names to a row.
-function legendBelow({width}, lines) {
-  if (width >= NARROW || lines < 2) return {};
-  const below = {xref: 'container', x: 0, yref: 'container', y: 0, yanchor: 'bottom', font: {size: 12}};
-  const margin = {l: 56, r: 16, t: 12, b: 56 + 20 * Math.ceil(lines / 2)};
-  return {showlegend: true, margin, legend: {orientation: 'h', entrywidth: 0.48, entrywidthmode: 'fraction', ...below}};
+function escapeText(text) {
+  return String(text).replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
 }
 
-const legendName = (line, stage, {width}) => brief(label(line, stage), width < NARROW ? 13 : 40);
+// Metrics: the headline metric, which may be in percent, and the loss.
+function isPercent(metric) {
+  return report.metric.percent && metric === report.metric.name;
+}
 
-// A row for each of the names.
-function rowsOf(names, {width}) {
-  const ticktext = names.map(name => brief(name, width < NARROW ? 14 : 24)), tickvals = names.map((_, at) => at);
-  return axis('', {range: [names.length - 0.4, -0.6], tickvals, ticktext, showgrid: false, ticks: ''});
+function isHigherBetter(metric) {
+  return report.metric.higher && metric === report.metric.name;
+}
+
+function toShownValue(value, metric) {
+  if (value === null) return null;
+  return isPercent(metric) ? 100 * value : value;
+}
+
+function toShownValues(values, metric) {
+  return values.map(value => toShownValue(value, metric));
+}
+
+function nameWithUnit(metric) {
+  return isPercent(metric) ? `${metric} in %` : metric;
+}
+
+function getLabel(line, stage) {
+  return stage === 'after' ? line.label_after : line.label;
+}
+
+// Numbers and words.
+function computeSum(values) {
+  return values.reduce((sum, value) => sum + value, 0);
+}
+
+function computeMean(values) {
+  return computeSum(values) / values.length;
+}
+
+// Three digits, or whole numbers from a thousand on.
+function formatShort(value) {
+  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString('en');
+  return String(Number(value.toPrecision(3)));
+}
+
+// A score as it is written beside a mark: tenths of a percent, or three digits.
+function formatScore(value, metric) {
+  return isPercent(metric) ? value.toFixed(1) : formatShort(value);
 }
 
 // Names that are too long for a chart end in an ellipsis; hovering shows them whole.
-const brief = (words, most = 24) => plain(words.length > most ? `${words.slice(0, most - 1)}\u2026` : words);
-const when = stage => stage === '1' ? 'after 1 pass' : /^\d/.test(stage) ? `after ${stage} passes` : stage;
+function shorten(text, maxLength = 24) {
+  const isLong = text.length > maxLength;
+  return escapeText(isLong ? `${text.slice(0, maxLength - 1)}\u2026` : text);
+}
 
+function isPasses(stage) {
+  return /^\d/.test(stage);
+}
+
+function describeStage(stage) {
+  if (stage === '1') return 'after 1 pass';
+  return isPasses(stage) ? `after ${stage} passes` : stage;
+}
+
+// [size, name] of units, the largest first; formats.py has the same.
 const UNITS = {
-  mb: [[1e6, 'TB'], [1e3, 'GB'], [1, 'MB']], steps: [[1, 'steps']], round: [[1, '']],
+  round: [[1, '']],
+  mb: [[1e6, 'TB'], [1e3, 'GB'], [1, 'MB']],
   flops: [[1e15, 'PFLOP'], [1e12, 'TFLOP'], [1e9, 'GFLOP'], [1e6, 'MFLOP']],
+  steps: [[1, 'steps']],
   seconds: [[3600, 'h'], [60, 'min'], [1, 's']],
 };
 
-// [how many make one, name] of the largest unit that the largest value fills; a minute counts from five of them on.
-function unitOf(kind, most) {
-  const least = kind === 'seconds' ? 5 : 1;
-  return UNITS[kind].find(([size]) => most >= size * least) ?? UNITS[kind].at(-1);
+// [size, name] of the largest unit that fits the largest value; minutes and hours from five on.
+function chooseUnit(quantity, largest) {
+  const minCount = quantity === 'seconds' ? 5 : 1;
+  const fits = ([size]) => largest >= size * minCount;
+  return UNITS[quantity].find(fits) ?? UNITS[quantity].at(-1);
 }
 
-// A figure as it is written beside a mark: tenths of a per cent, or three digits.
-const written = (value, figure) => percent(figure) ? value.toFixed(1) : short(value);
-
-function extent(values) {
-  const [low, high] = values.reduce(([a, b], value) => [Math.min(a, value), Math.max(b, value)], [Infinity, -Infinity]);
+// The smallest and the largest value, a little apart where they are the same.
+function getRange(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    low = Math.min(low, value);
+    high = Math.max(high, value);
+  }
   return high > low ? [low, high] : [low - 0.5, high + 0.5];
 }
 
-function widened([low, high], share) {
-  return [low - (high - low) * share, high + (high - low) * share];
+function widen([low, high], share) {
+  const margin = (high - low) * share;
+  return [low - margin, high + margin];
 }
 
-// An axis for values, by factors where losses differ by many of them; `low` and `high` are shares of room at its ends.
-function scaleOf(values, figure, low = 0.04, high = 0.04) {
-  const [least, most] = extent(values), log = figure === 'loss' && least > 0 && most > 30 * least;
-  const turned = log ? Math.log10 : value => value, from = turned(least), wide = turned(most) - from;
-  const range = [from - low * wide, from + (1 + high) * wide];
-  const place = value => (turned(value) - range[0]) / (range[1] - range[0]);
-  return {axis: {range, ...(log ? {type: 'log', dtick: 1} : {})}, place};
+// An axis for values, logarithmic where losses differ by large factors, and the place of a value on
+// it from 0 to 1. `lowMargin` and `highMargin` are shares of room at its ends.
+function makeScale(values, metric, lowMargin = 0.04, highMargin = 0.04) {
+  const [least, most] = getRange(values);
+  const isLog = metric === 'loss' && least > 0 && most > 30 * least;
+  const transform = isLog ? Math.log10 : value => value;
+  const start = transform(least);
+  const width = transform(most) - start;
+  const range = [start - lowMargin * width, start + (1 + highMargin) * width];
+  const getPlace = value => (transform(value) - range[0]) / (range[1] - range[0]);
+  return {axis: isLog ? {range, type: 'log', dtick: 1} : {range}, getPlace};
 }
 
-function look(number) {
-  const turn = number + Math.floor(number / COLOURS);
-  const [dash, mark] = [DASHES, MARKS].map(kinds => kinds[turn % kinds.length]);
-  return {turn, dash, mark, color: css(`--c${number % COLOURS}`)};
-}
-
-function axis(title, more) {
+// The color, dash and mark of a line; after the last color the others are turned by one.
+function getStyle(index) {
+  const turn = index + Math.floor(index / NUM_COLORS);
   return {
-    title: {text: plain(title), standoff: 12, font: {size: 13, color: css('--soft')}},
-    gridcolor: css('--grid'), linecolor: css('--axis'), tickcolor: css('--axis'), zeroline: false,
-    ticks: 'outside', ticklen: 4, automargin: true, fixedrange: true, separatethousands: true, ...more,
+    turn,
+    color: css(`--c${index % NUM_COLORS}`),
+    dash: DASHES[turn % DASHES.length],
+    mark: MARKS[turn % MARKS.length],
   };
 }
 
-function base(more) {
+function makeAxis(title, more) {
+  return {
+    title: {text: escapeText(title), standoff: 12, font: {size: 13, color: css('--soft')}},
+    gridcolor: css('--grid'),
+    linecolor: css('--axis'),
+    tickcolor: css('--axis'),
+    zeroline: false,
+    ticks: 'outside',
+    ticklen: 4,
+    automargin: true,
+    fixedrange: true,
+    separatethousands: true,
+    ...more,
+  };
+}
+
+function makeLayout(more) {
   const font = {family: css('--sans'), size: 13, color: css('--ink')};
   return {
-    paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)', showlegend: false, dragmode: false, font,
+    paper_bgcolor: 'rgba(0,0,0,0)',
+    plot_bgcolor: 'rgba(0,0,0,0)',
+    showlegend: false,
+    dragmode: false,
+    font,
     margin: {l: 56, r: 16, t: 12, b: 48},
-    hoverlabel: {bgcolor: css('--raised'), bordercolor: css('--axis'), font}, ...more,
+    hoverlabel: {bgcolor: css('--raised'), bordercolor: css('--axis'), font},
+    ...more,
   };
+}
+
+// Charts in narrow windows have shorter names, and a legend below.
+const NARROW = 480;
+
+function isNarrow({width}) {
+  return width < NARROW;
+}
+
+// A legend with two names in a row, in narrow charts of several lines.
+function makeLegendBelow(size, numLines) {
+  if (!isNarrow(size) || numLines < 2) return {};
+  const numRows = Math.ceil(numLines / 2);
+  return {
+    showlegend: true,
+    margin: {l: 56, r: 16, t: 12, b: 56 + 20 * numRows},
+    legend: {
+      orientation: 'h',
+      entrywidth: 0.48,
+      entrywidthmode: 'fraction',
+      xref: 'container',
+      x: 0,
+      yref: 'container',
+      y: 0,
+      yanchor: 'bottom',
+      font: {size: 12},
+    },
+  };
+}
+
+function makeLegendName(line, stage, size) {
+  return shorten(getLabel(line, stage), isNarrow(size) ? 13 : 40);
+}
+
+// A vertical axis with a row for each name.
+function makeRowAxis(names, size) {
+  const maxLength = isNarrow(size) ? 14 : 24;
+  return makeAxis('', {
+    range: [names.length - 0.4, -0.6],
+    tickvals: names.map((_, row) => row),
+    ticktext: names.map(name => shorten(name, maxLength)),
+    showgrid: false,
+    ticks: '',
+  });
 }

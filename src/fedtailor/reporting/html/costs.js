@@ -1,32 +1,65 @@
-// Charts of what it cost.
+// Charts of costs: communication, computation, steps and time.
 'use strict';
-const PARTS = {mb: ['down', 'up'], flops: ['flops', 'server'], steps: ['steps'], seconds: ['seconds']};
-const PART_NAMES = {down: 'down', up: 'up', flops: 'of clients', server: 'of the server', steps: '', seconds: ''};
+const COST_PARTS = {
+  mb: ['down', 'up'],
+  flops: ['flops', 'server'],
+  steps: ['steps'],
+  seconds: ['seconds'],
+};
+const PART_NAMES = {down: 'down', up: 'up', flops: 'of clients', server: 'of the server'};
 
-function cost(kind, size) {
-  const lines = shown();
+charts.cost = (quantity, size) => {
+  const lines = getShownLines();
   if (!lines.length) return null;
-  const parts = PARTS[kind].filter(key => lines.some(line => line.cost[key] !== undefined));
-  const raw = lines.map(line => parts.reduce((sum, key) => sum + (line.cost[key] ?? 0), 0));
-  const [one, name] = unitOf(kind, Math.max(...raw)), total = raw.map(value => value / one);
-  const hatched = {pattern: {shape: '/', size: 6, solidity: 0.45, fillmode: 'overlay', fgcolor: css('--paper')}};
-  const data = parts.map((key, at) => {
-    const spent = lines.map(line => (line.cost[key] ?? 0) / one);
-    return {
-      type: 'bar', orientation: 'h', x: spent, y: lines.map((_, row) => row), width: 0.62, hoverinfo: 'text',
-      marker: {color: lines.map(line => look(line.number).color), ...(at ? hatched : {})},
-      hovertext: spent.map((value, row) => `${plain(lines[row].label)}: ${short(value)} ${name} ${PART_NAMES[key]}`),
-    };
+  const parts = COST_PARTS[quantity];
+  const totals = lines.map(line => computeSum(parts.map(part => line.cost[part])));
+  const [unit, unitName] = chooseUnit(quantity, Math.max(...totals));
+  const figures = totals.map(total => formatShort(total / unit));
+  const data = parts.map((part, index) => drawCostPart(lines, part, index > 0, unit, unitName));
+  Object.assign(data.at(-1), {
+    text: figures,
+    textposition: 'outside',
+    cliponaxis: false,
+    constraintext: 'none',
   });
-  const figures = {text: total.map(short), textposition: 'outside', cliponaxis: false, constraintext: 'none'};
-  Object.assign(data.at(-1), figures);
+  const words = lines.map((line, index) => `${line.label} ${figures[index]}`);
   return {
-    data, alt: `${name}: ${lines.map((line, at) => `${line.label} ${short(total[at])}`).join('; ')}.`,
-    layout: base({
-      barmode: 'stack', margin: {l: 8, r: 56, t: 4, b: 40}, yaxis: rowsOf(lines.map(line => line.label), size),
-      xaxis: axis(name, {nticks: 4, rangemode: 'tozero', tickangle: 0, exponentformat: 'none'}),
+    data,
+    alt: `${unitName}: ${words.join('; ')}.`,
+    layout: makeLayout({
+      barmode: 'stack',
+      margin: {l: 8, r: 56, t: 4, b: 40},
+      yaxis: makeRowAxis(lines.map(line => line.label), size),
+      xaxis: makeAxis(unitName, {
+        nticks: 4,
+        rangemode: 'tozero',
+        tickangle: 0,
+        exponentformat: 'none',
+      }),
+    }),
+  };
+};
+
+function drawCostPart(lines, part, isHatched, unit, unitName) {
+  const costs = lines.map(line => line.cost[part] / unit);
+  const marker = {color: lines.map(line => getStyle(line.index).color)};
+  if (isHatched) {
+    marker.pattern = {
+      shape: '/', size: 6, solidity: 0.45, fillmode: 'overlay', fgcolor: css('--paper'),
+    };
+  }
+  const partName = PART_NAMES[part] ?? '';
+  return {
+    type: 'bar',
+    orientation: 'h',
+    x: costs,
+    y: lines.map((_, row) => row),
+    width: 0.62,
+    marker,
+    hoverinfo: 'text',
+    hovertext: costs.map((cost, row) => {
+      const label = escapeText(lines[row].label);
+      return `${label}: ${formatShort(cost)} ${unitName} ${partName}`;
     }),
   };
 }
-
-charts.cost = cost;

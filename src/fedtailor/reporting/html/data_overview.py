@@ -1,53 +1,55 @@
-"""A picture of the data, as plain numbers: who has how much of what."""
+"""The numbers of the chart of the data: how many examples of which labels each client has."""
 
 from typing import Any
 
 import numpy as np
 
-from fedtailor.reporting.html.figures import to_floats
-from fedtailor.reporting.html.grouping import Record, get_seed
 from fedtailor.reporting.html.thinning import MAX_CLIENTS, thin
+from fedtailor.training.record import DatasetSummary, RunRecord
 
-_GROUP_ORDER = ("participating", "train", "validation", "unseen")
+GROUP_ORDER = ("participating", "train", "validation", "unseen")
+"""A client in several groups is shown in the first of them."""
 
 
-def build_data_payload(run: Record) -> dict[str, Any]:
-    """The first run's data: clients in order of group and of their commonest label, with sizes and label counts."""
-    data = run["data"]
-    group_by_client = _map_groups(data)
-    ordered_ids = sorted(
-        group_by_client,
-        key=lambda client: (
-            _GROUP_ORDER.index(group_by_client[client]),
-            *_get_main_label(data, client),
-        ),
-    )
-    drawn_ids = thin(ordered_ids, MAX_CLIENTS)
+def build_data_payload(run: RunRecord) -> dict[str, Any]:
+    """Return sizes and label counts of a run's clients, ordered by group and main label."""
+    data = run.data
+    group_by_client = _map_clients_to_groups(data)
+
+    def get_rank(client: int) -> tuple[int, int, int]:
+        group_rank = GROUP_ORDER.index(group_by_client[client])
+        return group_rank, *_get_main_label(data, client)
+
+    clients = thin(sorted(group_by_client, key=get_rank), MAX_CLIENTS)
+    labels = None
+    if data.labels is not None:
+        labels = [data.labels[client] for client in clients]
     return {
-        "seed": get_seed(run),
-        "of": len(group_by_client),
-        "ids": [data["clients"][client] for client in drawn_ids],
-        "group": [group_by_client[client] for client in drawn_ids],
-        "train": [data["train_sizes"][client] for client in drawn_ids],
-        "labels": None
-        if data["labels"] is None
-        else [data["labels"][client] for client in drawn_ids],
-        "server": data["server_examples"],
-        "server_labels": data["server_labels"],
+        "seed": run.config.seed,
+        "total": len(group_by_client),
+        "ids": [data.clients[client] for client in clients],
+        "group": [group_by_client[client] for client in clients],
+        "train": [data.train_sizes[client] for client in clients],
+        "labels": labels,
+        "server": data.server_examples,
+        "server_labels": data.server_labels,
     }
 
 
-def _map_groups(data: dict[str, Any]) -> dict[int, str]:
-    return {
-        client: group
-        for group in reversed(_GROUP_ORDER)
-        for client in data["groups"].get(group, ())
-    }
+def _map_clients_to_groups(data: DatasetSummary) -> dict[int, str]:
+    groups: dict[int, str] = {}
+    for group in reversed(GROUP_ORDER):
+        for client in data.groups[group]:
+            groups[client] = group
+    return groups
 
 
-def _get_main_label(data: dict[str, Any], client: int) -> tuple[int, int]:
-    """The client's commonest label and its count, largest first, for sorting; its size where labels are unknown."""
-    if data["labels"] is None:
-        return 0, -data["train_sizes"][client]
-    counts = data["labels"][client]
-    return int(np.argmax(to_floats(counts))), -max(counts)
+def _get_main_label(data: DatasetSummary, client: int) -> tuple[int, int]:
+    """Return a client's most frequent label and minus its count, to sort by.
+
+    Where labels are unknown, clients are sorted by their size.
+    """
+    if data.labels is None:
+        return 0, -data.train_sizes[client]
+    counts = data.labels[client]
+    return int(np.argmax(counts)), -max(counts)

@@ -1,94 +1,100 @@
-"""Add more figures: of the last round, after a few passes, over examples, over classes; pace."""
+"""The table of more figures after personalizing: last round, after a few passes, F1, loss."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from fedtailor.evaluation.client_statistics import compute_spread
 from fedtailor.reporting.html.figures import (
     TableColumn,
     TableRow,
+    add_estimate,
     build_rows,
     collect_scores,
     collect_window_means,
     list_groups,
     list_stages,
-    summarize_over_seeds,
 )
-from fedtailor.reporting.html.grouping import HeadlineMetric, Record, ReportLine
+from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine
 from fedtailor.reporting.html.table import Grid, arrange
+from fedtailor.training.record import StageSummary
 
-_SUMMARY_KEYS = ("acc_micro", "f1_macro", "loss")
+SUMMARY_FIELDS = ("acc_micro", "f1_macro", "loss")
+"""Fields of `StageSummary` that have a column."""
 
 
-def tabulate_more(lines: Sequence[ReportLine], metric: HeadlineMetric) -> Grid | None:
-    """Return the second table; None where records have no such figures."""
-    made = [
+def tabulate_details(lines: Sequence[ReportLine], metric: HeadlineMetric) -> Grid | None:
+    """Return the second table; None before final scores."""
+    rows = [
         _extend_row(row, lines[row.line], metric)
         for row in build_rows(lines, metric)
-        if _has_after(row)
+        if _has_scores_after(row)
     ]
-    known = _build_columns(lines, metric)
-    shown = [column for column in known if any(column.key in row.cells for row in made)]
-    return arrange(made, shown, lines) if shown else None
+    columns = [
+        column
+        for column in _build_columns(lines, metric)
+        if any(column.key in row.cells for row in rows)
+    ]
+    return arrange(rows, columns, lines) if columns else None
 
 
 def _build_columns(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[TableColumn]:
-    higher_is_better, scale = metric.higher_is_better, metric.scale
-    found = []
+    higher_is_better = metric.higher_is_better
+    scale = metric.scale
+    passes = [stage for stage in list_stages(lines) if stage.isdecimal()]
+    columns = []
     for group in list_groups(lines):
-        found.append(TableColumn(f"{group}.last", group, "last round", higher_is_better, scale))
-        for step in list_stages(lines)[1:-1]:
-            found.append(
-                TableColumn(
-                    f"{group}.{step}",
-                    group,
-                    f"{step} pass{'' if step == '1' else 'es'}",
-                    higher_is_better,
-                    scale,
-                )
-            )
-        found.append(
-            TableColumn(f"{group}.acc_micro", group, "over examples", higher_is_better, scale)
-        )
-        found.append(TableColumn(f"{group}.f1_macro", group, "F1", True, 0.01))
-        found.append(TableColumn(f"{group}.loss", group, "loss", False, decimals=3))
-        found.append(TableColumn(f"{group}.T_0.5", group, "rounds to 50 %", False, decimals=0))
-    return found
+        headings = {"last": "last round"}
+        for num_passes in passes:
+            headings[num_passes] = "1 pass" if num_passes == "1" else f"{num_passes} passes"
+        headings["acc_micro"] = "over examples"
+        for key, heading in headings.items():
+            columns.append(TableColumn(f"{group}.{key}", group, heading, higher_is_better, scale))
+        columns += [
+            TableColumn(f"{group}.f1_macro", group, "F1", True, scale=0.01),
+            TableColumn(f"{group}.loss", group, "loss", False, decimals=3),
+            TableColumn(f"{group}.rounds_to_half", group, "rounds to 50 %", False, decimals=0),
+        ]
+    return columns
 
 
-def _has_after(row: TableRow) -> bool:
+def _has_scores_after(row: TableRow) -> bool:
     return any(key.endswith(".after") for key in row.cells)
 
 
 def _extend_row(row: TableRow, line: ReportLine, metric: HeadlineMetric) -> TableRow:
-    """The same row with more figures."""
-    cells = {key: figure._replace(over_clients=None) for key, figure in row.cells.items()}
+    """Return the row with more figures, and without spreads over clients."""
+    cells = {key: estimate._replace(client_std=None) for key, estimate in row.cells.items()}
     for group in list_groups([line]):
-        if collect_window_means(
-            line, group, "after", metric.name
-        ):  # else the table has the last round's already
-            last = [
-                compute_spread(values).mean
-                for values in collect_scores(line, group, "after", metric.name)
-            ]
-            cells |= summarize_over_seeds(f"{group}.last", last)
-        cells |= summarize_over_seeds(
-            f"{group}.T_0.5", _collect_values(line, "convergence", group, "after", "T_0.5")
-        )
-        for name in _SUMMARY_KEYS:
-            cells |= summarize_over_seeds(
-                f"{group}.{name}", _collect_values(line, "summary", group, "after", name)
-            )
+        # Without a mean over the last evaluations, the first table has the last round already.
+        if collect_window_means(line, group, "after", metric.name):
+            scores = collect_scores(line, group, "after", metric.name)
+            last = [compute_spread(values).mean for values in scores]
+            add_estimate(cells, f"{group}.last", last)
+        add_estimate(cells, f"{group}.rounds_to_half", _collect_rounds_to_half(line, group))
+        for name in SUMMARY_FIELDS:
+            add_estimate(cells, f"{group}.{name}", _collect_summaries(line, group, name))
     return row._replace(cells=cells)
 
 
-def _collect_values(line: ReportLine, *keys: str) -> list[float]:
-    """What the runs' records say under these keys, of those that say something."""
-    return [value for run in line.runs if (value := _get_nested(run, keys)) is not None]
+def _collect_rounds_to_half(line: ReportLine, group: str) -> list[float]:
+    """Return the first round with an accuracy of 0.5, of the runs that reached it."""
+    rounds = []
+    for run in line.runs:
+        if run.convergence is None or group not in run.convergence:
+            continue
+        rounds_to_half = run.convergence[group]["after"].rounds_to_half
+        if rounds_to_half is not None:
+            rounds.append(float(rounds_to_half))
+    return rounds
 
 
-def _get_nested(record: Record, keys: Sequence[str]) -> float | None:
-    found: Any = record
-    for key in keys:
-        found = (found or {}).get(key)
-    return None if found is None else float(found)
+def _collect_summaries(line: ReportLine, group: str, name: str) -> list[float]:
+    """Return a field of the summary after personalizing, of the runs that have it."""
+    values = []
+    for run in line.runs:
+        if run.summary is None or group not in run.summary:
+            continue
+        summary: StageSummary = run.summary[group]["after"]
+        value = getattr(summary, name)
+        if value is not None:
+            values.append(value)
+    return values

@@ -1,210 +1,215 @@
-"""The table's figures: means over clients, averaged over seeds."""
+"""The figures of the report's table: means over clients, averaged over seeds, and costs."""
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedtailor.evaluation.client_statistics import compute_spread
-from fedtailor.reporting.html.grouping import HeadlineMetric, Record, ReportLine, list_runs
+from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine, list_runs
+from fedtailor.training.build_record import sum_costs
+from fedtailor.training.record import GroupScores, RunRecord
 
 REPORT_GROUPS = ("participating", "unseen", "validation")
-TRAFFIC_KEYS, WORK_KEYS = ("down", "up"), ("flops", "steps")
-COST_KEYS = (*TRAFFIC_KEYS, "flops", "steps", "seconds")
-_RECORD_KEYS = {"down": "bytes_down", "up": "bytes_up", "steps": "steps", "seconds": "seconds"}
-_OPTIONAL_RECORD_KEYS = {"flops": "flops", "server": "server_flops"}  # not in every record
+"""Groups of clients in the order in which they are shown."""
+TRAFFIC_KEYS = ("down", "up")
+TABLE_COSTS = ("down", "up", "flops", "seconds")
+"""Costs in the table; `compute_run_cost` has what they are."""
+BYTES_PER_MB = 1e6
 
 
 class Estimate(NamedTuple):
-    """A number averaged over seeds."""
+    """A figure averaged over seeds."""
 
     mean: float
-    over_clients: float | None = None  # standard deviation over clients, averaged over seeds
-    over_seeds: float | None = None  # sample standard deviation over seeds, where there are several
+    client_std: float | None = None  # standard deviation over clients, averaged over seeds
+    seed_std: float | None = None  # sample standard deviation over seeds; None for a single seed
+
+
+Cells = dict[str, Estimate]
+"""Figures of a row by the key of their column; a column without a figure is left out."""
 
 
 class TableRow(NamedTuple):
-    """A row of the table: column -> figure; a column without one is left out."""
+    """A row of the table, and the index of the line that it belongs to."""
 
     label: str
-    line: int  # the line it belongs to
-    cells: dict[str, Estimate]
+    line: int
+    cells: Cells
 
 
 class TableColumn(NamedTuple):
-    """A column of figures, and which of them are better."""
+    """A column of figures, which of them are better, and how they are written.
+
+    `scale` is the value that is written as 1; `decimals` are None until they are chosen to fit the
+    figures.
+    """
 
     key: str
     group: str
     heading: str
     higher_is_better: bool
-    scale: float = 1.0  # what one of the unit that it is shown in is
-    decimals: int | None = None  # None: what its figures need
+    scale: float = 1.0
+    decimals: int | None = None
 
 
 def list_groups(lines: Sequence[ReportLine]) -> list[str]:
-    """Groups of clients with final scores or, before there are any, those that will have them."""
+    """Return the groups with final scores or, before there are any, those that will have them."""
     runs = [run for _, run in list_runs(lines)]
-    scored = {group for run in runs for group in run["scores"] or ()}
-    expected_groups = (
-        {"validation"}
-        if runs[0]["config"].get("eval_groups") == "validation"
-        else {"participating", "unseen"}
-    )
-    upcoming = {
-        group for group in expected_groups for run in runs if run["data"]["groups"].get(group)
-    }
-    return [group for group in REPORT_GROUPS if group in (scored or upcoming)]
+    scored = {group for run in runs for group in run.scores or {}}
+    if scored:
+        return [group for group in REPORT_GROUPS if group in scored]
+    expected = {"participating", "unseen"}
+    if runs[0].config.eval_groups == "validation":
+        expected = {"validation"}
+    has_clients = {group for run in runs for group, clients in run.data.groups.items() if clients}
+    return [group for group in REPORT_GROUPS if group in expected & has_clients]
 
 
-def build_columns(
-    groups: Sequence[str], metric: HeadlineMetric, costs: Sequence[str] = COST_KEYS
-) -> list[TableColumn]:
-    """The table's columns from left to right."""
-    names = (("before", "before"), ("after", "after"), ("worst", "worst tenth"))
-    scores = [
-        TableColumn(f"{group}.{key}", group, heading, metric.higher_is_better, metric.scale)
-        for group in groups
-        for key, heading in names
-    ]
-    return scores + [
-        TableColumn(key, "cost", key, False, decimals=0 if key == "steps" else None)
-        for key in costs
-    ]
+def build_columns(groups: Sequence[str], metric: HeadlineMetric) -> list[TableColumn]:
+    """Return the table's columns from left to right; costs are as in `compute_run_cost`."""
+    columns = []
+    for group in groups:
+        for key, heading in (("before", "before"), ("after", "after"), ("worst", "worst tenth")):
+            column = TableColumn(
+                f"{group}.{key}", group, heading, metric.higher_is_better, metric.scale
+            )
+            columns.append(column)
+    for key in TABLE_COSTS:
+        columns.append(TableColumn(key, "cost", key, higher_is_better=False))
+    return columns
 
 
 def build_rows(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[TableRow]:
-    """A row for each line; averaging gets a second one, with fine-tuning."""
-    table_rows = []
+    """Return a row for each line, and for FedAvg one without and one with fine-tuning."""
+    rows = []
     stages = list_stages(lines)
     for line_idx, line in enumerate(lines):
-        if line.tuned_label != line.label:
-            table_rows.append(_build_row(line.label, line_idx, line, metric, ("before",)))
-        table_rows.append(_build_row(line.tuned_label, line_idx, line, metric, stages))
-    return table_rows
+        if line.label_after != line.label:
+            rows.append(TableRow(line.label, line_idx, _build_cells(line, metric, ["before"])))
+        rows.append(TableRow(line.label_after, line_idx, _build_cells(line, metric, stages)))
+    return rows
 
 
-def rank_rows(rows: Sequence[TableRow], column: TableColumn) -> list[int]:
-    """The rows with a figure in a column, the best first."""
-    sign = -1 if column.higher_is_better else 1
-    scored = [index for index, row in enumerate(rows) if column.key in row.cells]
-    return sorted(scored, key=lambda index: sign * rows[index].cells[column.key].mean)
-
-
-def rank_lines(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[int]:
-    """The scored lines, best first after personalizing, on new clients if there are any."""
-    rows = build_rows(lines, metric)
-    after = [
-        column for column in build_columns(list_groups(lines), metric) if column.heading == "after"
-    ]
-    found = [order for column in after if (order := rank_rows(rows, column))]
-    return [rows[index].line for index in found[-1]] if found else []
-
-
-def compute_run_cost(run: Record) -> dict[str, float]:
-    """Megabytes, floating-point operations where they were counted, steps and seconds so far."""
-    found: dict[str, float] = {}
-    for key, name in {**_RECORD_KEYS, **_OPTIONAL_RECORD_KEYS}.items():
-        total = _get_total_cost(run, name)
-        if total is not None:
-            found[key] = total / 1e6 if key in TRAFFIC_KEYS else total
-    return found
-
-
-def _get_total_cost(run: Record, name: str) -> float | None:
-    """From the run's sum or, where it has made none yet, from its rounds."""
-    if run["cost"]:
-        found: float | None = run["cost"].get(name)
-        return found
-    parts = [entry[name] for entry in run["rounds"] if name in entry]
-    return sum(parts) if parts or name in _RECORD_KEYS.values() else None
-
-
-def list_known_costs(lines: Sequence[ReportLine]) -> list[str]:
-    """The costs that every run knows of."""
-    known = [compute_run_cost(run) for _, run in list_runs(lines)]
-    return [key for key in COST_KEYS if all(key in cost for cost in known)]
-
-
-def to_floats(values: Iterable[Any]) -> np.ndarray:
-    """As floats, NaN for None."""
-    return np.array([math.nan if value is None else value for value in values], dtype=float)
-
-
-def collect_scores(line: ReportLine, group: str, stage: str, metric_name: str) -> list[np.ndarray]:
-    """For each finished run its clients' figures; runs in which nobody could be tested are left out."""
-    found = [
-        get_stage_scores(run["scores"][group], stage)
-        for run in line.runs
-        if run["scores"] and group in run["scores"]
-    ]
-    values = [to_floats(scores[metric_name]) for scores in found if metric_name in scores]
-    return [each for each in values if not np.isnan(each).all()]
-
-
-def collect_window_means(line: ReportLine, group: str, stage: str, metric_name: str) -> list[float]:
-    """For each run that knows it the mean over the looks in the last fifth of its rounds."""
-    found = [
-        run["final_window"]["mean"].get(group, {}).get(stage, {}).get(metric_name)
-        for run in line.runs
-        if run.get("final_window")
-    ]
-    return [float(value) for value in found if value is not None]
-
-
-def get_stage_scores(scores: Record, stage: str) -> Record:
-    """The figures before personalizing, after it, or after so many of its steps; none where there are none."""
-    found: Record = scores.get(stage) or (scores.get("after_passes") or {}).get(stage) or {}
-    return found
-
-
-def list_stages(lines: Sequence[ReportLine]) -> list[str]:
-    """Before personalizing, after so many steps where that was scored, and after it."""
-    found = [
-        scores.get("after_passes") or {}
-        for _, run in list_runs(lines)
-        for scores in (run["scores"] or {}).values()
-    ]
-    steps = sorted({step for each in found for step in each}, key=int)
-    return ["before", *steps, "after"]
-
-
-def summarize_over_seeds(
-    key: str, values: Sequence[float], client_stds: Sequence[float] = ()
-) -> dict[str, Estimate]:
-    """A column's figure from one number a seed, and from its spread over clients where that is known."""
-    if not values:
-        return {}
-    seed_std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return {
-        key: Estimate(
-            float(np.mean(values)), float(np.mean(client_stds)) if client_stds else None, seed_std
-        )
-    }
-
-
-def _build_row(
-    label: str, line_idx: int, line: ReportLine, metric: HeadlineMetric, stages: Sequence[str]
-) -> TableRow:
-    cells: dict[str, Estimate] = {}
+def _build_cells(line: ReportLine, metric: HeadlineMetric, stages: Sequence[str]) -> Cells:
+    cells: Cells = {}
     for group in REPORT_GROUPS:
         for stage in stages:
             spreads = [
                 compute_spread(values, metric.higher_is_better)
                 for values in collect_scores(line, group, stage, metric.name)
             ]
-            client_stds, means = [found.std for found in spreads], [found.mean for found in spreads]
+            means = [spread.mean for spread in spreads]
             window_means = collect_window_means(line, group, stage, metric.name)
-            cells |= summarize_over_seeds(
-                f"{group}.{stage}",
-                window_means if len(window_means) == len(means) else means,
-                client_stds,
-            )
-            cells |= summarize_over_seeds(
-                f"{group}.worst", [found.worst_tenth for found in spreads]
-            )
+            if len(window_means) == len(means):
+                means = window_means
+            client_stds = [spread.std for spread in spreads]
+            add_estimate(cells, f"{group}.{stage}", means, client_stds)
+            # Stages are in their order, so that the worst tenth of the last one stays.
+            worst_tenths = [spread.worst_tenth for spread in spreads]
+            add_estimate(cells, f"{group}.worst", worst_tenths)
     costs = [compute_run_cost(run) for run in line.runs]
-    for key in COST_KEYS:
-        cells |= summarize_over_seeds(key, [cost[key] for cost in costs if key in cost])
-    return TableRow(label, line_idx, cells)
+    for key in TABLE_COSTS:
+        add_estimate(cells, key, [cost[key] for cost in costs])
+    return cells
+
+
+def add_estimate(
+    cells: Cells, key: str, values: Sequence[float], client_stds: Sequence[float] = ()
+) -> None:
+    """Add the mean of the values to a row, unless there are none.
+
+    Args:
+        cells: The row, which is changed.
+        key: Of the column.
+        values: One for each seed.
+        client_stds: The standard deviation over clients for each seed, where it is known.
+    """
+    if not values:
+        return
+    client_std = float(np.mean(client_stds)) if client_stds else None
+    seed_std = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    cells[key] = Estimate(float(np.mean(values)), client_std, seed_std)
+
+
+def rank_lines(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[int]:
+    """Return the indices of the scored lines, the best first.
+
+    They are ranked by the mean after personalizing: over unseen clients, if any were scored.
+    """
+    rows = build_rows(lines, metric)
+    for group in reversed(list_groups(lines)):
+        key = f"{group}.after"
+        scored = [row for row in rows if key in row.cells]
+        if scored:
+            scored.sort(key=lambda row: row.cells[key].mean, reverse=metric.higher_is_better)
+            return [row.line for row in scored]
+    return []
+
+
+def compute_run_cost(run: RunRecord) -> dict[str, float]:
+    """Return the cost of a run so far, without evaluations and personalizing.
+
+    "down" and "up" are in MB; "steps" and "flops" are those of clients, "server" has the FLOPs of
+    the server; "seconds" are of training.
+    """
+    cost = run.cost
+    if cost is None:
+        cost = sum_costs(run.rounds)
+    return {
+        "down": cost.bytes_down / BYTES_PER_MB,
+        "up": cost.bytes_up / BYTES_PER_MB,
+        "steps": cost.steps,
+        "seconds": cost.seconds,
+        "flops": cost.flops,
+        "server": cost.server_flops,
+    }
+
+
+def list_scored_runs(line: ReportLine, group: str) -> list[tuple[RunRecord, GroupScores]]:
+    """Return the runs with final scores of a group, with these."""
+    return [
+        (run, run.scores[group])
+        for run in line.runs
+        if run.scores is not None and group in run.scores
+    ]
+
+
+def collect_scores(line: ReportLine, group: str, stage: str, metric_name: str) -> list[np.ndarray]:
+    """Return the final scores of a group's clients [clients] for each run in which any was tested.
+
+    Clients that could not be tested have NaN.
+    """
+    scores = []
+    for _, group_scores in list_scored_runs(line, group):
+        values = to_floats(group_scores.get_stage(stage).get(metric_name, []))
+        if np.isfinite(values).any():
+            scores.append(values)
+    return scores
+
+
+def to_floats(values: Iterable[float | None]) -> np.ndarray:
+    """Return the values as an array with NaN for None."""
+    return np.array([math.nan if value is None else value for value in values], dtype=float)
+
+
+def collect_window_means(line: ReportLine, group: str, stage: str, metric_name: str) -> list[float]:
+    """Return the mean over evaluations in the last fifth of the rounds, for each finished run."""
+    means = []
+    for run in line.runs:
+        if run.final_window is None:
+            continue
+        mean = run.final_window.mean.get(group, {}).get(stage, {}).get(metric_name)
+        if mean is not None:
+            means.append(mean)
+    return means
+
+
+def list_stages(lines: Sequence[ReportLine]) -> list[str]:
+    """Return "before", the numbers of passes of personalizing that were scored, and "after"."""
+    passes: set[str] = set()
+    for _, run in list_runs(lines):
+        for group_scores in (run.scores or {}).values():
+            passes.update(group_scores.after_passes)
+    return ["before", *sorted(passes, key=int), "after"]

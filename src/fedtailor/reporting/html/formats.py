@@ -9,21 +9,33 @@ _UNITS = {
     "steps": ((1.0, "steps"),),
     "seconds": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
 }
-_MIN_COUNT = {"seconds": 5.0}  # so many of a larger unit before it is used
+"""(size, name) of units by quantity, the largest first; `common.js` has the same."""
+_MIN_COUNT = {"seconds": 5.0}
+"""The least number of a unit from which on it is used: minutes from five on. Elsewhere it is 1."""
+_MAX_DECIMALS = 6
 
 
 def format_number(value: float, decimals: int) -> str:
-    """With a thousands separator and a true minus sign."""
+    """Return a number with thousands separators and a true minus sign."""
     return f"{value:,.{decimals}f}".replace("-", "\N{MINUS SIGN}")
 
 
-def choose_unit(kind: str, values: Sequence[float]) -> tuple[float, str]:
-    """(how many make one, its name) of the largest unit that the largest of the values fills."""
+def choose_unit(quantity: str, values: Sequence[float]) -> tuple[float, str]:
+    """Return (size, name) of the largest unit that fits the largest of the values.
+
+    The smallest unit stands in where none fits. `quantity` is "mb", "flops", "steps" or "seconds".
+    """
     largest = max(map(abs, values), default=0.0)
-    candidates = (unit for unit in _UNITS[kind] if largest >= unit[0] * _MIN_COUNT.get(kind, 1.0))
-    return next(candidates, _UNITS[kind][-1])
+    min_count = _MIN_COUNT.get(quantity, 1.0)
+    for size, name in _UNITS[quantity]:
+        if largest >= size * min_count:
+            return size, name
+    return _UNITS[quantity][-1]
 
 
 def choose_decimals(largest: float, num_digits: int) -> int:
-    """As many decimals as so many digits of the largest figure need, from none to six."""
-    return min(max(num_digits - 1 - math.floor(math.log10(largest)), 0), 6) if largest > 0 else 0
+    """Return the decimals, from 0 to 6, with which `largest` has `num_digits` digits."""
+    if largest <= 0:
+        return 0
+    digits_before_point = math.floor(math.log10(largest)) + 1
+    return min(max(num_digits - digits_before_point, 0), _MAX_DECIMALS)

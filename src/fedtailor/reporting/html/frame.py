@@ -1,7 +1,7 @@
-"""Frame pages that need nothing else: styles, numbers and scripts inlined, and no network.
+"""Pages that need nothing else: styles, numbers and scripts are inlined, and nothing is fetched.
 
 All HTML is in templates, in the folders `templates` of the packages `html` and `dataset_page`.
-Whatever they are given is escaped.
+They escape whatever they are given.
 """
 
 import base64
@@ -36,37 +36,42 @@ def make_page(
     scripts: Sequence[str],
     style: str = "",
 ) -> str:
-    """Return a page with what its template shows, and with the numbers that its scripts draw.
+    """Return a page.
 
-    Scripts run in their order, after `theme.js`, plotly and `common.js`, and before `page.js`. The
-    style comes after the report's.
+    Args:
+        template: Path of the template in the package `fedtailor.reporting`.
+        view: What the template shows, by name.
+        numbers: What the scripts draw; becomes JSON.
+        scripts: Sources that run in this order, after `theme.js`, plotly and `common.js`, and
+            before `page.js`.
+        style: CSS that is added to the report's.
     """
-    theme = read_own("theme.js")
-    running = [_read_plotly(), read_own("common.js"), *scripts, read_own("page.js")]
+    theme = read_asset("theme.js")
+    all_scripts = [_read_plotly(), read_asset("common.js"), *scripts, read_asset("page.js")]
     return PAGES.get_template(template).render(
         view,
-        policy=_make_policy([theme, *running]),
-        style=read_own("page.css") + style,
+        policy=_make_policy([theme, *all_scripts]),
+        style=read_asset("page.css") + style,
         theme=theme,
         json=dump_json(numbers),
-        scripts=running,
+        scripts=all_scripts,
     )
 
 
-def read_own(name: str, package: str = PACKAGE) -> str:
-    """Return the text of a file that comes with the package."""
+def read_asset(name: str, package: str = PACKAGE) -> str:
+    """Return the text of a file that comes with a package."""
     return resources.files(package).joinpath(name).read_text("utf-8")
 
 
 def dump_json(value: Any) -> str:
     """Return JSON for a script element: five digits, null if not finite, no `<`, `>` or `&`."""
-    text = json.dumps(_round(value), separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_round_floats(value), separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _make_policy(scripts: Iterable[str]) -> str:
-    """Forbid to fetch anything, and to run other scripts than those with these hashes."""
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
+    """Return a content security policy: these scripts may run, and nothing may be fetched."""
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
     hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -79,11 +84,11 @@ def _read_plotly() -> str:
     return resources.files("plotly").joinpath("package_data", "plotly.min.js").read_text("utf-8")
 
 
-def _round(value: Any) -> Any:
+def _round_floats(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _round(inner) for key, inner in value.items()}
+        return {key: _round_floats(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_round(inner) for inner in value]
+        return [_round_floats(inner) for inner in value]
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else None
     return value

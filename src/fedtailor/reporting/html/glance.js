@@ -1,73 +1,112 @@
-// A row for each method: before and after personalizing, every seed, and what passes there are between.
+// A row for each method: its means before and after personalizing and after a few passes, and those
+// of every seed.
 'use strict';
 
-function glance(group, size) {
-  const figure = chosen('glance-figure'), lines = shown();
-  const found = lines.map(line => levels(line, group, figure)).filter(each => each.after);
-  if (!found.length) return null;
-  found.sort((a, b) => (b.after.mean - a.after.mean) * (higher(figure) ? 1 : -1));
-  const everywhere = report.groups.flatMap(name => lines.flatMap(line => levels(line, name, figure).every));
-  const falling = found.some(({before, after}) => before?.mean > after.mean);
-  const scale = scaleOf(everywhere, figure, falling ? (size.width < NARROW ? 0.3 : 0.16) : 0.06, 0.06);
-  const words = found.map(({line, before, after}) =>
-    `${line.tuned} ${before ? `${short(before.mean)} before, ` : ''}${short(after.mean)} after`);
+charts.glance = (group, size) => {
+  const metric = getChoice('glance-metric');
+  const lines = getShownLines();
+  const rows = lines.map(line => collectStages(line, group, metric)).filter(row => row.after);
+  if (!rows.length) return null;
+  const sign = isHigherBetter(metric) ? 1 : -1;
+  rows.sort((a, b) => sign * (b.after.mean - a.after.mean));
+  const values = report.groups.flatMap(name => lines.flatMap(line => {
+    return collectStages(line, name, metric).values;
+  }));
+  // Figures stand at the left of rows whose scores fall, and need room there.
+  const hasFalling = rows.some(({before, after}) => before && before.mean > after.mean);
+  const roomForFigures = isNarrow(size) ? 0.3 : 0.16;
+  const scale = makeScale(values, metric, hasFalling ? roomForFigures : 0.06, 0.06);
+  const words = rows.map(({line, before, after}) => {
+    const first = before ? `${formatShort(before.mean)} before, ` : '';
+    return `${line.label_after} ${first}${formatShort(after.mean)} after`;
+  });
   return {
-    data: found.flatMap((each, at) => row(each, at, figure)),
-    alt: `${unit(figure)} of ${group} clients: ${words.join('; ')}.`,
-    layout: base({
-      margin: {l: 8, r: 52, t: 4, b: 44}, yaxis: rowsOf(found.map(({line}) => line.label), size),
-      xaxis: axis(unit(figure), {nticks: 6, ...scale.axis}),
+    data: rows.flatMap((row, index) => drawRow(row, index, metric)),
+    alt: `${nameWithUnit(metric)} of ${group} clients: ${words.join('; ')}.`,
+    layout: makeLayout({
+      margin: {l: 8, r: 52, t: 4, b: 44},
+      yaxis: makeRowAxis(rows.map(({line}) => line.label), size),
+      xaxis: makeAxis(nameWithUnit(metric), {nticks: 6, ...scale.axis}),
     }),
   };
+};
+
+// The means of seeds at every stage that was scored; `values` has all of them.
+function collectStages(line, group, metric) {
+  const stages = {};
+  for (const [stage, metrics] of Object.entries(line.seeds[group] ?? {})) {
+    const seeds = toShownValues(metrics[metric], metric);
+    if (seeds.length) stages[stage] = {seeds, mean: computeMean(seeds)};
+  }
+  const values = Object.values(stages).flatMap(({seeds}) => seeds);
+  return {line, stages, before: stages.before, after: stages.after, values};
 }
 
-// The means of seeds at every stage that was scored.
-function levels(line, group, figure) {
-  const stages = Object.entries(line.seeds[group] ?? {}).filter(([, found]) => found[figure]?.length);
-  const all = Object.fromEntries(stages.map(([stage, found]) => {
-    const seeds = found[figure].map(scaled(figure));
-    return [stage, {seeds, mean: mean(seeds)}];
-  }));
-  return {line, all, before: all.before, after: all.after, every: Object.values(all).flatMap(({seeds}) => seeds)};
-}
-
-function row({line, all, before, after}, at, figure) {
-  const {color, mark} = look(line.number), ends = [before, after].filter(Boolean);
-  const said = ([stage, {seeds, mean: middle}]) => `${plain(line.label)}, ${when(stage)}: ${short(middle)}` +
-    (seeds.length > 1 ? ` (${seeds.map(short).join(', ')})` : '');
-  const dots = (entries, marker) => ({
-    x: entries.map(([, {mean: middle}]) => middle), y: entries.map(() => at), mode: 'markers', hoverinfo: 'text',
-    text: entries.map(said), marker: {color: color, ...marker}, cliponaxis: false,
-  });
-  const hollow = {symbol: mark, size: 10, color: css('--paper'), line: {color: color, width: 2}};
-  return [
+function drawRow({line, stages, before, after}, row, metric) {
+  const {color, mark} = getStyle(line.index);
+  const ends = [before, after].filter(Boolean);
+  const passes = Object.keys(stages).filter(isPasses);
+  const hollow = {symbol: mark, size: 10, color: css('--paper'), line: {color, width: 2}};
+  const traces = [
     {
-      x: ends.map(each => each.mean), y: ends.map(() => at), mode: 'lines', line: {color: `${color}66`, width: 3},
+      x: ends.map(({mean}) => mean),
+      y: ends.map(() => row),
+      mode: 'lines',
+      line: {color: `${color}66`, width: 3},
       hoverinfo: 'skip',
     },
-    strokes(ends.filter(({seeds}) => seeds.length > 1), at, color),
-    dots(Object.entries(all).filter(([stage]) => /^\d/.test(stage)), {size: 6}),
-    ...(before ? [dots([['before', before]], hollow)] : []), dots([['after', after]], {symbol: mark, size: 12}),
-    figureBeside({all, before, after}, at, written(after.mean, figure)),
+    drawSeeds(ends.filter(({seeds}) => seeds.length > 1), row, color),
+    drawMeans(line, stages, passes, row, {color, size: 6}),
   ];
+  if (before) traces.push(drawMeans(line, stages, ['before'], row, hollow));
+  traces.push(drawMeans(line, stages, ['after'], row, {color, symbol: mark, size: 12}));
+  traces.push(writeFigure(stages, row, formatScore(after.mean, metric)));
+  return traces;
 }
 
-function strokes(ends, at, color) {
-  const seeds = ends.flatMap(each => each.seeds);
+function drawMeans(line, stages, names, row, marker) {
+  const describe = name => {
+    const {seeds, mean} = stages[name];
+    const text = `${escapeText(line.label)}, ${describeStage(name)}: ${formatShort(mean)}`;
+    return seeds.length > 1 ? `${text} (${seeds.map(formatShort).join(', ')})` : text;
+  };
   return {
-    x: seeds, y: seeds.map(() => at), mode: 'markers', hoverinfo: 'skip',
-    marker: {symbol: 'line-ns', size: 13, line: {color: color, width: 1.4}},
+    x: names.map(name => stages[name].mean),
+    y: names.map(() => row),
+    mode: 'markers',
+    marker,
+    cliponaxis: false,
+    hoverinfo: 'text',
+    text: names.map(describe),
   };
 }
 
-// On the side where nothing else is.
-function figureBeside({all, before, after}, at, words) {
-  const rising = !before || after.mean >= before.mean;
-  const taken = Object.entries(all).flatMap(([stage, {seeds, mean: middle}]) => /^\d/.test(stage) ? [middle] : seeds);
+// A thin stroke for each seed.
+function drawSeeds(ends, row, color) {
+  const seeds = ends.flatMap(end => end.seeds);
   return {
-    x: [rising ? Math.max(...taken) : Math.min(...taken)], y: [at], mode: 'text', text: [`\u2003<b>${words}</b>\u2003`],
-    textposition: rising ? 'middle right' : 'middle left', hoverinfo: 'skip', cliponaxis: false,
+    x: seeds,
+    y: seeds.map(() => row),
+    mode: 'markers',
+    hoverinfo: 'skip',
+    marker: {symbol: 'line-ns', size: 13, line: {color, width: 1.4}},
   };
 }
 
-charts.glance = glance;
+// The figure after personalizing, beyond everything else on the side of the score after it.
+function writeFigure(stages, row, figure) {
+  const {before, after} = stages;
+  const isRising = !before || after.mean >= before.mean;
+  const values = Object.entries(stages).flatMap(([name, {seeds, mean}]) => {
+    return isPasses(name) ? [mean] : seeds;
+  });
+  return {
+    x: [isRising ? Math.max(...values) : Math.min(...values)],
+    y: [row],
+    mode: 'text',
+    text: [`\u2003<b>${figure}</b>\u2003`],
+    textposition: isRising ? 'middle right' : 'middle left',
+    hoverinfo: 'skip',
+    cliponaxis: false,
+  };
+}

@@ -1,172 +1,163 @@
-"""Which records belong together: the runs of one line of the report differ in their seed alone."""
+"""Records that belong together: the runs of a line of the report differ in their seed alone."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedtailor.errors import require
+from fedtailor.errors import InputError, require
+from fedtailor.training.record import RunRecord
 
-Record = Mapping[str, Any]
-FORMAT = 1
-SEED_AND_PATH_KEYS = ("seed", "data_options.seed", "out")
-PERCENT_METRICS = (
-    "accuracy",
-    "f1",
-    "precision",
-    "recall",
-    "auc",
-)  # figures from 0 to 1, shown in %
+SEED_OPTIONS = ("seed", "data_options.seed")
+"""Options in which the runs of a line may differ."""
+PERCENT_METRICS = ("accuracy", "f1", "precision", "recall", "auc")
+"""Metrics from 0 to 1 that are shown in percent."""
+
+Options = dict[str, Any]
+"""Values of a configuration by their dotted names."""
 
 
 class ReportLine(NamedTuple):
-    """Runs of one method with one set of options."""
+    """The runs of one method with one set of options."""
 
     label: str
     name: str
-    runs: tuple[Record, ...]
+    runs: tuple[RunRecord, ...]
 
     @property
     def method(self) -> str:
-        """The method's name without a label that tells it from others of its name."""
-        found: str = self.runs[0]["config"].get("method", self.name)
-        return found
+        """The method's name, without the label that tells variants of it apart."""
+        return self.runs[0].config.method
 
     @property
-    def tuned_label(self) -> str:
-        """The label of what comes after personalizing; averaging alone does not personalize, fine-tuning does."""
+    def label_after(self) -> str:
+        """The label of scores after personalizing; FedAvg does that by fine-tuning."""
         return f"{self.label} + fine-tuning" if self.method == "fedavg" else self.label
 
 
 class HeadlineMetric(NamedTuple):
-    """The headline figure, and how it is shown."""
+    """The headline metric, and how it is shown."""
 
     name: str
     higher_is_better: bool
-    percent: bool
+    is_percent: bool
 
     @property
     def unit(self) -> str:
         """The name with its unit."""
-        return f"{self.name} in %" if self.percent else self.name
+        return f"{self.name} in %" if self.is_percent else self.name
 
     @property
     def scale(self) -> float:
-        """What one of the unit that it is shown in is."""
-        return 0.01 if self.percent else 1.0
+        """The value that is shown as 1."""
+        return 0.01 if self.is_percent else 1.0
 
     @property
-    def figures(self) -> list[str]:
-        """The headline figure, and the loss beside it."""
+    def choices(self) -> list[str]:
+        """The metrics that charts can show: the headline metric, and the loss."""
         return list(dict.fromkeys((self.name, "loss")))
 
 
-def group_into_lines(records: Sequence[Record]) -> list[ReportLine]:
-    """Sorts records into lines, in the order in which they came."""
-    _check_records(records)
-    runs_by_options: dict[tuple[str, str], list[Record]] = {}
+def group_into_lines(records: Sequence[RunRecord]) -> list[ReportLine]:
+    """Group records into lines, in the order of their first runs.
+
+    Raises:
+        InputError: There are no records, or they cannot be compared.
+    """
+    _check_comparable(records)
+    runs_by_options: dict[tuple[str, str], list[RunRecord]] = {}
     for record in records:
-        options = _collect_options(record, records)
-        runs_by_options.setdefault(
-            (record["name"], json.dumps(options, sort_keys=True)), []
-        ).append(record)
+        options = json.dumps(_collect_options(record), sort_keys=True)
+        runs_by_options.setdefault((record.name, options), []).append(record)
     run_groups = list(runs_by_options.values())
     return [
-        ReportLine(_make_label(runs[0], run_groups, records), runs[0]["name"], tuple(runs))
+        ReportLine(_make_label(runs[0], run_groups), runs[0].name, tuple(runs))
         for runs in run_groups
     ]
 
 
 def get_metric(lines: Sequence[ReportLine]) -> HeadlineMetric:
-    """The headline figure, the same in every record."""
-    found = lines[0].runs[0]["metric"]
-    return HeadlineMetric(
-        found["name"], found["higher_is_better"], found["name"] in PERCENT_METRICS
-    )
+    """Return the headline metric, which all records share."""
+    metric = lines[0].runs[0].metric
+    return HeadlineMetric(metric.name, metric.higher_is_better, metric.name in PERCENT_METRICS)
 
 
-def list_runs(lines: Sequence[ReportLine]) -> list[tuple[ReportLine, Record]]:
-    """Every run with its line."""
+def list_runs(lines: Sequence[ReportLine]) -> list[tuple[ReportLine, RunRecord]]:
+    """Return every run with its line."""
     return [(line, run) for line in lines for run in line.runs]
 
 
-def get_seed(record: Record) -> Any:
-    """The run's seed; None where the specification has none."""
-    return record["config"].get("seed")
-
-
-def _check_records(records: Sequence[Record]) -> None:
+def _check_comparable(records: Sequence[RunRecord]) -> None:
     require(len(records) > 0, "A report needs at least one record, got none.")
-    for record in records:
-        require(
-            record.get("format") == FORMAT,
-            f"A record must have format {FORMAT}, got {record.get('format')!r}.",
-        )
-    for key in ("data", "metric"):
-        names = list(dict.fromkeys(str(record[key]["name"]) for record in records))
-        require(
-            len(names) == 1,
-            f"A report is about one {key}, got {', '.join(names)}; make one report for each.",
-        )
-    scored = list(dict.fromkeys(record["config"].get("eval_groups", "all") for record in records))
+    _require_one("data set", [record.data.name for record in records])
+    _require_one("metric", [record.metric.name for record in records])
+    _require_one("eval_groups", [record.config.eval_groups for record in records])
+    _check_same_clients(records)
+
+
+def _require_one(noun: str, values: Sequence[str]) -> None:
+    distinct = list(dict.fromkeys(values))
     require(
-        len(scored) == 1,
-        f"A report is about the same clients, got scores of {' and of '.join(scored)}; make one for each.",
+        len(distinct) == 1,
+        f"A report needs runs with the same {noun}, got {', '.join(distinct)}; "
+        "make one report for each.",
     )
-    _check_same_data(records)
 
 
-def _check_same_data(records: Sequence[Record]) -> None:
-    """Runs can be told apart client by client if those of one seed had the same clients with the same examples."""
-    first: dict[Any, Record] = {}
+def _check_same_clients(records: Sequence[RunRecord]) -> None:
+    """Raise an error if runs of one seed had other clients or examples.
+
+    The page compares clients one by one.
+    """
+    first_by_seed: dict[int, RunRecord] = {}
     for record in records:
-        known = first.setdefault(get_seed(record), record)
-        difference = _describe_data_difference(known, record)
-        require(
-            not difference,
-            f"Runs of a report must have the same clients, but with seed {get_seed(record)} '{known['name']}' and "
-            f"'{record['name']}' differ in {difference}; make one report for each.",
+        seed = record.config.seed
+        first = first_by_seed.setdefault(seed, record)
+        if record.checksums.data == first.checksums.data:
+            continue
+        difference = _describe_data_difference(first, record)
+        raise InputError(
+            f"Runs of a report must have the same clients, but with seed {seed} '{first.name}' "
+            f"and '{record.name}' differ in {difference}; make one report for each."
         )
 
 
-def _describe_data_difference(one: Record, other: Record) -> str:
-    """In which options the data differ, in words; nothing if they are the same."""
-    sums = [record.get("checksums", {}).get("data") for record in (one, other)]
-    is_same = sums[0] == sums[1] or None in sums  # records from before say only what was asked for
-    if is_same and None not in sums:
-        return ""
-    options = [dict(flatten(record["config"].get("data_options", {}))) for record in (one, other)]
-    named = [
-        key for key in {**options[0], **options[1]} if options[0].get(key) != options[1].get(key)
+def _describe_data_difference(one: RunRecord, other: RunRecord) -> str:
+    """Return the data options in which two runs differ, as in "alpha=0.1 and alpha=0.5"."""
+    options = dict(_flatten(one.config.data_options))
+    other_options = dict(_flatten(other.config.data_options))
+    differing = [
+        key for key in options | other_options if options.get(key) != other_options.get(key)
     ]
-    sides = [", ".join(f"{key}={option.get(key)}" for key in named) for option in options]
-    return " and ".join(sides) if named else "" if is_same else "their data"
+    if not differing:
+        return "their data"
+    sides = [
+        ", ".join(f"{key}={side.get(key)}" for key in differing)
+        for side in (options, other_options)
+    ]
+    return " and ".join(sides)
 
 
-def _make_label(record: Record, run_groups: list[list[Record]], records: Sequence[Record]) -> str:
-    """The method's name, with the options in which it differs from others of its name."""
-    name: str = record["name"]
-    own = _collect_options(record, records)
-    others = [_collect_options(runs[0], records) for runs in run_groups if runs[0]["name"] == name]
+def _make_label(record: RunRecord, run_groups: Sequence[Sequence[RunRecord]]) -> str:
+    """Return the run's name, with the options in which it differs from other lines of that name."""
+    own = _collect_options(record)
+    others = [_collect_options(runs[0]) for runs in run_groups if runs[0].name == record.name]
     differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
+    if not differing:
+        return record.name
     options = ", ".join(f"{key.removeprefix('hparams.')}={own[key]}" for key in differing)
-    return f"{name} ({options})" if options else name
+    return f"{record.name} ({options})"
 
 
-def _collect_options(record: Record, records: Sequence[Record]) -> dict[str, Any]:
-    """What a run was asked for, as far as all records of its name say it: older ones know fewer options."""
-    known = [
-        {key for key, _ in flatten(each["config"])}
-        for each in records
-        if each["name"] == record["name"]
-    ]
-    common = set.intersection(*known) - set(SEED_AND_PATH_KEYS)
-    return {key: value for key, value in flatten(record["config"]) if key in common}
+def _collect_options(record: RunRecord) -> Options:
+    """Return a run's options without its seeds."""
+    options = dict(_flatten(record.config.model_dump(mode="json")))
+    return {key: value for key, value in options.items() if key not in SEED_OPTIONS}
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested mappings with dotted keys."""
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the leaves of nested mappings with their dotted names."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

@@ -1,37 +1,66 @@
 // Names at the ends of curves, instead of a legend.
 'use strict';
 const GLYPHS = ['\u25cf', '\u25a0', '\u25c6', '\u25b2', '\u25bc', '\u271a'];  // as MARKS
-const [LINE_HEIGHT, NARROWEST] = [18, 620];
+const LINE_HEIGHT = 18;
+const LETTER_WIDTH = 7.1;
+const MIN_WIDTH_FOR_NAMES = 620;
 
-// From 0, the bottom, to 1: as near to where they want to be as they can without touching, if there is room for all.
-function movedApart(wanted, gap) {
-  const room = Math.min(gap, 1 / Math.max(1, wanted.length - 1)), places = [];
-  for (const at of wanted.keys()) places.push(Math.max(wanted[at], at ? places[at - 1] + room : 0));
-  for (let at = places.length - 1, top = 1; at >= 0; at -= 1) {
-    places[at] = Math.min(places[at], top);
-    top = places[at] - room;
+// Places from 0, the bottom, to 1 near the targets, which rise, that are at least `gap` apart if
+// there is room for all.
+function separate(targets, gap) {
+  const step = Math.min(gap, 1 / Math.max(1, targets.length - 1));
+  const places = [];
+  for (const target of targets) {
+    const lowest = places.length ? places.at(-1) + step : 0;
+    places.push(Math.max(target, lowest));
+  }
+  let top = 1;
+  for (let index = places.length - 1; index >= 0; index -= 1) {
+    places[index] = Math.min(places[index], top);
+    top = places[index] - step;
   }
   return places;
 }
 
-// Ends are {number, name, value, x, y}, with x and y from 0 to 1 inside the axes. In a narrow chart there are no names.
-function namesAtEnds(ends, {width, height}) {
-  if (width < NARROWEST || ends.length < 2) return {named: false, right: 16, annotations: [], shapes: []};
-  const words = ends.map(({name, value}) => `${brief(name)} ${value}`);
-  const right = 44 + 7.1 * Math.max(...words.map(each => each.length)), inner = width - right - 56;
-  const order = ends.map((_, at) => at).sort((a, b) => ends[a].y - ends[b].y);
-  const heights = movedApart(order.map(at => ends[at].y), LINE_HEIGHT / (height - 60));
-  const annotations = [], shapes = [];
-  for (const [rank, at] of order.entries()) {
-    const {number, x, y} = ends[at], {color, turn} = look(number), paper = {xref: 'paper', yref: 'paper'};
+// Ends are {index, name, value, x, y}, with x and y from 0 to 1 inside the axes. Narrow charts and
+// single lines have no names.
+function placeNames(ends, {width, height}) {
+  if (width < MIN_WIDTH_FOR_NAMES || ends.length < 2) {
+    return {hasNames: false, right: 16, annotations: [], shapes: []};
+  }
+  const texts = ends.map(({name, value}) => `${shorten(name)} ${value}`);
+  const right = 44 + LETTER_WIDTH * Math.max(...texts.map(text => text.length));
+  const plotWidth = width - right - 56;
+  const order = ends.map((_, index) => index).sort((a, b) => ends[a].y - ends[b].y);
+  const heights = separate(order.map(index => ends[index].y), LINE_HEIGHT / (height - 60));
+  const annotations = [];
+  const shapes = [];
+  for (const [rank, index] of order.entries()) {
+    const end = ends[index];
+    const {color, turn} = getStyle(end.index);
+    const glyph = GLYPHS[turn % GLYPHS.length];
     annotations.push({
-      ...paper, x: 1, xshift: 16, xanchor: 'left', y: heights[rank], yanchor: 'middle', showarrow: false, align: 'left',
-      text: `<span style="color:${color}">${GLYPHS[turn % GLYPHS.length]}</span> ${words[at]}`,
+      xref: 'paper',
+      x: 1,
+      xshift: 16,
+      xanchor: 'left',
+      yref: 'paper',
+      y: heights[rank],
+      yanchor: 'middle',
+      showarrow: false,
+      align: 'left',
+      text: `<span style="color:${color}">${glyph}</span> ${texts[index]}`,
     });
     shapes.push({
-      ...paper, type: 'line', x0: x, y0: y, x1: 1 + 14 / inner, y1: heights[rank],
-      line: {color: color, width: 1, dash: 'dot'},
+      type: 'line',
+      xref: 'paper',
+      x0: end.x,
+      x1: 1 + 14 / plotWidth,
+      yref: 'paper',
+      y0: end.y,
+      y1: heights[rank],
+      line: {color, width: 1, dash: 'dot'},
     });
   }
-  return {named: true, right, annotations, shapes};
+  return {hasNames: true, right, annotations, shapes};
 }

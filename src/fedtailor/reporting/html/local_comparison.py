@@ -1,64 +1,63 @@
-"""Each client against itself when it learns alone: runs of the method `local` with the same seed."""
+"""Comparison of each client with itself under local training: the method `local`, same seed."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from fedtailor.reporting.html.grouping import Record, ReportLine, get_seed
+from fedtailor.reporting.html.figures import list_scored_runs
+from fedtailor.reporting.html.grouping import ReportLine
 
 LOCAL_METHOD = "local"
 
 
 class LocalComparison(NamedTuple):
-    """Of the clients of all seeds, how many fare better, the same and worse than alone."""
+    """Numbers of clients, over all seeds, that do better, the same and worse than locally."""
 
     better: int
     same: int
     worse: int
 
-    @property
-    def of(self) -> int:
-        """How many could be compared."""
-        return sum(self)
-
 
 def find_local_line(lines: Sequence[ReportLine]) -> int | None:
-    """The line of clients who learn alone; None where there is none with scores."""
-    found = (
-        line_idx
-        for line_idx, line in enumerate(lines)
-        if line.method == LOCAL_METHOD and any(_select_scored_runs(line))
-    )
-    return next(found, None)
+    """Return the index of the line of local training; None if there is none with final scores."""
+    for line_idx, line in enumerate(lines):
+        has_scores = any(run.scores is not None for run in line.runs)
+        if line.method == LOCAL_METHOD and has_scores:
+            return line_idx
+    return None
 
 
 def compare_with_local(
     line: ReportLine, local_line: ReportLine, group: str, metric_name: str, higher_is_better: bool
 ) -> LocalComparison:
-    """Counts clients, each after personalizing, with its own figure after learning alone."""
-    reference = _collect_by_client(local_line, group, metric_name)
-    own = _collect_by_client(line, group, metric_name)
+    """Compare each client's score after personalizing with its own under local training.
+
+    Args:
+        line: The method to compare.
+        local_line: The runs of local training.
+        group: The group of clients; those without test examples are left out.
+        metric_name: The score.
+        higher_is_better: For this score.
+    """
+    local_scores = _collect_by_client(local_line, group, metric_name)
+    scores = _collect_by_client(line, group, metric_name)
     sign = 1 if higher_is_better else -1
     gains = [
-        sign * (value - reference[client]) for client, value in own.items() if client in reference
+        sign * (score - local_scores[client])
+        for client, score in scores.items()
+        if client in local_scores
     ]
-    better, worse = sum(gain > 0 for gain in gains), sum(gain < 0 for gain in gains)
+    better = sum(gain > 0 for gain in gains)
+    worse = sum(gain < 0 for gain in gains)
     return LocalComparison(better, len(gains) - better - worse, worse)
 
 
 def _collect_by_client(
     line: ReportLine, group: str, metric_name: str
-) -> dict[tuple[Any, str], float]:
-    """(seed, id) -> figure, of those who could be tested."""
-    return {
-        (get_seed(run), client): value
-        for run in _select_scored_runs(line)
-        if group in run["scores"]
-        for client, value in zip(
-            run["scores"][group]["ids"], run["scores"][group]["after"][metric_name], strict=True
-        )
-        if value is not None
-    }
-
-
-def _select_scored_runs(line: ReportLine) -> list[Record]:
-    return [run for run in line.runs if run["scores"]]
+) -> dict[tuple[int, str], float]:
+    """Return the scores after personalizing of the tested clients, by (seed, client id)."""
+    scores = {}
+    for run, group_scores in list_scored_runs(line, group):
+        for client, score in zip(group_scores.ids, group_scores.after[metric_name], strict=True):
+            if score is not None:
+                scores[run.config.seed, client] = score
+    return scores

@@ -1,129 +1,174 @@
-// What happens when somebody touches the page: drawing, sorting, copying, saving, changing theme, printing.
+// What the page does: drawing, sorting, copying, saving, changing the theme, printing.
 'use strict';
 const PRINT_WIDTH = 680;
-const NOTHING = 'Nothing to show for this choice.';
+const PRINT_GAP = 24;
+const NOTHING_TO_SHOW = 'Nothing to show for this choice.';
 
-function draw(place, width) {
-  const size = {height: place.clientHeight, width: width ?? place.clientWidth};
-  const figure = charts[place.dataset.chart](place.dataset.group, size);
-  place.setAttribute('aria-label', figure?.alt ?? NOTHING);
-  if (!figure) {
+// Drawing. `width` is that of the place, unless it is given.
+function draw(place, width = place.clientWidth) {
+  const size = {height: place.clientHeight, width};
+  const chart = charts[place.dataset.chart](place.dataset.group, size);
+  place.setAttribute('aria-label', chart?.alt ?? NOTHING_TO_SHOW);
+  if (!chart) {
+    const message = document.createElement('p');
+    message.className = 'empty';
+    message.textContent = NOTHING_TO_SHOW;
     Plotly.purge(place);
-    place.replaceChildren(Object.assign(document.createElement('p'), {className: 'empty', textContent: NOTHING}));
+    place.replaceChildren(message);
     return;
   }
   place.querySelector('p.empty')?.remove();
-  const layout = {...figure.layout, ...size};
-  Plotly.react(place, figure.data, layout, {displayModeBar: false, responsive: false});
-  // The label says it all; the picture's parts would be read out one by one.
-  const parts = document.querySelectorAll('svg.main-svg, #js-plotly-tester');
-  for (const part of parts) part.setAttribute('aria-hidden', 'true');
+  const layout = {...chart.layout, ...size};
+  Plotly.react(place, chart.data, layout, {displayModeBar: false, responsive: false});
+  // The place's label says it all; screen readers would read the parts of the picture one by one.
+  for (const part of document.querySelectorAll('svg.main-svg, #js-plotly-tester')) {
+    part.setAttribute('aria-hidden', 'true');
+  }
 }
 
-function drawAll(kind, print) {
+// Draw the charts that were reached, of one kind if it is given.
+function drawReached(kind) {
   for (const place of document.querySelectorAll('.chart')) {
-    const share = place.closest('.triple') ? 3 : place.closest('.pair') ? 2 : 1;
-    if (print) draw(place, (PRINT_WIDTH - 24 * (share - 1)) / share);
-    else if (reached.has(place) && (!kind || place.dataset.chart === kind)) draw(place);
+    const isOfKind = !kind || place.dataset.chart === kind;
+    if (isOfKind && reached.has(place)) draw(place);
+  }
+}
+
+function drawAllForPrint() {
+  for (const place of document.querySelectorAll('.chart')) {
+    const numColumns = place.closest('.pair') ? 2 : 1;
+    draw(place, (PRINT_WIDTH - PRINT_GAP * (numColumns - 1)) / numColumns);
   }
 }
 
 // Charts are drawn when they come near, so that a large report opens at once.
 const reached = new Set();
-const watch = new IntersectionObserver(entries => {
+const observer = new IntersectionObserver(entries => {
   for (const {target, isIntersecting} of entries) {
     if (!isIntersecting) continue;
     reached.add(target);
-    watch.unobserve(target);
+    observer.unobserve(target);
     draw(target);
   }
 }, {rootMargin: '400px'});
 
+// A control's name begins with the kind of its charts; lines are in all of them.
 document.addEventListener('change', event => {
   const name = event.target.name ?? '';
-  if (name) drawAll(name === 'line' ? undefined : name.split('-')[0]);
+  if (name) drawReached(name === 'line' ? undefined : name.split('-')[0]);
 });
 
-const button = document.getElementById('theme');
+const themeButton = document.getElementById('theme');
 
-function themed() {
-  button.textContent = isDark() ? 'Light' : 'Dark';
-  button.setAttribute('aria-label', `Change to the ${isDark() ? 'light' : 'dark'} theme`);
-  drawAll();
+function applyTheme() {
+  themeButton.textContent = isDark() ? 'Light' : 'Dark';
+  themeButton.setAttribute('aria-label', `Change to the ${isDark() ? 'light' : 'dark'} theme`);
+  drawReached();
 }
 
-button.addEventListener('click', () => { turnTheme(); themed(); });
-system.addEventListener('change', () => { followSystem(); themed(); });
+themeButton.addEventListener('click', () => {
+  toggleTheme();
+  applyTheme();
+});
+system.addEventListener('change', () => {
+  followSystem();
+  applyTheme();
+});
 
-// Sorting: the better figures first, then the other way round; rows without a figure stay last.
+// Sort rows by a column: at first the better figures first, then the other way round. Rows without
+// a figure stay last.
 function sortBy(heading) {
-  const table = heading.closest('table'), first = heading.querySelector('button').dataset.first;
-  const turned = {ascending: 'descending', descending: 'ascending'};
-  const order = heading.getAttribute('aria-sort') === first ? turned[first] : first;
-  for (const other of table.querySelectorAll('[aria-sort]')) other.setAttribute('aria-sort', 'none');
+  const table = heading.closest('table');
+  const first = heading.querySelector('button').dataset.first;
+  const opposite = first === 'ascending' ? 'descending' : 'ascending';
+  const order = heading.getAttribute('aria-sort') === first ? opposite : first;
+  for (const other of table.querySelectorAll('[aria-sort]')) {
+    other.setAttribute('aria-sort', 'none');
+  }
   heading.setAttribute('aria-sort', order);
-  const value = row => row.cells[heading.cellIndex].dataset.value, sign = order === 'ascending' ? 1 : -1;
-  const compare = heading.cellIndex ? (a, b) => a - b : (a, b) => a.localeCompare(b);
-  const rows = [...table.tBodies[0].rows];
-  rows.sort((a, b) => (value(a) === '') - (value(b) === '') || sign * compare(value(a), value(b)));
-  table.tBodies[0].append(...rows);
+  const sign = order === 'ascending' ? 1 : -1;
+  const isName = heading.cellIndex === 0;
+  const compareValues = (a, b) => (isName ? a.localeCompare(b) : a - b);
+  const getValue = row => row.cells[heading.cellIndex].dataset.value;
+  const compareRows = (row, other) => {
+    const [a, b] = [getValue(row), getValue(other)];
+    if (a === '' || b === '') return (a === '') - (b === '');
+    return sign * compareValues(a, b);
+  };
+  const body = table.tBodies[0];
+  body.append(...[...body.rows].sort(compareRows));
 }
 
+// Copy a text; return whether it worked.
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
     return true;
-  } catch { // no clipboard for pages from files in some browsers
-    const field = Object.assign(document.createElement('textarea'), {value: text, className: 'unseen'});
+  } catch {
+    // Some browsers have no clipboard for pages from files.
+    const field = document.createElement('textarea');
+    field.value = text;
+    field.className = 'off-screen';
     document.body.append(field);
     field.select();
-    const done = document.execCommand('copy');
+    const isCopied = document.execCommand('copy');
     field.remove();
-    return done;
+    return isCopied;
   }
 }
 
-async function copyCommand(pressed) {
-  const done = await copy(pressed.previousElementSibling.textContent);
-  pressed.textContent = done ? 'Copied' : 'Select it and press Ctrl+C';
-  setTimeout(() => { pressed.textContent = 'Copy'; }, 2000);
-  pressed.focus();
+async function copyCommand(button) {
+  const isCopied = await copy(button.previousElementSibling.textContent);
+  button.textContent = isCopied ? 'Copied' : 'Select it and press Ctrl+C';
+  setTimeout(() => { button.textContent = 'Copy'; }, 2000);
+  button.focus();
 }
 
-// As it is on the page, with a background, and in a picture of dots with enough of them for a slide.
+// Save a chart as it is on the page, with a background and a legend; PNG files have enough pixels
+// for a slide.
 function save(place, format) {
-  const {chart, group} = place.dataset, size = {width: place.clientWidth, height: place.clientHeight};
-  const figure = charts[chart](group, size);
-  if (!figure) return;
-  const showlegend = figure.legend ?? figure.layout.showlegend;
-  const layout = {...figure.layout, paper_bgcolor: css('--paper'), showlegend};
-  const filename = [chart, group].filter(Boolean).join('-').replaceAll(' ', '-');
-  Plotly.downloadImage({data: figure.data, layout}, {format, ...size, scale: format === 'png' ? 3 : 1, filename});
+  const {chart: kind, group} = place.dataset;
+  const size = {width: place.clientWidth, height: place.clientHeight};
+  const chart = charts[kind](group, size);
+  if (!chart) return;
+  const layout = {...chart.layout, paper_bgcolor: css('--paper')};
+  layout.showlegend = chart.hasLegend ?? layout.showlegend;
+  const filename = [kind, group].filter(Boolean).join('-').replaceAll(' ', '-');
+  const scale = format === 'png' ? 3 : 1;
+  Plotly.downloadImage({data: chart.data, layout}, {format, ...size, scale, filename});
 }
 
 document.addEventListener('click', event => {
-  const pressed = event.target.closest('button');
-  if (pressed?.closest('[aria-sort]')) sortBy(pressed.closest('[aria-sort]'));
-  if (pressed?.matches('.copy')) copyCommand(pressed);
-  if (pressed?.matches('.save')) save(pressed.closest('figure').querySelector('.chart'), pressed.value);
+  const button = event.target.closest('button');
+  if (!button) return;
+  const heading = button.closest('[aria-sort]');
+  if (heading) sortBy(heading);
+  if (button.matches('.copy')) copyCommand(button);
+  if (button.matches('.save')) save(button.closest('figure').querySelector('.chart'), button.value);
 });
 
-let waiting;
-addEventListener('resize', () => { clearTimeout(waiting); waiting = setTimeout(() => drawAll(), 120); });
-// Paper is light, has every chart, and shows the tables and commands that are folded on the screen.
+let resizeTimer;
+addEventListener('resize', () => {
+  clearTimeout(resizeTimer);
+  resizeTimer = setTimeout(() => drawReached(), 120);
+});
+
+// Printed pages are light, have every chart, and show the tables and commands that are folded on
+// the screen.
 const unfolded = [];
 addEventListener('beforeprint', () => {
-  unfolded.push(...document.querySelectorAll('details.repeat:not([open]), details.more:not([open])'));
+  const folded = 'details.repeat:not([open]), details.more:not([open])';
+  unfolded.push(...document.querySelectorAll(folded));
   for (const part of unfolded) part.open = true;
   root.classList.add('printing');
-  drawAll(undefined, true);
+  drawAllForPrint();
 });
 addEventListener('afterprint', () => {
   for (const part of unfolded.splice(0)) part.open = false;
   root.classList.remove('printing');
-  drawAll();
+  drawReached();
 });
 
-themed();
-for (const place of document.querySelectorAll('.chart')) watch.observe(place);
+applyTheme();
+for (const place of document.querySelectorAll('.chart')) observer.observe(place);
 root.dataset.ready = 'yes';

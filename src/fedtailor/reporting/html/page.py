@@ -1,16 +1,16 @@
-"""Gather what the page shows, and make the page."""
+"""The whole page of a report, from everything that it shows."""
 
 from collections.abc import Sequence
 
 from fedtailor.reporting.html import wording
 from fedtailor.reporting.html.charts import build_payload
-from fedtailor.reporting.html.details import tabulate_more
-from fedtailor.reporting.html.frame import make_page, read_own
+from fedtailor.reporting.html.details import tabulate_details
+from fedtailor.reporting.html.frame import make_page, read_asset
 from fedtailor.reporting.html.grouping import ReportLine, get_metric, list_runs
 from fedtailor.reporting.html.runs import describe_runs, describe_versions
 from fedtailor.reporting.html.sections import describe_charts
 from fedtailor.reporting.html.table import tabulate
-from fedtailor.reporting.html.tiles import find_tiles
+from fedtailor.reporting.html.tiles import build_tiles
 from fedtailor.training.record import has_same_data
 
 TEMPLATE = "html/templates/report.html.j2"
@@ -20,7 +20,7 @@ SCRIPTS = (
     "glance.js",
     "scores.js",
     "marks.js",
-    "alone.js",
+    "local.js",
     "costs.js",
     "data.js",
 )
@@ -31,6 +31,7 @@ def render_page(lines: Sequence[ReportLine]) -> str:
     metric = get_metric(lines)
     payload = build_payload(lines)
     has_several_seeds = any(len(line.runs) > 1 for line in lines)
+    has_one_split = has_same_data(run for _, run in list_runs(lines))
     view = {
         "title": wording.make_title(lines),
         "summary": wording.make_summary(lines),
@@ -39,13 +40,13 @@ def render_page(lines: Sequence[ReportLine]) -> str:
         "lines": lines,
         "metric": metric,
         "has_several_seeds": has_several_seeds,
-        "has_one_split": has_several_seeds and has_same_data([run for _, run in list_runs(lines)]),
-        "tiles": find_tiles(lines, metric),
+        "has_one_split": has_several_seeds and has_one_split,
+        "tiles": build_tiles(lines, metric),
         "figures": tabulate(lines, metric),
-        "more": tabulate_more(lines, metric),
+        "details": tabulate_details(lines, metric),
         "charts": describe_charts(payload, lines, metric),
         "data": payload["data"],
         "runs": [describe_runs(line) for line in lines],
         "made_with": describe_versions(lines),
     }
-    return make_page(TEMPLATE, view, payload, [read_own(name) for name in SCRIPTS])
+    return make_page(TEMPLATE, view, payload, [read_asset(name) for name in SCRIPTS])

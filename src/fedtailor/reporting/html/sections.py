@@ -1,75 +1,102 @@
-"""Describe the parts of the page that have charts: which there are, their controls, what to say."""
+"""The parts of the page with charts: their controls, and what their headings say."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from fedtailor.reporting.html import wording
+from fedtailor.reporting.html.charts import Payload
 from fedtailor.reporting.html.figures import REPORT_GROUPS, rank_lines
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine
 from fedtailor.reporting.html.thinning import get_max_clients
 
-Payload = Mapping[str, Any]
-Options = dict[str, str]  # value -> label
+Options = dict[str, str]
+"""Labels of a control's options by their values."""
 
 
-class Choice(NamedTuple):
-    """Offer lines by their numbers, of which one is chosen first."""
+class LineChoice(NamedTuple):
+    """A choice of one line, by its index as text; `first` is chosen at first."""
 
     options: Options
     first: str
 
 
-class Charts(NamedTuple):
-    """Say what charts, controls and sentences depend on."""
+class ChartSections(NamedTuple):
+    """What controls and sentences of the charts depend on.
 
-    figures: Options
-    curves: Options  # groups that were scored in rounds
-    groups: list[str]  # with final scores
-    passes: Options  # of personalizing, where figures after some of them were scored
-    scored: Choice | None  # lines with final scores; None where there are none
-    others: Choice | None  # those compared with clients who learn alone; None where there are none
-    drawn_of_group: int | None  # clients of a run; None where all are drawn
-    watched: str
-    has_flops: bool
+    Attributes:
+        metrics: The headline metric and the loss.
+        curve_groups: Groups that were evaluated after rounds.
+        groups: Groups with final scores.
+        passes: Numbers of passes of personalizing after which clients were scored.
+        scored_lines: Lines with final scores; None if there are none.
+        compared_lines: Lines that are compared with local training; None if there are none.
+        max_drawn_clients: Clients of a run and group that are drawn; None if all are.
+        sampling: A sentence about evaluations of some clients only, or nothing.
+        has_server_work: Whether the server computes, too.
+    """
+
+    metrics: Options
+    curve_groups: Options
+    groups: list[str]
+    passes: Options
+    scored_lines: LineChoice | None
+    compared_lines: LineChoice | None
+    max_drawn_clients: int | None
+    sampling: str
     has_server_work: bool
 
 
-def describe_charts(drawn: Payload, lines: Sequence[ReportLine], metric: HeadlineMetric) -> Charts:
-    """Return what the parts about scores and costs depend on."""
-    order = [str(number) for number in rank_lines(lines, metric)]
-    curves = [group for group in REPORT_GROUPS if _is_any_in(drawn, "curves", group)]
-    passes = [stage for stage in drawn["stages"] if stage.isdecimal()]
-    scored = {str(n): line["tuned"] for n, line in enumerate(drawn["lines"]) if line["clients"]}
-    others = {number: label for number, label in scored.items() if number != str(drawn["alone"])}
-    return Charts(
-        figures={name: name for name in metric.figures},
-        curves={group: group for group in curves},
-        groups=[group for group in drawn["groups"] if _is_any_in(drawn, "clients", group)],
-        passes={step: f"{step} pass" if step == "1" else f"{step} passes" for step in passes},
-        scored=_choice_of(scored, order),
-        others=None if drawn["alone"] is None else _choice_of(others, order),
-        drawn_of_group=_drawn_of_group(drawn, lines),
-        watched=wording.describe_sampling(lines),
-        has_flops="flops" in drawn["costs"],
-        has_server_work=any(line["cost"].get("server") for line in drawn["lines"]),
+def describe_charts(
+    payload: Payload, lines: Sequence[ReportLine], metric: HeadlineMetric
+) -> ChartSections:
+    """Return what the charts' controls and sentences depend on.
+
+    Args:
+        payload: The numbers that are drawn.
+        lines: The lines of the report.
+        metric: The headline metric.
+    """
+    curve_groups = [group for group in REPORT_GROUPS if _has_group(payload, "curves", group)]
+    passes = [stage for stage in payload["stages"] if stage.isdecimal()]
+    ranking = [str(line_idx) for line_idx in rank_lines(lines, metric)]
+    scored = {
+        str(line_idx): line["label_after"]
+        for line_idx, line in enumerate(payload["lines"])
+        if line["clients"]
+    }
+    compared: Options = {}
+    if payload["local"] is not None:
+        local_value = str(payload["local"])
+        compared = {value: label for value, label in scored.items() if value != local_value}
+    return ChartSections(
+        metrics={name: name for name in metric.choices},
+        curve_groups={group: group for group in curve_groups},
+        groups=[group for group in payload["groups"] if _has_group(payload, "clients", group)],
+        passes={step: "1 pass" if step == "1" else f"{step} passes" for step in passes},
+        scored_lines=_make_choice(scored, ranking),
+        compared_lines=_make_choice(compared, ranking),
+        max_drawn_clients=_get_max_drawn_clients(payload, lines),
+        sampling=wording.describe_sampling(lines),
+        has_server_work=any(line["cost"]["server"] for line in payload["lines"]),
     )
 
 
-def _is_any_in(drawn: Payload, what: str, group: str) -> bool:
-    return any(group in line[what] for line in drawn["lines"])
+def _has_group(payload: Payload, part: str, group: str) -> bool:
+    return any(group in line[part] for line in payload["lines"])
 
 
-def _choice_of(options: Options, order: Sequence[str]) -> Choice | None:
-    """Return the choice with the best line first chosen."""
+def _make_choice(options: Options, ranking: Sequence[str]) -> LineChoice | None:
+    """Return a choice with the best line chosen at first; None without options."""
     if not options:
         return None
-    best = next((number for number in order if number in options), next(iter(options)))
-    return Choice(options, best)
+    # Lines without a test example are in no ranking.
+    candidates = [*ranking, *options]
+    best = next(value for value in candidates if value in options)
+    return LineChoice(options, best)
 
 
-def _drawn_of_group(drawn: Payload, lines: Sequence[ReportLine]) -> int | None:
-    """Return how many clients of a run and group are drawn, where there are more of them."""
+def _get_max_drawn_clients(payload: Payload, lines: Sequence[ReportLine]) -> int | None:
     runs = [run for line in lines for run in line.runs]
-    groups = [scores["ids"] for run in runs for scores in (run["scores"] or {}).values()]
-    most = get_max_clients(len(runs), len(drawn["groups"]))
-    return most if max(map(len, groups), default=0) > most else None
+    sizes = [len(scores.ids) for run in runs for scores in (run.scores or {}).values()]
+    max_clients = get_max_clients(len(runs), len(payload["groups"]))
+    return max_clients if max(sizes, default=0) > max_clients else None

@@ -1,4 +1,4 @@
-"""Arrange figures in tables."""
+"""Tables: rows of figures under columns with headings, units and decimals."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,14 +11,16 @@ from fedtailor.reporting.html.figures import (
     build_columns,
     build_rows,
     list_groups,
-    list_known_costs,
 )
 from fedtailor.reporting.html.formats import choose_decimals, choose_unit
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine
 
+SCORE_DIGITS = 4
+COST_DIGITS = 3
+
 
 class Grid(NamedTuple):
-    """Arrange rows of figures under columns, and columns in groups with how many each has."""
+    """Rows under columns; `groups` are headings with the number of columns that they span."""
 
     groups: list[tuple[str, int]]
     columns: list[TableColumn]
@@ -27,58 +29,53 @@ class Grid(NamedTuple):
 
 def tabulate(lines: Sequence[ReportLine], metric: HeadlineMetric) -> Grid:
     """Return the table of scores and costs."""
-    made = build_rows(lines, metric)
-    shown = build_columns(list_groups(lines), metric, _list_cost_columns(lines))
-    return arrange(made, [_add_unit(column, made) for column in shown], lines)
+    rows = build_rows(lines, metric)
+    columns = build_columns(list_groups(lines), metric)
+    return arrange(rows, [_add_unit(column, rows) for column in columns], lines)
 
 
 def arrange(
-    made: Sequence[TableRow], shown: Sequence[TableColumn], lines: Sequence[ReportLine]
+    rows: Sequence[TableRow], columns: Sequence[TableColumn], lines: Sequence[ReportLine]
 ) -> Grid:
-    """Return rows under columns, and the groups' sizes."""
-    clients = lines[0].runs[0]["data"]["groups"]
-    widths = Counter(column.group for column in shown)
-    groups = [
-        (f"{group} clients ({len(clients[group]):,})" if group in clients else group, width)
-        for group, width in widths.items()
-    ]
-    return Grid(groups, [with_decimals(made, column) for column in shown], made)
+    """Return rows under columns, with the number of clients of each group."""
+    clients_by_group = lines[0].runs[0].data.groups
+    groups = []
+    for group, width in Counter(column.group for column in columns).items():
+        heading = group
+        if group in clients_by_group:
+            heading = f"{group} clients ({len(clients_by_group[group]):,})"
+        groups.append((heading, width))
+    return Grid(groups, [with_decimals(rows, column) for column in columns], rows)
 
 
-def with_decimals(made: Sequence[TableRow], column: TableColumn) -> TableColumn:
-    """Return the column with as many decimals as its figures need, unless it says how many."""
+def with_decimals(rows: Sequence[TableRow], column: TableColumn) -> TableColumn:
+    """Return the column with the decimals that its figures need, unless it has some already."""
     if column.decimals is not None:
         return column
-    return column._replace(decimals=_decimals_in(made, column))
+    return column._replace(decimals=_choose_column_decimals(rows, column))
 
 
-def _decimals_in(made: Sequence[TableRow], column: TableColumn) -> int:
-    """Return one for %; else as many as four digits of a score or three of a cost need."""
-    if column.group != "cost" and column.scale != 1:
+def _choose_column_decimals(rows: Sequence[TableRow], column: TableColumn) -> int:
+    is_cost = column.group == "cost"
+    is_percent = not is_cost and column.scale != 1
+    if is_percent:
         return 1
-    figures = (abs(row.cells[column.key].mean) for row in made if column.key in row.cells)
-    largest = max(figures, default=0.0)
-    return max(choose_decimals(largest / column.scale, 3 if column.group == "cost" else 4), 1)
-
-
-def _list_cost_columns(lines: Sequence[ReportLine]) -> list[str]:
-    """Return the costs that are known; steps only where no floating-point operations are."""
-    known = list_known_costs(lines)
-    return [key for key in known if key != "steps" or "flops" not in known]
+    largest = max(map(abs, _collect_means(rows, [column.key])), default=0.0)
+    num_digits = COST_DIGITS if is_cost else SCORE_DIGITS
+    return max(choose_decimals(largest / column.scale, num_digits), 1)
 
 
 def _add_unit(column: TableColumn, rows: Sequence[TableRow]) -> TableColumn:
-    """Return a column with the unit that fits its largest figure, if it is one of costs."""
-    if column.key in TRAFFIC_KEYS:  # down and up have the same
-        scale, unit = choose_unit("mb", _means(rows, TRAFFIC_KEYS))
+    """Return a column of costs with the unit that fits its largest figure, others as they are."""
+    if column.key in TRAFFIC_KEYS:
+        # One unit for both, so that they can be compared.
+        scale, unit = choose_unit("mb", _collect_means(rows, TRAFFIC_KEYS))
         return column._replace(heading=f"{unit} {column.key}", scale=scale)
     if column.key == "flops":
-        scale, unit = choose_unit("flops", _means(rows, ["flops"]))
+        scale, unit = choose_unit("flops", _collect_means(rows, ["flops"]))
         return column._replace(heading=f"client {unit}", scale=scale)
-    if column.key == "steps":
-        return column._replace(heading="client steps")
     return column
 
 
-def _means(made: Sequence[TableRow], keys: Sequence[str]) -> list[float]:
-    return [row.cells[key].mean for row in made for key in keys]
+def _collect_means(rows: Sequence[TableRow], keys: Sequence[str]) -> list[float]:
+    return [row.cells[key].mean for row in rows for key in keys if key in row.cells]

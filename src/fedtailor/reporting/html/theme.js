@@ -1,17 +1,30 @@
-// Light or dark, before anything is painted: the system's wish until the button is used, which is then remembered
-// for this page where the browser allows it.
+// Light or dark, before anything is painted: as the system is, until the button is used. The choice
+// is remembered for this page where the browser allows it.
 'use strict';
-const root = document.documentElement, system = matchMedia('(prefers-color-scheme: dark)');
-const remembered = use => { try { return use(sessionStorage); } catch { return null; } };
-const isDark = () => root.dataset.theme === 'dark';
+const root = document.documentElement;
+const system = matchMedia('(prefers-color-scheme: dark)');
 
-function followSystem() {
-  root.dataset.theme = remembered(store => store.getItem('theme')) ?? (system.matches ? 'dark' : 'light');
+// Use the session's storage, which some browsers refuse to pages from files.
+function useStorage(action) {
+  try {
+    return action(sessionStorage);
+  } catch {
+    return null;
+  }
 }
 
-function turnTheme() {
+function isDark() {
+  return root.dataset.theme === 'dark';
+}
+
+function followSystem() {
+  const remembered = useStorage(storage => storage.getItem('theme'));
+  root.dataset.theme = remembered ?? (system.matches ? 'dark' : 'light');
+}
+
+function toggleTheme() {
   root.dataset.theme = isDark() ? 'light' : 'dark';
-  remembered(store => store.setItem('theme', root.dataset.theme));
+  useStorage(storage => storage.setItem('theme', root.dataset.theme));
 }
 
 followSystem();

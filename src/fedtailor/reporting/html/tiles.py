@@ -1,4 +1,4 @@
-"""Find the final figures of a method that are shown as large numbers."""
+"""The final figures of a single method, which the page shows in large numbers."""
 
 from collections.abc import Sequence
 
@@ -8,21 +8,31 @@ from fedtailor.reporting.html.table import with_decimals
 from fedtailor.reporting.html.wording import GROUP_NAMES, has_diverged
 
 HEADINGS = {"after": "{}, after personalizing", "worst": "worst tenth of {}"}
+"""Headings by the key of the figure, with room for the name of the group."""
 
 
-def find_tiles(
+def build_tiles(
     lines: Sequence[ReportLine], metric: HeadlineMetric
 ) -> list[tuple[TableRow, TableColumn]]:
-    """Return each group's figure and worst tenth; none for several methods or unfinished runs."""
-    if len(lines) > 1:
+    """Return the mean and the worst tenth of each group, as a row and a column of it.
+
+    There are none for several methods, and before final scores.
+    """
+    if len(lines) > 1 or has_diverged(lines[0]):
         return []
-    made = [row for row in build_rows(lines, metric) if not has_diverged(lines[row.line])]
-    found = []
+    rows = build_rows(lines, metric)
+    tiles = []
     for group in list_groups(lines):
-        scored = [row for row in made if f"{group}.after" in row.cells]
-        for stage, heading in HEADINGS.items() if scored else ():
-            key = f"{group}.{stage}"
-            what = heading.format(GROUP_NAMES[group])
-            column = TableColumn(key, group, what, metric.higher_is_better, metric.scale)
-            found.append((scored[0], with_decimals(scored, column)))
-    return found
+        scored = [row for row in rows if f"{group}.after" in row.cells]
+        if not scored:
+            continue
+        for key, heading in HEADINGS.items():
+            column = TableColumn(
+                f"{group}.{key}",
+                group,
+                heading.format(GROUP_NAMES[group]),
+                metric.higher_is_better,
+                metric.scale,
+            )
+            tiles.append((scored[0], with_decimals(scored, column)))
+    return tiles

@@ -1,193 +1,178 @@
-"""The sentences of the report: what was compared, how far it has come, and what to know about it."""
+"""The sentences of the report: what was compared, how far it is, and what to know about it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fedtailor.reporting.html.figures import compute_run_cost
-from fedtailor.reporting.html.grouping import Record, ReportLine, get_seed, list_runs
+from fedtailor.reporting.html.grouping import ReportLine, list_runs
+from fedtailor.training.record import GroupScores, RunRecord
 
 MAX_NAMES = 4
+"""The title names this many methods, and counts more of them."""
 GROUP_NAMES = {
     "participating": "participating clients",
     "unseen": "unseen clients",
     "validation": "validation clients",
 }
+UNFINISHED_STATUS_WORDS = {
+    "running": "In progress",
+    "interrupted": "Interrupted",
+    "diverged": "Diverged",
+}
 
 
 def join_words(words: Iterable[Any]) -> str:
-    """One, two and three."""
+    """Return a list in words, as in "one, two and three"."""
     texts = [str(word) for word in words]
-    return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1]))) if texts else ""
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def format_count(count: int, noun: str) -> str:
-    """1 round, 2 rounds."""
+    """Return a count with its noun, as in "1 round" and "2 rounds"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def make_title(lines: Sequence[ReportLine]) -> str:
-    """What was compared on what."""
-    names = (
-        join_words(line.label for line in lines)
-        if len(lines) <= MAX_NAMES
-        else f"{len(lines)} methods"
-    )
-    return f"{names} on {lines[0].runs[0]['data']['name']}"
+    """Return the methods and the data set."""
+    methods = f"{len(lines)} methods"
+    if len(lines) <= MAX_NAMES:
+        methods = join_words(line.label for line in lines)
+    return f"{methods} on {lines[0].runs[0].data.name}"
 
 
 def make_summary(lines: Sequence[ReportLine]) -> str:
-    """Data, clients, rounds, cohort and seeds in a sentence."""
-    data = lines[0].runs[0]["data"]
-    num_participating, num_unseen = (
-        len(data["groups"].get(group, ())) for group in ("participating", "unseen")
-    )
-    clients_text = f"{format_count(num_participating, 'client')} who took part in training"
+    """Return clients, server data, rounds, cohort and seeds in a sentence."""
+    runs = [run for _, run in list_runs(lines)]
+    data = runs[0].data
+    num_unseen = len(data.groups["unseen"])
+    clients = format_count(len(data.groups["participating"]), "participating client")
     if num_unseen:
-        clients_text += (
-            f" and {num_unseen:,} new {'one' if num_unseen == 1 else 'ones'} who did not"
-        )
-    parts = [clients_text, f"{format_count(data['server_examples'], 'example')} held by the server"]
-    configs = [run["config"] for _, run in list_runs(lines)]
-    parts += [
-        f"{_format_span(found)} rounds" for found in [_collect_integers(configs, "rounds")] if found
+        clients += f" and {format_count(num_unseen, 'unseen client')}"
+    seeds = list(dict.fromkeys(run.config.seed for run in runs))
+    parts = [
+        clients,
+        f"{format_count(data.server_examples, 'example')} held by the server",
+        f"{_format_range(run.config.rounds for run in runs)} rounds",
+        f"{_format_range(run.config.cohort for run in runs)} clients per round",
+        f"{'seed' if len(seeds) == 1 else 'seeds'} {join_words(seeds)}",
     ]
-    parts += [
-        f"{_format_span(found)} clients a round"
-        for found in [_collect_integers(configs, "cohort")]
-        if found
-    ]
-    seeds = list(
-        dict.fromkeys(
-            str(get_seed(run)) for _, run in list_runs(lines) if get_seed(run) is not None
-        )
-    )
-    parts += [f"{'seed' if len(seeds) == 1 else 'seeds'} {join_words(seeds)}"] if seeds else []
     return "; ".join(parts) + "."
 
 
+def _format_range(values: Iterable[int]) -> str:
+    distinct = sorted(set(values))
+    if len(distinct) == 1:
+        return f"{distinct[0]:,}"
+    return f"{distinct[0]:,} to {distinct[-1]:,}"
+
+
 def describe_status(lines: Sequence[ReportLine]) -> tuple[str, str]:
-    """(kind, sentence): finished, running or interrupted, and which runs are not finished."""
+    """Return the status of all runs together, and a sentence about those that are not finished."""
     runs = list_runs(lines)
-    unfinished = [(line, run) for line, run in runs if run["status"] != "finished"]
+    unfinished = [(line, run) for line, run in runs if run.status != "finished"]
+    if not unfinished and len(runs) == 1:
+        return "finished", "Finished"
     if not unfinished:
-        return "finished", "Finished" if len(runs) == 1 else f"All {len(runs)} runs finished"
-    kind = "running" if any(run["status"] == "running" for _, run in unfinished) else "interrupted"
-    progress = _describe_progress(unfinished[0][1])
+        return "finished", f"All {len(runs)} runs finished"
+    line, first = unfinished[0]
+    progress = _describe_progress(first)
     if len(runs) == 1:
-        return (
-            kind,
-            f"{'In progress' if kind == 'running' else 'Interrupted'}: {progress} so far, no final scores yet",
-        )
-    first = f"{unfinished[0][0].label}{_format_seed(unfinished[0][1])} {unfinished[0][1]['status']}, {progress}"
+        words = UNFINISHED_STATUS_WORDS[first.status]
+        return first.status, f"{words}: {progress} so far, no final scores yet"
+    is_running = any(run.status == "running" for _, run in unfinished)
     others = f", and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
-    num_finished = len(runs) - len(unfinished)
-    return (
-        kind,
-        f"{num_finished} of {len(runs)} runs finished; {first}{others}; final scores are of finished runs",
+    sentence = (
+        f"{len(runs) - len(unfinished)} of {len(runs)} runs finished; "
+        f"{line.label}, seed {first.config.seed}, {first.status}, {progress}{others}; "
+        "final scores are of finished runs"
     )
+    return "running" if is_running else "interrupted", sentence
 
 
-def collect_notes(lines: Sequence[ReportLine]) -> list[str]:
-    """What the runs noted, each note once, with the lines it is about; declared overlap; untested clients."""
-    labels_by_note: dict[str, list[str]] = {}
-    for line, run in list_runs(lines):
-        for note in (
-            *(run["choices"].get("notes") or ()),
-            *_list_data_notes(run),
-            *_list_untested_notes(run),
-        ):
-            labels_by_note.setdefault(note, []).append(line.label)
-    return [
-        _prefix_labels(note, list(dict.fromkeys(labels)), len(lines))
-        for note, labels in labels_by_note.items()
-    ] + _list_repeated_seeds(lines)
+def describe_run_state(run: RunRecord) -> str:
+    """Return status, progress and time of a run, as in "finished, 10 rounds, 2.5 s"."""
+    seconds = compute_run_cost(run)["seconds"]
+    return f"{run.status}, {_describe_progress(run)}, {seconds:,.1f} s"
+
+
+def _describe_progress(run: RunRecord) -> str:
+    rounds_done = len(run.rounds)
+    if rounds_done == run.config.rounds:
+        return format_count(rounds_done, "round")
+    return f"{rounds_done:,} of {run.config.rounds:,} rounds"
 
 
 def describe_sampling(lines: Sequence[ReportLine]) -> str:
-    """Say so where scores in rounds are of fewer clients than the final ones."""
+    """Return a sentence about evaluations of a part of the clients; "" if all are evaluated."""
     for _, run in list_runs(lines):
-        sizes = [len(group) for group in run["data"]["groups"].values()]
-        num_eval, num_final_eval = (
-            run["config"].get(key) or max(sizes) for key in ("eval_clients", "final_eval_clients")
-        )
-        end = f"{num_final_eval:,}" if num_final_eval < max(sizes) else "all of them"
-        if min(num_eval, num_final_eval) < max(sizes):
+        largest_group = max(len(clients) for clients in run.data.groups.values())
+        num_eval = run.config.eval_clients
+        num_final_eval = run.config.final_eval_clients or largest_group
+        if min(num_eval, num_final_eval) < largest_group:
+            at_end = f"{num_final_eval:,}" if num_final_eval < largest_group else "all of them"
             return (
-                f"In rounds, {num_eval:,} clients of a larger group are scored; in the end, {end}."
+                f"After rounds, {num_eval:,} clients of a larger group are evaluated; "
+                f"at the end, {at_end}."
             )
     return ""
 
 
-def describe_run_state(run: Record) -> str:
-    """How far a run has come, in a few words."""
-    return f"{run['status']}, {_describe_progress(run)}, {compute_run_cost(run)['seconds']:,.1f} s"
+def collect_notes(lines: Sequence[ReportLine]) -> list[str]:
+    """Return each note once, with the labels of the lines that it is about, unless it is of all."""
+    labels_by_note: dict[str, list[str]] = {}
+    for line, run in list_runs(lines):
+        for note in _list_run_notes(run):
+            labels = labels_by_note.setdefault(note, [])
+            if line.label not in labels:
+                labels.append(line.label)
+    notes = []
+    for note, labels in labels_by_note.items():
+        is_of_all = len(labels) == len(lines)
+        notes.append(note if is_of_all else f"{join_words(labels)}: {note}")
+    return [*notes, *_list_repeated_seeds(lines)]
 
 
-def _describe_progress(run: Record) -> str:
-    rounds_done, num_rounds = len(run["rounds"]), run["config"].get("rounds")
-    return (
-        format_count(rounds_done, "round")
-        if num_rounds in (None, rounds_done)
-        else f"{rounds_done:,} of {num_rounds:,} rounds"
-    )
-
-
-def _format_seed(run: Record) -> str:
-    return "" if get_seed(run) is None else f", seed {get_seed(run)},"
-
-
-def _list_data_notes(run: Record) -> list[str]:
-    overlap = run["data"]["overlap"]
-    return [f"The server's data overlaps the clients', as declared: {overlap}"] if overlap else []
-
-
-def _list_untested_notes(run: Record) -> list[str]:
-    """Clients without test examples, and those of whom a model has diverged: their figures are not there."""
-    found = []
-    for group, scores in (run["scores"] or {}).items():
-        num_missing = sum(weight == 0 for weight in scores["weights"])
-        num_infinite = _count_infinite(scores)
-        if num_missing:
-            found.append(
-                f"{format_count(num_missing, f'{group} client')} without test examples left out of the figures."
-            )
+def _list_run_notes(run: RunRecord) -> Iterator[str]:
+    """Yield a run's own notes, declared overlap, and clients without scores."""
+    yield from run.choices.notes
+    if run.data.overlap:
+        yield f"The server's data overlaps the clients', as declared: {run.data.overlap}"
+    for group, scores in (run.scores or {}).items():
+        num_untested = sum(weight == 0 for weight in scores.weights)
+        if num_untested:
+            clients = format_count(num_untested, f"{group} client")
+            yield f"{clients} without test examples left out of the figures."
+        num_infinite = _count_infinite_losses(scores)
         if num_infinite:
-            found.append(
-                f"The loss of {format_count(num_infinite, f'{group} client')} is not finite: training has diverged."
-            )
-    return found
+            clients = format_count(num_infinite, f"{group} client")
+            yield f"The loss of {clients} is not finite: training has diverged."
 
 
 def has_diverged(line: ReportLine) -> bool:
-    """Whether the loss of anybody who could be tested is not finite."""
+    """Return whether the loss of any client with test examples is not finite."""
     return any(
-        _count_infinite(scores) for run in line.runs for scores in (run["scores"] or {}).values()
+        _count_infinite_losses(scores)
+        for run in line.runs
+        for scores in (run.scores or {}).values()
     )
 
 
-def _count_infinite(scores: Record) -> int:
-    """Clients with test examples, but without a loss."""
-    losses = zip(scores["before"]["loss"], scores["after"]["loss"], scores["weights"], strict=True)
-    return sum(weight > 0 and (before is None or after is None) for before, after, weight in losses)
+def _count_infinite_losses(scores: GroupScores) -> int:
+    """Return the number of clients with test examples, but without a loss."""
+    count = 0
+    losses = zip(scores.before["loss"], scores.after["loss"], scores.weights, strict=True)
+    for before, after, weight in losses:
+        is_tested = weight is not None and weight > 0
+        if is_tested and (before is None or after is None):
+            count += 1
+    return count
 
 
-def _list_repeated_seeds(lines: Sequence[ReportLine]) -> list[str]:
-    seeds = [(line.label, [str(get_seed(run)) for run in line.runs]) for line in lines]
-    return [
-        f"{label}: seed {seed} was given {found.count(seed)} times."
-        for label, found in seeds
-        for seed in dict.fromkeys(found)
-        if found.count(seed) > 1
-    ]
-
-
-def _prefix_labels(note: str, labels: list[str], num_lines: int) -> str:
-    return note if len(labels) == num_lines else f"{join_words(labels)}: {note}"
-
-
-def _collect_integers(configs: list[Any], key: str) -> list[int]:
-    return sorted({config[key] for config in configs if isinstance(config.get(key), int)})
-
-
-def _format_span(values: list[int]) -> str:
-    return f"{values[0]:,}" if len(values) == 1 else f"{values[0]:,} to {values[-1]:,}"
+def _list_repeated_seeds(lines: Sequence[ReportLine]) -> Iterator[str]:
+    for line in lines:
+        seeds = [run.config.seed for run in line.runs]
+        for seed in dict.fromkeys(seeds):
+            if seeds.count(seed) > 1:
+                yield f"{line.label}: seed {seed} was given {seeds.count(seed)} times."
