@@ -2,7 +2,7 @@
 
 data = fedtailor.from_arrays(x, y, client, server=0.05)
 fitted = fedtailor.fit("fedsim", model, data, rounds=30)
-mine = fitted.personalize(my_x, my_y)
+personal = fitted.personalize(my_x, my_y)
 """
 
 from importlib import import_module
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Modules below fedtailor and the public names that are imported from them.
 _EXPORTS = {
     "data": ("FederatedDataset", "digits", "from_arrays", "synthetic"),
     "engines.base": ("Engine",),
@@ -55,10 +56,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used, so that the command line starts without torch."""
-    for home, names in _EXPORTS.items():
+    """Import a public name when it is first used, so that the command line starts without torch."""
+    for module, names in _EXPORTS.items():
         if name in names:
-            return getattr(import_module(f"fedtailor.{home}"), name)
+            return getattr(import_module(f"fedtailor.{module}"), name)
     raise AttributeError(f"module 'fedtailor' has no attribute {name!r}")
 
 

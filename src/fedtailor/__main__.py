@@ -1,4 +1,4 @@
-"""`python -m fedtailor`."""
+"""Entry point of `python -m fedtailor`."""
 
 from fedtailor.cli import main
 

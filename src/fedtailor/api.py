@@ -1,4 +1,4 @@
-"""Train from Python: `fit` a method on data, look at scores, personalize the model for an unseen client."""
+"""Training from Python: `fit` a method, look at its scores, personalize it for an unseen client."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fedtailor.core.types import Method, Params, ServerState
+from fedtailor.core.types import Method, Params, ServerState, Tree
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
@@ -21,38 +21,40 @@ from fedtailor.training.pretraining import PretrainingConfig, check_pretraining,
 
 @dataclass(frozen=True)
 class FitResult:
-    """A method after training."""
+    """A method after training, with everything that is needed to train or personalize further."""
 
     context: EngineContext
     engine: Engine
-    state: ServerState
+    state: ServerState  # after the last round
     scores: dict[str, Scores]  # of "participating", "validation" and "unseen" clients
-    cost: Cost
+    cost: Cost  # of all rounds
 
     @property
     def params(self) -> Params:
-        """The global model."""
+        """Return the parameters of the global model."""
         return self.state.params
 
     def personalize(self, x: Any, y: Any) -> PersonalModel:
-        """Tailors the model to a person never seen."""
-        context, offered_ids = self.context, self.context.select_offered_clients()
-        initial = context.method.init_client_state(self.state)
-        offered_states = (
-            context.client_states.gather(offered_ids, initial)
-            if context.method.num_offered_states and len(offered_ids)
-            else None
-        )
+        """Return the model that the method tailors to an unseen client with these examples."""
         return personalize_model(
-            context.method,
-            context.task,
+            self.context.method,
+            self.context.task,
             self.state,
-            context.data.example_spec,
-            context.seed,
+            self.context.data.example_spec,
+            self.context.seed,
             x,
             y,
-            offered_states,
+            self._gather_offered_states(),
         )
+
+    def _gather_offered_states(self) -> Tree | None:
+        """Return the client states that an unseen client may start from, or None without any."""
+        method = self.context.method
+        offered_ids = self.context.select_offered_clients()
+        if not method.num_offered_states or len(offered_ids) == 0:
+            return None
+        initial = method.init_client_state(self.state)
+        return self.context.client_states.gather(offered_ids, initial)
 
 
 def fit(
@@ -74,22 +76,32 @@ def fit(
     on_round_end: Callable[[Round], None] | None = None,
     **hparams: Any,
 ) -> FitResult:
-    """Trains a method and scores it on participating and unseen clients.
+    """Train a method and score it on participating, validation and unseen clients.
 
-    method    a name in `fedtailor.methods.NAMES`, with hyper-parameters as further keywords; or a `Method`, with the
-              `Task` that it was built on as the model
-    model     an `nn.Module` (training starts at its weights), a function that makes one (its first weights are drawn
-              from the seed), or a `Task`, for anything but plain classification or regression
-    cohort    clients a round
-    engine    "vectorized" or "sequential"
-    device    cpu, cuda or mps
-    chunk     how many clients are stacked at a time; None: as many as fit
-    compile   whether steps are compiled: True, False, or "training" for all but personalizing and scoring
-    client_state_dir
-              a folder for what clients keep between rounds; None: they keep it in RAM
-    pretrain  epochs of SGD on the server's data before the first round, at rate pretrain_lr, pretrain_batch at a time
-    on_round_end
-              called after every round
+    Args:
+        method: Name in `fedtailor.methods.NAMES`; or a `Method`, with the `Task` that it was built
+            on as `model`.
+        model: An `nn.Module`, at whose weights training starts; a function that returns one, whose
+            initial weights are drawn from `seed`; or a `Task`, for anything but plain
+            classification or regression.
+        data: Examples of all clients and, for some methods, of the server.
+        rounds: Communication rounds.
+        cohort: Clients per round.
+        seed: Seed of everything that is random.
+        engine: "vectorized" or "sequential".
+        device: "cpu", "cuda" or "mps".
+        chunk: Clients that are stacked at a time; None stacks as many as fit in memory.
+        compile: Whether steps are compiled: True, False, or "training" for all steps but those of
+            personalization and evaluation.
+        client_state_dir: Folder for client states between rounds; None keeps them in RAM.
+        pretrain: Epochs of SGD on the server's data before the first round.
+        pretrain_lr: Learning rate of that SGD.
+        pretrain_batch: Batch size of that SGD.
+        on_round_end: Function to call after every round.
+        **hparams: Hyper-parameters of the method, if `method` is a name.
+
+    Returns:
+        The trained method with its scores, its cost, and the means to personalize it.
     """
     pretraining = PretrainingConfig(pretrain, pretrain_lr, pretrain_batch)
     context = prepare_context(
@@ -104,14 +116,8 @@ def fit(
         **hparams,
     )
     check_pretraining(pretraining, data)
-    return train(
-        context,
-        factory.make_engine(context, engine, chunk, compile),
-        rounds,
-        cohort,
-        on_round_end,
-        pretraining,
-    )
+    chosen_engine = factory.make_engine(context, engine, chunk, compile)
+    return train(context, chosen_engine, rounds, cohort, on_round_end, pretraining)
 
 
 def train(
@@ -122,15 +128,25 @@ def train(
     on_round_end: Callable[[Round], None] | None = None,
     pretraining: PretrainingConfig | None = None,
 ) -> FitResult:
-    """Trains what has been prepared, and scores it."""
-    state, cost = (
-        context.init_server_state(run_pretraining(context, pretraining) if pretraining else None),
-        Cost(),
-    )
-    for finished_round in islice(
-        run_rounds(context, engine, state, get_cohort_size(context, cohort)), rounds
-    ):
-        state, cost = finished_round.state, cost.add(finished_round.cost)
+    """Train and score a method whose context and engine have been prepared.
+
+    Args:
+        context: Method, task, data and client states.
+        engine: Engine of this context.
+        rounds: Communication rounds.
+        cohort: Clients per round; a method that pools the data of all clients always has one.
+        on_round_end: Function to call after every round.
+        pretraining: Training on the server's data before the first round; None for none.
+    """
+    pretrained_params = None
+    if pretraining is not None:
+        pretrained_params = run_pretraining(context, pretraining)
+    state = context.init_server_state(pretrained_params)
+    cost = Cost()
+    all_rounds = run_rounds(context, engine, state, get_cohort_size(context, cohort))
+    for finished_round in islice(all_rounds, rounds):
+        state = finished_round.state
+        cost = cost.add(finished_round.cost)
         if on_round_end is not None:
             on_round_end(finished_round)
     raise_if_diverged(context.method.name, state)

@@ -1,10 +1,12 @@
-"""What can go wrong, by whose doing. Every message is one sentence: who, what was expected, what came, what to do.
+"""Errors of fedtailor, by whose doing they are, and helpers that check input and word messages.
+
+Every message is one sentence: who, what was expected, what came, what to do.
 
 FedtailorError
 +-- InputError       the caller's data, model or options cannot be used (also a ValueError)
-+-- WorkError        a function of a method failed at a stage, in a round, for a client (also a RuntimeError)
++-- RoutineError     a routine of a method failed at a stage, in a round (also a RuntimeError)
 +-- DivergedError    training produced numbers that are not finite (also an ArithmeticError)
-+-- LostRankError    one of the processes of a run is gone (also a RuntimeError)
++-- LostRankError    a process of a distributed run is gone (also a RuntimeError)
 """
 
 import math
@@ -20,29 +22,35 @@ class FedtailorError(Exception):
 
 
 class InputError(FedtailorError, ValueError):
-    """Something that the caller handed over cannot be used."""
+    """Data, a model or options that the caller passed and that cannot be used."""
 
 
 class RoutineError(FedtailorError, RuntimeError):
-    """A step of a method failed while an engine was running it."""
+    """Failure of a method's routine while an engine was running it."""
 
 
 class DivergedError(FedtailorError, ArithmeticError):
-    """The model's parameters are no longer finite numbers."""
+    """Training whose parameters are no longer finite numbers."""
 
 
 class LostRankError(FedtailorError, RuntimeError):
-    """One of the processes that work on a run together is gone."""
+    """Loss of one of the processes that work on a distributed run."""
 
 
 def require(condition: bool, message: str) -> None:
-    """Raises `InputError(sentence)` unless the condition holds."""
+    """Raise `InputError(message)` unless the condition holds."""
     if not condition:
         raise InputError(message)
 
 
 def import_extra(module: str, extra: str, feature: str) -> Any:
-    """Import a module that comes with an optional extra, or say in a sentence how to get it."""
+    """Import a module of an optional dependency, or raise an InputError that says how to get it.
+
+    Args:
+        module: Full name of the module; its first part is also the name of the package to install.
+        extra: Extra of fedtailor that installs the package, as in `fedtailor[extra]`.
+        feature: What needs the package; the message begins with it.
+    """
     try:
         return import_module(module)
     except ImportError:
@@ -53,16 +61,20 @@ def import_extra(module: str, extra: str, feature: str) -> Any:
 
 
 def suggest_name(word: str, choices: Iterable[str]) -> str:
-    """What to say to somebody who wrote a word that is not known."""
+    """Return the end of a message about an unknown word: its closest match, or all choices."""
     names = list(choices)
-    close = get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"known are {', '.join(names)}."
+    matches = get_close_matches(word, names, n=1)
+    if matches:
+        return f"did you mean {matches[0]}?"
+    return f"choose from {', '.join(names)}."
 
 
 def is_number(value: Any, integer: bool = False) -> bool:
-    """Whether a value is a finite number, or a whole one, NumPy's included; truth values are not."""
-    return (
-        type(value) is not bool
-        and isinstance(value, Integral if integer else Real)
-        and math.isfinite(value)
-    )
+    """Return whether `value` is a finite real number or, with `integer`, a whole one.
+
+    Scalars of NumPy count; booleans do not, although Python takes them for integers.
+    """
+    if type(value) is bool:
+        return False
+    kind = Integral if integer else Real
+    return isinstance(value, kind) and math.isfinite(value)

@@ -133,7 +133,7 @@ def test_the_oldest_tested_torch_is_the_oldest_that_is_installed() -> None:
 
 
 TESTED = (
-    "steps are compiled with torch 2.11 to 2.13, which are tested, and this is torch 2.14.0; "
+    "steps are compiled only with torch 2.11 to 2.13, which are tested, and this is torch 2.14.0; "
     "to compile them: pip install 'torch>=2.11,<2.14'"
 )
 
@@ -150,7 +150,7 @@ def test_another_torch_runs_uncompiled_with_one_warning_and_the_same_numbers(
     (only,) = told
     assert str(only.message) == f"All runs uncompiled, with the same results: {TESTED}"
     assert engine.notes == (f"scaffold runs uncompiled: {TESTED}",)
-    assert factory.get_engine_options(engine)["compile"] is False
+    assert factory.get_engine_options(engine).compile is False
     assert distance(tuple(expected), tuple(state)) == 0.0
     again = factory.make_engine(toy_setting("scaffold", data=small), compile=compile)
     assert again.notes == engine.notes  # and no second warning, which would be an error here
@@ -168,9 +168,9 @@ def test_another_torch_does_not_compile_on_auto(patch: pytest.MonkeyPatch, tmp_p
     words = ["data=digits", "method=fedavg", "rounds=1", "cohort=2", "data.clients=12"]
     with pytest.warns(RuntimeWarning, match="All runs uncompiled"):
         done = start_run(read_run_config([*words, "compile=auto"]), tmp_path / "out")
-    choices = done.record["choices"]
-    assert choices["compile"] is False
-    assert choices["notes"] == [f"fedavg runs uncompiled: {TESTED}"]
+    choices = done.record.choices
+    assert choices.compile is False
+    assert choices.notes == (f"fedavg runs uncompiled: {TESTED}",)
 
 
 def test_steps_of_an_engine_made_by_hand_are_not_compiled_either(patch: pytest.MonkeyPatch) -> None:

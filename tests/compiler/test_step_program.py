@@ -124,9 +124,7 @@ def test_short_floats_that_a_processor_imitates_are_told_of(
         exact, task=exact.task.to(dtype=torch.float32).with_compute_dtype(torch.bfloat16)
     )
     assert factory.make_engine(exact).notes == ()
-    said = (
-        "fedavg calculates in bf16, which this processor has to imitate: float32 is many times as fast",
-    )
+    said = ("fedavg computes in bf16, which this CPU only emulates: float32 is many times as fast",)
     assert factory.make_engine(short).notes == (said if imitated else ())
 
 

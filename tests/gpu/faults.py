@@ -46,8 +46,8 @@ FAULTS = [
     ),
     Fault(
         "_conv2d_kernel",
-        "known = (out < outputs)[:, None] & (column < columns)",
-        "known = (out < outputs)[:, None] & (column >= 0)",
+        "w_mask = (out < outputs)[:, None] & (column < columns)",
+        "w_mask = (out < outputs)[:, None] & (column >= 0)",
     ),
     Fault(
         "_conv2d_kernel",
@@ -66,9 +66,7 @@ FAULTS = [
         "row = split * K_PER_SPLIT + begin",
         "row = split * BLOCK_K + begin",
     ),
-    Fault(
-        "_conv2d_grad_weight_kernel", "known, at_g = (row < rows)", "known, at_g = (row <= rows)"
-    ),
+    Fault("_conv2d_grad_weight_kernel", "g_mask = (row < rows)", "g_mask = (row <= rows)"),
     Fault("_conv2d_grad_weight_kernel", "tap % tap_columns - pad", "tap % tap_columns + pad"),
     Fault("_col2im_kernel", "& (right % stride == 0)", ""),
     Fault("_col2im_kernel", "tl.program_id(0).to(tl.int64)", "tl.program_id(0)"),
@@ -81,14 +79,14 @@ FAULTS = [
     Fault("_threefry_kernel", "counters + at * counter_step", "counters + at"),
     Fault(
         "_launch_conv2d",
-        "num_stages=3 if is_narrow or block_n == 128 else 4",
+        "num_stages=num_stages",
         "num_stages=8",
         (COMPILED,),
     ),
     Fault(
         "_launch_conv2d",
-        '128 if is_large and _choose_input_precision(x) == "tf32" else 64',
-        "256",
+        "max_block_n = 128",
+        "max_block_n = 256",
         (COMPILED,),
     ),
     Fault("triton_conv2d_grad_weight", "torch.zeros if rows == 0 else torch.empty", "torch.empty"),
@@ -101,8 +99,8 @@ FAULTS = [
     Fault("run", "_copy_into(self._carry, carry)", "self._carry = carry", (GRAPHS,)),
     Fault(
         "_conv2d_grad_input_op",
-        "(geometry[0], geometry[1])",
-        "(geometry[1], geometry[0])",
+        "(stride, pad)",
+        "(pad, stride)",
         (STEPS,),
     ),
     Fault(

@@ -370,7 +370,7 @@ def test_drawn_in_one_operation_they_are_the_same(monkeypatch: pytest.MonkeyPatc
     with Listing(used):
         for way, expected in zip(ways, plainly, strict=True):
             assert_same(way(), expected)
-    assert used.count(torch.ops.fedtailor.mixed.default) > len(ways)
+    assert used.count(torch.ops.fedtailor.threefry.default) > len(ways)
 
 
 def check_compiled() -> None:

@@ -1,1 +1,1 @@
-"""The door to what torch does not promise: only here are its private parts and versions known."""
+"""The only module that uses private parts of torch or depends on its version: `torch_internals`."""

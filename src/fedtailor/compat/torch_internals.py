@@ -1,11 +1,13 @@
-"""Every use of what torch keeps to itself: private functions, its versions, patches and warnings.
+"""Every use of what torch does not promise to keep: private functions, patches, versions, warnings.
 
-Tested with torch 2.11 and 2.13. In another torch private parts may be gone or mean something else:
+Each function says what it uses, why torch's public functions do not do, and what happens if another
+torch lacks it:
 
 - What is merely missing is replaced at import, by public operations or by a safe answer.
-- Steps are recorded and compiled by a tested torch alone (`is_torch_tested`), else run as they are.
+- Steps are traced and compiled only by a tested torch (`is_torch_tested`), else run eagerly.
 
-All but the compiler is looked up once, at import: some is called for every operation on a tree.
+All but the compiler is looked up once, at import, since some functions are called for every
+operation on a tree.
 """
 
 import copy
@@ -27,39 +29,45 @@ from torch.fx import GraphModule
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 OperationHandler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Does an operation, given it, its arguments and those with names, and returns the result."""
+"""Takes an operation, its positional and its named arguments, and returns the result."""
 
 TESTED_TORCH = ((2, 11), (2, 13))
-"""The oldest and the newest release of torch, major and minor, that the tests have passed with."""
+"""Oldest and newest release of torch, major and minor, that the tests have passed with."""
 
 
 # Versions
 
 
 def is_torch_tested() -> bool:
-    """Tell whether this torch is between the oldest and the newest release in `TESTED_TORCH`.
+    """Return whether this torch is between the oldest and the newest release in `TESTED_TORCH`.
 
-    Another one records and compiles no steps: Inductor's faults are silent, and new ones unknown.
+    Any other torch traces and compiles no steps: bugs of Inductor are silent, and new ones unknown.
+
+    Uses: `torch.__version__`, which is public. Tested with torch 2.11 and 2.13.
+    If unavailable: a version without major and minor number counts as not tested.
     """
-    found = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
-    if found is None:
+    version = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
+    if version is None:
         return False
     oldest, newest = TESTED_TORCH
-    return oldest <= (int(found[1]), int(found[2])) <= newest
+    return oldest <= (int(version[1]), int(version[2])) <= newest
 
 
 def describe_tested_torch() -> str:
-    """Say which torch compiles steps, which one this is, and how to get one that does."""
+    """Return which torch compiles steps, which one this is, and how to get one that does.
+
+    Uses: `torch.__version__`, which is public. Tested with torch 2.11 and 2.13.
+    """
     (major, oldest), (_, newest) = TESTED_TORCH
     return (
-        f"steps are compiled with torch {major}.{oldest} to {major}.{newest}, which are tested, "
-        f"and this is torch {torch.__version__}; to compile them: "
+        f"steps are compiled only with torch {major}.{oldest} to {major}.{newest}, "
+        f"which are tested, and this is torch {torch.__version__}; to compile them: "
         f"pip install 'torch>={major}.{oldest},<{major}.{newest + 1}'"
     )
 
 
 def _find(path: str, default: Any) -> Any:
-    """Return something private of torch by its MODULE:NAME, or what stands in for it."""
+    """Return the object of torch at MODULE:NAME, or `default` if there is none."""
     try:
         return resolve_name(path)
     except (ImportError, AttributeError):
@@ -72,17 +80,19 @@ def _find(path: str, default: Any) -> Any:
 def flatten_tree(tree: Any) -> list[Any]:
     """Return the leaves of nested dicts, lists and tuples, in a fixed order.
 
-    Private: `torch.utils._pytree`, tested with torch 2.11 and 2.13.
-    Where it is missing, dicts, lists and tuples are gone through here, and all else is a leaf.
+    Uses: `torch.utils._pytree.tree_leaves`, private. Tested with torch 2.11 and 2.13.
+    Works around: torch has no public function for nested containers.
+    If unavailable: the tree is walked in Python; anything but a dict, list or tuple is a leaf.
     """
     return _tree_leaves(tree)
 
 
 def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply a function leaf by leaf to one tree or to several of the same shape.
+    """Apply `function` leaf by leaf to `tree`, or to it and `others` of the same structure.
 
-    Private: `torch.utils._pytree`, tested with torch 2.11 and 2.13.
-    Where it is missing, dicts, lists and tuples are gone through here, and all else is a leaf.
+    Uses: `torch.utils._pytree.tree_map`, private. Tested with torch 2.11 and 2.13.
+    Works around: torch has no public function for nested containers.
+    If unavailable: the tree is walked in Python; anything but a dict, list or tuple is a leaf.
     """
     return _tree_map(function, tree, *others)
 
@@ -90,8 +100,9 @@ def map_tree(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
 def list_leaf_paths(tree: Any) -> list[tuple[str, ...]]:
     """Return the names and positions that lead to each leaf, in the order of `flatten_tree`.
 
-    Private: `torch.utils._pytree`, tested with torch 2.11 and 2.13.
-    Where it is missing, dicts, lists and tuples are gone through here, and all else is a leaf.
+    Uses: `torch.utils._pytree.tree_flatten_with_path`, private. Tested with torch 2.11 and 2.13.
+    Works around: torch has no public function for nested containers.
+    If unavailable: the tree is walked in Python; anything but a dict, list or tuple is a leaf.
     """
     if _tree_flatten_with_path is None:
         return _list_leaf_paths(tree)
@@ -119,24 +130,30 @@ def _list_members(tree: Any) -> dict[Any, Any] | None:
 
 
 def _list_leaves(tree: Any) -> list[Any]:
-    """Return the leaves of a tree without torch's help."""
+    """Return what `flatten_tree` does, without torch."""
     members = _list_members(tree)
     if members is None:
         return [tree]
-    return [leaf for member in members.values() for leaf in _list_leaves(member)]
+    leaves = []
+    for member in members.values():
+        leaves += _list_leaves(member)
+    return leaves
 
 
 def _list_leaf_paths(tree: Any) -> list[tuple[str, ...]]:
-    """Return the paths to the leaves of a tree without torch's help."""
+    """Return what `list_leaf_paths` does, without torch."""
     members = _list_members(tree)
     if members is None:
         return [()]
-    below = [(str(name), _list_leaf_paths(member)) for name, member in members.items()]
-    return [(name, *path) for name, paths in below for path in paths]
+    paths = []
+    for name, member in members.items():
+        for path in _list_leaf_paths(member):
+            paths.append((str(name), *path))
+    return paths
 
 
 def _map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Apply a function leaf by leaf without torch's help."""
+    """Return what `map_tree` does, without torch."""
     members = _list_members(tree)
     if members is None:
         return function(tree, *others)
@@ -147,10 +164,12 @@ def _map_leaves(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
     for name, member in members.items():
         mapped[name] = _map_leaves(function, member, *(each[name] for each in other_members))
     if isinstance(tree, dict):
-        new = copy.copy(tree)
-        new.update(mapped)
-        return new
-    return type(tree)(*mapped.values()) if hasattr(tree, "_fields") else type(tree)(mapped.values())
+        copied = copy.copy(tree)  # of the same class, such as OrderedDict
+        copied.update(mapped)
+        return copied
+    if hasattr(tree, "_fields"):
+        return type(tree)(*mapped.values())
+    return type(tree)(mapped.values())
 
 
 _tree_leaves: Callable[..., list[Any]] = _find("torch.utils._pytree:tree_leaves", _list_leaves)
@@ -165,46 +184,51 @@ _tree_flatten_with_path: Callable[..., Any] | None = _find(
 
 
 def add_lists(a: list[Tensor], b: list[Tensor], alpha: float) -> Sequence[Tensor]:
-    """Return a + alpha b for each pair of tensors, in few operations.
+    """Return a + alpha * b for each pair of tensors of the lists `a` and `b`.
 
-    Private: `torch._foreach_add`, tested with torch 2.11 and 2.13.
-    Where it is missing, pair by pair, with the same numbers.
+    Uses: `torch._foreach_add`, private. Tested with torch 2.11 and 2.13.
+    Works around: an operation per tensor, which dominates the time for small tensors.
+    If unavailable: pairs are added one by one, with the same numbers.
     """
     return _foreach_add(a, b, alpha=alpha)
 
 
 def sub_lists(a: list[Tensor], b: list[Tensor]) -> Sequence[Tensor]:
-    """Return a - b for each pair of tensors, in few operations.
+    """Return a - b for each pair of tensors of the lists `a` and `b`.
 
-    Private: `torch._foreach_sub`, tested with torch 2.11 and 2.13.
-    Where it is missing, pair by pair, with the same numbers.
+    Uses: `torch._foreach_sub`, private. Tested with torch 2.11 and 2.13.
+    Works around: an operation per tensor, which dominates the time for small tensors.
+    If unavailable: pairs are subtracted one by one, with the same numbers.
     """
     return _foreach_sub(a, b)
 
 
 def scale_list(tensors: list[Tensor], factor: float) -> Sequence[Tensor]:
-    """Return each tensor times a factor, in few operations.
+    """Return each tensor times `factor`.
 
-    Private: `torch._foreach_mul`, tested with torch 2.11 and 2.13.
-    Where it is missing, one by one, with the same numbers.
+    Uses: `torch._foreach_mul`, private. Tested with torch 2.11 and 2.13.
+    Works around: an operation per tensor, which dominates the time for small tensors.
+    If unavailable: tensors are scaled one by one, with the same numbers.
     """
     return _foreach_mul(tensors, factor)
 
 
 def sum_magnitudes(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the sum of the absolute values of each tensor, in few operations.
+    """Return the sum of the absolute values of each tensor.
 
-    Private: `torch._foreach_norm`, tested with torch 2.11 and 2.13.
-    Where it is missing, one by one, with the same numbers up to rounding.
+    Uses: `torch._foreach_norm`, private. Tested with torch 2.11 and 2.13.
+    Works around: an operation per tensor, which dominates the time for small tensors.
+    If unavailable: tensors are summed one by one, with the same numbers up to rounding.
     """
     return _foreach_norm(tensors, 1)
 
 
 def copy_lists(buffers: list[Tensor], values: list[Tensor]) -> None:
-    """Copy each value into its buffer, in few operations.
+    """Copy each of `values` into its buffer.
 
-    Private: `torch._foreach_copy_`, tested with torch 2.11 and 2.13.
-    Where it is missing, one by one, with the same numbers.
+    Uses: `torch._foreach_copy_`, private. Tested with torch 2.11 and 2.13.
+    Works around: an operation per tensor, which dominates the time for small tensors.
+    If unavailable: tensors are copied one by one.
     """
     _foreach_copy(buffers, values)
 
@@ -241,20 +265,22 @@ _foreach_copy: Callable[..., object] = _find("torch:_foreach_copy_", _copy_each)
 
 
 def is_functorch_active() -> bool:
-    """Tell whether `vmap`, `grad` or another transform of `torch.func` is being applied.
+    """Return whether `vmap`, `grad` or another transform of `torch.func` is being applied.
 
-    Operations on lists and torch's own LSTM have no rules for those.
-    Private: `torch._C._functorch.peek_interpreter_stack`, tested with torch 2.11 and 2.13.
-    Where it is missing, one is assumed: tensors are added one by one, and LSTMs go place by place.
+    Uses: `torch._C._functorch.peek_interpreter_stack`, private. Tested with torch 2.11 and 2.13.
+    Works around: operations on lists and torch's own LSTM have no rules for transforms.
+    If unavailable: one is assumed, so tensors are added one by one and LSTMs run step by step.
     """
     return _peek_interpreter_stack() is not None
 
 
 def is_tracing() -> bool:
-    """Tell whether what is done now is being recorded as a list of operations.
+    """Return whether operations are being recorded in a graph.
 
-    Private: `torch.fx.experimental.proxy_tensor.get_proxy_mode`, tested with torch 2.11 and 2.13.
-    Where it is missing, only recordings by `record_operations` are known of.
+    Uses: `torch.fx.experimental.proxy_tensor.get_proxy_mode`, experimental. Tested with torch 2.11
+        and 2.13.
+    Works around: graphs for Inductor need some operations written in another way.
+    If unavailable: only traces by `record_operations` are noticed.
     """
     return _get_proxy_mode() is not None
 
@@ -263,8 +289,8 @@ _is_recording: ContextVar[bool] = ContextVar("is_recording", default=False)
 
 
 def _get_own_recording() -> object:
-    """Return something inside `record_operations`, else None."""
-    return _is_recording.get() or None
+    """Return None outside of `record_operations`, where torch does not say what it is doing."""
+    return True if _is_recording.get() else None
 
 
 _peek_interpreter_stack: Callable[[], object] = _find(
@@ -277,13 +303,15 @@ _get_proxy_mode: Callable[[], object] = _find(
 )
 
 
-# Recording
+# Tracing
 
 
 def can_record_operations() -> bool:
-    """Tell whether functions can be recorded as lists of operations.
+    """Return whether functions can be traced by `record_operations`.
 
-    Where they cannot, since `make_fx` is missing or torch is not tested, they are run as they are.
+    Uses: `torch.fx.experimental.proxy_tensor.make_fx`, experimental. Tested with torch 2.11 and
+        2.13.
+    If unavailable, or if this torch is not tested: False, and functions are called as they are.
     """
     return _make_fx is not None and is_torch_tested()
 
@@ -293,12 +321,18 @@ def record_operations(
     leaves: Sequence[Tensor],
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> GraphModule:
-    """Return the operations that a function of tensors comes down to, found without doing them.
+    """Trace a function of tensors into the graph of its operations, without executing them.
 
-    Operations that have a decomposition are recorded as what that does.
+    Uses: `torch.fx.experimental.proxy_tensor.make_fx`, experimental, with its private argument for
+        constants of the function. Tested with torch 2.11 and 2.13.
+    Works around: torch has no stable function that traces through `vmap` and `grad`.
+    If unavailable, or if this torch is not tested: a RuntimeError says so, so ask
+        `can_record_operations` first.
 
-    Private: `torch.fx.experimental.proxy_tensor.make_fx`, tested with torch 2.11 and 2.13.
-    Where that cannot be used, a RuntimeError says so: ask `can_record_operations` first.
+    Args:
+        function: Function of tensors.
+        leaves: Tensors whose shapes and dtypes the graph is for; they are not read.
+        decompositions: Functions that replace operations in the graph.
     """
     if _make_fx is None or not is_torch_tested():
         raise RuntimeError(describe_tested_torch())
@@ -320,24 +354,34 @@ _make_fx: Callable[..., Any] | None = _find("torch.fx.experimental.proxy_tensor:
 
 
 def can_intercept_operations() -> bool:
-    """Tell whether this torch has a hook for `intercept_operations`."""
+    """Return whether `intercept_operations` sees operations.
+
+    Uses: `torch.utils._python_dispatch.TorchDispatchMode`, private. Tested with torch 2.11 and
+        2.13.
+    If unavailable: False.
+    """
     return _DispatchMode is not object
 
 
 def intercept_operations(handle: OperationHandler) -> AbstractContextManager[object]:
-    """Return a context in which `handle` does every operation, down to those of derivatives.
+    """Return a context in which `handle` executes every operation, also those of derivatives.
 
-    Private: `torch.utils._python_dispatch.TorchDispatchMode`, tested with torch 2.11 and 2.13.
-    Where it is missing, operations do not pass `handle`: ask `can_intercept_operations` first.
+    Uses: `torch.utils._python_dispatch.TorchDispatchMode`, private. Tested with torch 2.11 and
+        2.13.
+    Works around: torch's public modes do not see the operations that derivatives consist of.
+    If unavailable: operations run without `handle`, so ask `can_intercept_operations` first.
     """
-    return _Interceptor(handle) if can_intercept_operations() else nullcontext()
+    if not can_intercept_operations():
+        return nullcontext()
+    interceptor: AbstractContextManager[object] = _Interceptor(handle)
+    return interceptor
 
 
 _DispatchMode: Any = _find("torch.utils._python_dispatch:TorchDispatchMode", object)
 
 
 class _Interceptor(_DispatchMode):  # type: ignore[misc]
-    """Hands every operation to a function."""
+    """Mode that passes every operation to a function."""
 
     def __init__(self, handle: OperationHandler) -> None:
         super().__init__()
@@ -350,18 +394,22 @@ class _Interceptor(_DispatchMode):  # type: ignore[misc]
 def list_argument_names(operation: Any) -> list[str]:
     """Return the names of an operation's arguments, in their order.
 
-    Private: `OpOverload._schema`, tested with torch 2.11 and 2.13.
-    Where it is missing, there are none: an operation that may draw then counts as one that does.
+    Uses: `OpOverload._schema`, private. Tested with torch 2.11 and 2.13.
+    Works around: torch has no public way to list the arguments of an operation.
+    If unavailable: there are no names, and an operation that may draw counts as one that does.
     """
     schema = getattr(operation, "_schema", None)
-    return [] if schema is None else [argument.name for argument in schema.arguments]
+    if schema is None:
+        return []
+    return [argument.name for argument in schema.arguments]
 
 
 def identify_storage(storage: torch.UntypedStorage) -> int:
     """Return a number that no other living storage has.
 
-    Private: `UntypedStorage._cdata`, tested with torch 2.11 and 2.13.
-    Where it is missing, the address of the data, which only storages without data share.
+    Uses: `UntypedStorage._cdata`, private. Tested with torch 2.11 and 2.13.
+    Works around: the public address of the data, which all storages without data share.
+    If unavailable: that address.
     """
     return _get_storage_id(storage)
 
@@ -377,10 +425,11 @@ _BatchNormLayer = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatc
 
 
 def is_batch_norm(module: object) -> TypeGuard[_BatchNormLayer]:
-    """Tell whether a module is a batch norm of any kind.
+    """Return whether a module is a batch norm of any kind.
 
-    Private: `torch.nn.modules.batchnorm._BatchNorm`, tested with torch 2.11 and 2.13.
-    Where it is missing, batch norms of other projects that derive from it alone are not known.
+    Uses: `torch.nn.modules.batchnorm._BatchNorm`, private. Tested with torch 2.11 and 2.13.
+    Works around: torch's batch norms have no public base class.
+    If unavailable: classes of other projects that derive from that base class are not recognized.
     """
     return isinstance(module, _BATCH_NORMS)
 
@@ -402,29 +451,47 @@ def run_fused_lstm_cell(
     recurrent: Tensor,
     cell: Tensor,
 ) -> tuple[Tensor, ...] | None:
-    """Return the state, the cell and the opened gates of an LSTM's cell, by one kernel of a GPU.
+    """Return hidden state, cell and gates after a time step of an LSTM, by one kernel on a GPU.
 
-    Private: `aten._thnn_fused_lstm_cell`, tested with torch 2.11 and 2.13.
-    Where it is missing, None: the caller has the formula.
+    Uses: `aten._thnn_fused_lstm_cell`, private. Tested with torch 2.11 and 2.13.
+    Works around: a dozen elementwise operations per time step, in a stack of clients for which
+        torch's public LSTM has no rule.
+    If unavailable: None, and the caller computes the formula.
+
+    Args:
+        inputs: Part of the gates' pre-activations that comes from the inputs, [rows, 4 hidden].
+        recurrent: Part of them that comes from the old hidden state, [rows, 4 hidden].
+        cell: Old cell, [rows, hidden].
     """
     if _fused_lstm_cell is None:
         return None
-    found: tuple[Tensor, ...] = _fused_lstm_cell(inputs, recurrent, cell)
-    return found
+    outputs: tuple[Tensor, ...] = _fused_lstm_cell(inputs, recurrent, cell)
+    return outputs
 
 
 def run_fused_lstm_cell_backward(
     grad_hidden: Tensor, grad_cell: Tensor, old_cell: Tensor, new_cell: Tensor, gates: Tensor
 ) -> tuple[Tensor, ...] | None:
-    """Return the gradient of such a cell by the gates' sums and by the old cell, by one kernel.
+    """Return the gradients w.r.t. pre-activations and old cell, by one kernel on a GPU.
 
-    Private: `aten._thnn_fused_lstm_cell_backward_impl`, tested with torch 2.11 and 2.13.
-    Where it is missing, None: the caller has the formula.
+    Uses: `aten._thnn_fused_lstm_cell_backward_impl`, private. Tested with torch 2.11 and 2.13.
+    Works around: a dozen elementwise operations per time step, in a stack of clients for which
+        torch's public LSTM has no rule.
+    If unavailable: None, and the caller computes the formula.
+
+    Args:
+        grad_hidden: Gradient w.r.t. the new hidden state, [rows, hidden].
+        grad_cell: Gradient w.r.t. the new cell, [rows, hidden].
+        old_cell: Cell before the time step, [rows, hidden].
+        new_cell: Cell that `run_fused_lstm_cell` returned, [rows, hidden].
+        gates: Gates that `run_fused_lstm_cell` returned, [rows, 4 hidden].
     """
     if _fused_lstm_cell_backward is None:
         return None
-    found = _fused_lstm_cell_backward(grad_hidden, grad_cell, old_cell, new_cell, gates, False)
-    return tuple(found[:2])
+    has_bias = False
+    grads = _fused_lstm_cell_backward(grad_hidden, grad_cell, old_cell, new_cell, gates, has_bias)
+    grad_preacts, grad_old_cell, _ = grads
+    return grad_preacts, grad_old_cell
 
 
 _fused_lstm_cell: Any = _find("torch:ops.aten._thnn_fused_lstm_cell", None)
@@ -436,59 +503,69 @@ _fused_lstm_cell_backward: Any = _find(
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Have torch do without oneDNN inside, whose LSTM has no rule for a derivative of its gradient.
+    """Disable oneDNN inside the context, for the whole process.
 
-    Public, but set past torch's types, and for the whole process. Tested with torch 2.11 and 2.13.
+    Uses: `torch.backends.mkldnn.enabled`, public, but set against its annotated type. Tested with
+        torch 2.11 and 2.13.
+    Works around: oneDNN's LSTM has no rule for the derivative of its gradient.
+    If unavailable: an AttributeError.
     """
-    before = torch.backends.mkldnn.enabled
+    was_enabled = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
         yield
     finally:
-        torch.backends.mkldnn.enabled = before
+        torch.backends.mkldnn.enabled = was_enabled
 
 
 # Compiling
 
 
 def mark_constant(function: Function) -> Function:
-    """Have torch.compile call a function while it looks at the code, and keep only its result.
+    """Let torch.compile call a function while it compiles, and use its result as a constant.
 
-    Private: what `torch.compiler.assume_constant_result` sets, tested with torch 2.11 and 2.13.
-    That one would import the compiler, which takes seconds.
-    Where it is not known, it is an attribute that is not read, and such code is looked at in full.
+    Uses: `_dynamo_marked_constant`, the private attribute that
+        `torch.compiler.assume_constant_result` sets. Tested with torch 2.11 and 2.13.
+    Works around: that public function imports the compiler, which takes seconds.
+    If unavailable: the attribute is not read, and torch.compile compiles the function itself.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 def get_default_cache_dir() -> str | None:
-    """Return where torch keeps compiled code unless it is told where; None while it has not said.
+    """Return torch's default folder for compiled code, or None before its compiler is imported.
 
-    As soon as torch's compiler is imported it sets TORCHINDUCTOR_CACHE_DIR to that by itself.
-    Private: `torch._inductor.runtime.cache_dir_utils`, tested with torch 2.11 and 2.13.
-    Where it is missing, None: the variable then counts as set by the user.
+    Uses: `torch._inductor.runtime.cache_dir_utils.default_cache_dir`, private. Tested with torch
+        2.11 and 2.13.
+    Works around: as soon as torch's compiler is imported, it sets TORCHINDUCTOR_CACHE_DIR to that
+        folder, which then looks like a choice of the user.
+    If unavailable: None, and the variable counts as set by the user.
     """
     module = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
     get_dir: Callable[[], str] | None = getattr(module, "default_cache_dir", None)
-    return None if get_dir is None else get_dir()
+    if get_dir is None:
+        return None
+    return get_dir()
 
 
 def compile_graph(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[..., object]:
-    """Return a list of operations as code of this process; torch keeps parts of it on disk.
+    """Compile a graph for tensors of the shapes of `leaves`; torch caches parts of it on disk.
 
-    Private: `torch._inductor.compile` and its fake tensors, tested with torch 2.11 and 2.13.
-    `torch.compile` would check at each call what it is given.
-    Another torch is refused, by a RuntimeError or what it raises itself: steps then run uncompiled.
+    Uses: `torch._inductor.compile`, `torch._guards` and fake tensors, private. Tested with torch
+        2.11 and 2.13.
+    Works around: `torch.compile` checks its arguments at each call.
+    If unavailable, or if this torch is not tested: a RuntimeError, or what torch itself raises; the
+        caller then runs steps uncompiled.
     """
     if not is_torch_tested():
         raise RuntimeError(describe_tested_torch())
-    import torch._inductor  # here: it takes seconds, which others should not wait for
+    import torch._inductor  # not at the top, since it takes seconds
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    # With a shape environment torch keeps the code on disk, and with static shapes it is fast.
+    # With a shape environment torch caches the code on disk, and with static shapes it is fast.
     fake_mode = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(fake_mode)):
         fakes: list[Any] = [fake_mode.from_tensor(leaf, static_shapes=True) for leaf in leaves]
@@ -497,10 +574,12 @@ def compile_graph(graph: GraphModule, leaves: Sequence[Tensor]) -> Callable[...,
 
 
 def teach_decomposition(operation: Any, function: Callable[..., Any]) -> None:
-    """Tell Inductor what an operation comes down to, which it asks for all of them once.
+    """Register a function as the decomposition of an operation by Inductor.
 
-    Private: `torch._inductor.decomposition`, tested with torch 2.11 and 2.13.
-    Where it is missing, what is raised is for the caller: steps then run uncompiled.
+    Uses: `torch._inductor.decomposition`, private. Tested with torch 2.11 and 2.13.
+    Works around: torch has no public way to add a decomposition, and Inductor caches all of them
+        when it first needs one.
+    If unavailable: what torch raises is left to the caller, who then runs steps uncompiled.
     """
     from torch._inductor import decomposition
 
@@ -510,26 +589,29 @@ def teach_decomposition(operation: Any, function: Callable[..., Any]) -> None:
 
 @cache
 def patch_write_order() -> None:
-    """Have torch before 2.13 remember what must have been read before it is written over.
+    """Patch Inductor of torch before 2.13 to remember what must be read before it is overwritten.
 
-    It forgets that wherever it lays out a CPU's loop anew to join it to another.
-    Weights may then be new before the last product with the old ones: the numbers are wrong.
-    Private: `torch._inductor.scheduler.SchedulerNode`, which is patched.
-    Tested with torch 2.11, which needs it, and 2.13, which is left alone.
-    Where it is missing, what is raised is for the caller: steps then run uncompiled.
+    Uses: `torch._inductor.scheduler.SchedulerNode.recompute_size_and_body`, private, which is
+        replaced. Tested with torch 2.11, which needs it, and 2.13, which is left alone.
+    Works around: Inductor forgets these reads wherever it reorders a loop for CPUs to fuse it with
+        another one. Weights may then be new before the last product with the old ones, which makes
+        the numbers wrong.
+    If unavailable: what torch raises is left to the caller, who then runs steps uncompiled.
     """
-    if torch.__version__ >= "2.13":  # which torch compares part by part
+    if torch.__version__ >= "2.13":  # a TorchVersion, which compares part by part
         return
     from torch._inductor.dependencies import StarDep, WeakDep
     from torch._inductor.scheduler import SchedulerNode
 
     original: Any = SchedulerNode.recompute_size_and_body
 
-    def recompute_and_remember(self: Any, *given: Any, **named: Any) -> None:
-        before = [dep for dep in self.read_writes.reads if isinstance(dep, WeakDep | StarDep)]
-        original(self, *given, **named)
-        if before:
-            self.set_read_writes(self.read_writes.with_read(type(self.read_writes.reads)(before)))
+    def recompute_and_remember(self: Any, *args: Any, **kwargs: Any) -> None:
+        reads = self.read_writes.reads
+        forgotten = [dep for dep in reads if isinstance(dep, WeakDep | StarDep)]
+        original(self, *args, **kwargs)
+        if forgotten:
+            read_set = type(self.read_writes.reads)
+            self.set_read_writes(self.read_writes.with_read(read_set(forgotten)))
 
     SchedulerNode.recompute_size_and_body = recompute_and_remember  # type: ignore[method-assign]
 
@@ -539,9 +621,12 @@ def patch_write_order() -> None:
 
 @contextmanager
 def silence_speed_warnings() -> Iterator[None]:
-    """Leave out what torch says of its own speed; operations without rules for `vmap` are a note.
+    """Ignore torch's warnings about its own speed inside the context.
 
-    Tested with torch 2.11 and 2.13. Where torch words it otherwise, it is shown.
+    Uses: the wording of the warnings. Tested with torch 2.11 and 2.13.
+    Works around: users can do nothing about them; operations without rules for `vmap` are in the
+        notes of an engine (see `record_vmap_fallbacks`).
+    If torch changes the wording: the warnings are shown.
     """
     with warnings.catch_warnings():
         for message in _SPEED_WARNINGS:
@@ -551,9 +636,11 @@ def silence_speed_warnings() -> Iterator[None]:
 
 @contextmanager
 def silence_read_only_warning() -> Iterator[None]:
-    """Leave out that a NumPy array is not writable, where it is never written to.
+    """Ignore inside the context that a NumPy array is not writable; it must not be written to.
 
-    Tested with torch 2.11 and 2.13. Where torch words it otherwise, it is shown.
+    Uses: the wording of the warning. Tested with torch 2.11 and 2.13.
+    Works around: torch has no read-only tensors and warns of such arrays.
+    If torch changes the wording: the warning is shown.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
@@ -562,10 +649,13 @@ def silence_read_only_warning() -> Iterator[None]:
 
 @contextmanager
 def record_vmap_fallbacks() -> Iterator[set[str]]:
-    """Yield a set of the operations that `vmap` has no rule for; it is filled at the end.
+    """Yield a set that holds, after the context, the operations that `vmap` has no rule for.
 
-    Other warnings inside are not shown, whatever the caller does with them.
-    Tested with torch 2.11 and 2.13. Where torch words it otherwise, the set stays empty.
+    Warnings inside the context are not shown, whatever filters the caller has set.
+
+    Uses: the wording of torch's warning. Tested with torch 2.11 and 2.13.
+    Works around: torch has no other way to tell which operations run client by client.
+    If torch changes the wording: the set stays empty.
     """
     operations = set[str]()
     with warnings.catch_warnings(record=True) as caught:
@@ -573,9 +663,10 @@ def record_vmap_fallbacks() -> Iterator[set[str]]:
         try:
             yield operations
         finally:
-            for each in caught:
-                if found := re.search(r"batching rule for (\S+?)\. ", str(each.message)):
-                    operations.add(found[1])
+            for warning in caught:
+                match = re.search(r"batching rule for (\S+?)\. ", str(warning.message))
+                if match is not None:
+                    operations.add(match[1])
 
 
 _SPEED_WARNINGS = (
@@ -583,3 +674,4 @@ _SPEED_WARNINGS = (
     "\\s*Online softmax is disabled",
     "TensorFloat32 tensor cores",
 )
+"""Beginnings of the warnings that `silence_speed_warnings` ignores."""

@@ -1,1 +1,1 @@
-"""From the step of a phase to a program: tracing, Inductor, CUDA graphs."""
+"""Compilation of the steps of a phase: graphs, Inductor, CUDA graphs, and programs made of them."""

@@ -1,4 +1,4 @@
-"""Steps recorded as CUDA graphs."""
+"""Steps captured as CUDA graphs."""
 
 from functools import partial
 from typing import Any
@@ -8,20 +8,24 @@ import torch
 from fedtailor.compiler.inductor import BoundStep
 
 _KEEPALIVE_GRAPHS: dict[torch.device, torch.cuda.CUDAGraph] = {}
+"""One graph per device that is never replayed: it keeps the memory pool of all others alive."""
 
 
-def _record_graph(function: BoundStep, device: torch.device) -> torch.cuda.CUDAGraph:
-    """What a function does, as a graph.
+def capture_graph(function: BoundStep, device: torch.device) -> torch.cuda.CUDAGraph:
+    """Capture the operations of `function` as a graph, without executing them.
 
-    All graphs of a process share their passing memory: they run one after another, and keep nothing in it. A first one,
-    which does next to nothing, is kept, since torch gives the memory up with the last graph that has it.
+    All graphs of a process share one memory pool for temporary tensors: they are replayed one after
+    another and keep nothing in it.
     """
     if device not in _KEEPALIVE_GRAPHS:
-        _KEEPALIVE_GRAPHS[device] = _capture_graph(partial(torch.zeros, 1, device=device), None)
-    return _capture_graph(function, _KEEPALIVE_GRAPHS[device].pool())
+        # Torch frees a pool with the last graph that uses it, so a tiny graph is kept for good.
+        tiny_step = partial(torch.zeros, 1, device=device)
+        _KEEPALIVE_GRAPHS[device] = _capture_in_pool(tiny_step, None)
+    return _capture_in_pool(function, _KEEPALIVE_GRAPHS[device].pool())
 
 
-def _capture_graph(function: BoundStep, pool: Any) -> torch.cuda.CUDAGraph:
+def _capture_in_pool(function: BoundStep, pool: Any) -> torch.cuda.CUDAGraph:
+    """Capture a graph whose temporary tensors are in `pool`; None gives it a pool of its own."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool):
         function()

@@ -1,15 +1,19 @@
 """Operations on images in terms of others that Inductor compiles into faster code for a CPU.
 
-Group norm is replaced before it is differentiated. The derivative that torch has for it converts images to
-channels-first; means over pixels and then over the channels of a group need no conversion, and neither do their
-derivatives.
+Group norm is replaced before it is differentiated. The derivative that torch has for it converts
+images to channels-first; means over pixels and then over the channels of a group need no
+conversion, and neither do their derivatives.
 
-Convolutions of images with one channel become one matrix product with the image's patches (im2col): oneDNN has little
-to do at a time with a single input channel, and returns channels-first images where all others are channels-last.
+Convolutions of images with one channel become one matrix product with the image's patches (im2col):
+oneDNN has little to do at a time with a single input channel, and returns channels-first images
+where all others are channels-last.
 
-Max pooling over 2x2 windows becomes a comparison of four strided views. Torch's backward pass scatters into computed
-positions, which Inductor cannot fuse; here each pixel asks whether it was the maximum of its window, in the same loop
-as what follows.
+Max pooling over 2x2 windows becomes a comparison of four strided views. Torch's backward pass
+scatters into computed positions, which Inductor cannot fuse; here each pixel checks whether it was
+the maximum of its window, in the same loop as what follows.
+
+Images are [batch, channels, height, width]. A replacement returns NotImplemented where it does not
+apply, and the operation is then left alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,15 +28,16 @@ _ATEN = torch.ops.aten
 
 
 class DecomposeGroupNorm(TorchFunctionMode):
-    """Replace `group_norm` of images on a CPU before torch differentiates it as a whole."""
+    """Mode that replaces `group_norm` of images on a CPU before torch differentiates it whole."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call `func` or what replaces it."""
+        """Call `func`, or `group_norm` in its place where that applies."""
+        named = kwargs or {}
         if func is nnf.group_norm:
-            result = group_norm(*args, **(kwargs or {}))
+            result = group_norm(*args, **named)
             if result is not NotImplemented:
                 return result
-        return func(*args, **(kwargs or {}))
+        return func(*args, **named)
 
 
 def group_norm(
@@ -42,12 +47,18 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Any:
-    """Compute `torch.nn.functional.group_norm`; NotImplemented unless for float32 or float64 images on a CPU."""
-    if (
-        input.device.type != "cpu"
-        or input.ndim != 4
-        or input.dtype not in (torch.float32, torch.float64)
-    ):
+    """Compute `torch.nn.functional.group_norm` for images in float32 or float64 on a CPU.
+
+    Args:
+        input: Images.
+        num_groups: Number of groups of channels.
+        weight: Scale of each channel.
+        bias: Shift of each channel.
+        eps: Added to the variance.
+    """
+    if input.device.type != "cpu" or input.ndim != 4:
+        return NotImplemented
+    if input.dtype not in (torch.float32, torch.float64):
         return NotImplemented
     centered = input - _compute_group_means(input, num_groups)
     scale = torch.rsqrt(_compute_group_means(centered * centered, num_groups) + eps)
@@ -74,7 +85,16 @@ def convolution(
     padding: Sequence[int],
     *variant: Any,
 ) -> Any:
-    """Compute `aten.convolution`; NotImplemented unless the images have one channel."""
+    """Compute `aten.convolution` for images with one channel.
+
+    Args:
+        x: Images.
+        weight: Weights, [outputs, inputs, kernel height, kernel width].
+        bias: Biases, [outputs].
+        stride: Strides, vertical and horizontal.
+        padding: Padding, vertical and horizontal.
+        variant: Dilation, whether the convolution is transposed, output padding and groups.
+    """
     if not _is_single_channel(x, *variant):
         return NotImplemented
     patches, height, width = _extract_patches(x, weight, stride, padding)
@@ -93,7 +113,18 @@ def convolution_backward(
     padding: Sequence[int],
     *variant_and_mask: Any,
 ) -> Any:
-    """Compute `aten.convolution_backward`; NotImplemented if the images' gradient is asked for."""
+    """Compute `aten.convolution_backward` for images with one channel that need no gradient.
+
+    Args:
+        grad_output: Gradient w.r.t. the result of the convolution.
+        x: Images.
+        weight: Weights, [outputs, inputs, kernel height, kernel width].
+        bias_sizes: Shape of the biases, which is not needed.
+        stride: Strides, vertical and horizontal.
+        padding: Padding, vertical and horizontal.
+        variant_and_mask: `variant` of `convolution`, and which of the gradients w.r.t. images,
+            weights and biases are needed.
+    """
     *variant, output_mask = variant_and_mask
     needs_images, needs_weight, needs_bias = output_mask
     if needs_images or not _is_single_channel(x, *variant):
@@ -118,7 +149,10 @@ def _is_single_channel(
 def _extract_patches(
     x: Tensor, weight: Tensor, stride: Sequence[int], padding: Sequence[int]
 ) -> tuple[Tensor, int, int]:
-    """Return patches [kernel height * kernel width, batch * height * width] and the output's height and width."""
+    """Return the patches of images and the height and width of the convolution's output.
+
+    Patches are [kernel height * kernel width, batch * height * width].
+    """
     padded = _ATEN.constant_pad_nd.default(
         x[:, 0], [padding[1], padding[1], padding[0], padding[0]]
     )
@@ -128,7 +162,10 @@ def _extract_patches(
 
 
 def max_pool(x: Tensor, window: Sequence[int], *variant: Any) -> Any:
-    """Compute `aten.max_pool2d_with_indices`; NotImplemented unless 2x2 windows tile the images."""
+    """Compute `aten.max_pool2d_with_indices` where 2x2 windows tile the images.
+
+    `variant` is stride, padding, dilation and ceil mode.
+    """
     if not _has_tiling_windows(x, window, *variant):
         return NotImplemented
     top_left = x[:, :, ::2, ::2]
@@ -149,7 +186,14 @@ def max_pool(x: Tensor, window: Sequence[int], *variant: Any) -> Any:
 def max_pool_backward(
     grad_output: Tensor, x: Tensor, window: Sequence[int], *variant_and_indices: Any
 ) -> Any:
-    """Compute `aten.max_pool2d_with_indices_backward`; of `x` only the shape matters."""
+    """Compute `aten.max_pool2d_with_indices_backward` where 2x2 windows tile the images.
+
+    Args:
+        grad_output: Gradient w.r.t. the maxima.
+        x: Images, of which only the shape matters.
+        window: Height and width of a window.
+        variant_and_indices: `variant` of `max_pool`, and the indices that it returned.
+    """
     *variant, indices = variant_and_indices
     if not _has_tiling_windows(x, window, *variant):
         return NotImplemented
@@ -172,20 +216,23 @@ def _has_tiling_windows(
 
 
 def _number_pixels(x: Tensor) -> Tensor:
-    """Return the index of every pixel of an image, [height, width]."""
+    """Return the index of every pixel of an image, [height, width], int32."""
     height, width = x.shape[2:]
     return torch.arange(height * width, dtype=torch.int32, device=x.device).view(height, width)
 
 
 def _upsample(x: Tensor) -> Tensor:
-    """Repeat every pixel in both directions, twice each."""
+    """Repeat every pixel twice in both directions."""
     batch, channels, height, width = x.shape
     blocks = x[:, :, :, None, :, None].expand(batch, channels, height, 2, width, 2)
     return blocks.reshape(batch, channels, 2 * height, 2 * width)
 
 
 def _materialize_channels_last(x: Tensor) -> Tensor:
-    """Copy images to channels-last behind a view; otherwise Inductor converts them anew for each reader."""
+    """Copy images to channels-last behind a view.
+
+    Without the view, Inductor would convert them anew for each reader.
+    """
     rows = x.permute(0, 2, 3, 1).clone(memory_format=torch.contiguous_format)
     return rows.as_strided(rows.shape, rows.stride()).permute(0, 3, 1, 2)
 
@@ -196,4 +243,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _ATEN.max_pool2d_with_indices.default: max_pool,
     _ATEN.max_pool2d_with_indices_backward.default: max_pool_backward,
 }
-"""What `trace` replaces in graphs for Inductor; each returns NotImplemented to leave an operation alone."""
+"""Replacements of operations in graphs for Inductor; group norm is replaced before tracing."""

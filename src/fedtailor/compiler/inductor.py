@@ -1,4 +1,4 @@
-"""Traced steps as code that Inductor compiles, with its bugs worked around."""
+"""Steps compiled by Inductor, torch's compiler, with its bugs worked around."""
 
 from collections.abc import Callable
 from functools import cache, partial
@@ -15,29 +15,32 @@ from fedtailor.core.types import Tree
 from fedtailor.prng import threefry
 
 BoundStep = Callable[[], object]
-
+"""A step with its arguments, which are read and written in place whenever it is called."""
 
 Backend = Callable[[Callable[..., None], tuple[Tree, ...]], BoundStep]
-"""Makes of a function and what it is given something that only has to be called."""
-
+"""Binds a function to its arguments, with or without compiling it."""
 
 CompileMode = bool | Literal["training"]
-"""Whether steps are compiled: all, none, or those of training but not those of personalizing and scoring."""
+"""Which steps are compiled: all, none, or all but those of personalization and evaluation."""
 
 
 def bind_eager(function: Callable[..., None], args: tuple[Tree, ...]) -> BoundStep:
-    """A function with what it is given."""
+    """Bind a function to its arguments without compiling it."""
     return partial(function, *args)
 
 
 def bind_compiled(function: Callable[..., None], args: tuple[Tree, ...]) -> BoundStep:
-    """The same as compiled code, without the checks of what it is given that `torch.compile` would do each time."""
+    """Compile a function for its arguments and bind it to them.
+
+    A call skips the checks of arguments that `torch.compile` would do each time.
+    """
     leaves = trees.leaves(args)
-    return partial(compile_graph(_trace_for_inductor(function, args), leaves), *leaves)
+    graph = _trace_for_inductor(function, args)
+    return partial(compile_graph(graph, leaves), *leaves)
 
 
 def _trace_for_inductor(function: Callable[..., None], args: tuple[Tree, ...]) -> GraphModule:
-    """A function's list, for a compiler that knows what a draw comes down to."""
+    """Return the graph of a function, with operations that Inductor compiles right and well."""
     _register_rng_decomposition()
     patch_write_order()
     with DecomposeGroupNorm():
@@ -49,8 +52,8 @@ def _trace_for_inductor(function: Callable[..., None], args: tuple[Tree, ...]) -
 def multiply_out_alpha(graph: GraphModule) -> None:
     """Replace `add(a, b, alpha)` by `add(a, alpha * b)` throughout a graph.
 
-    Inductor (torch 2.13 and before) drops `alpha` where it turns the sum with a product of matrices into one `addmm`,
-    and then the result is wrong without a word.
+    Inductor (torch 2.13 and before) drops `alpha` where it fuses the sum with a matrix product into
+    one `addmm`, and the result is silently wrong.
     """
     for node in graph.graph.nodes:
         alpha = node.kwargs.get("alpha", 1)
@@ -66,5 +69,5 @@ def multiply_out_alpha(graph: GraphModule) -> None:
 
 @cache
 def _register_rng_decomposition() -> None:
-    """Tell the compiler what a draw's one operation comes down to, once."""
-    teach_decomposition(torch.ops.fedtailor.mixed.default, threefry.threefry_reference)
+    """Tell Inductor, once, which elementary operations draw random bits."""
+    teach_decomposition(torch.ops.fedtailor.threefry.default, threefry.threefry_reference)

@@ -1,8 +1,9 @@
-"""A phase's steps for a stack of clients as a program on tensors that stay where they are.
+"""The steps of a phase for a stack of clients, as a program on tensors at fixed addresses.
 
-A program owns room for what is given, for the carry of every client and for the places of the examples of many steps.
-One step reads which step it is, gathers its examples, and writes the carry over itself, so that nothing but the room's
-contents changes from step to step: compiled once, or recorded once as a CUDA graph, it is then only told to go on.
+A program owns buffers for the shared input, for the carry of every client and for the batch indices
+of many steps. A step reads its number, gathers its examples and overwrites the carry, so that
+nothing but the contents of the buffers changes from step to step: compiled once, or captured once
+as a CUDA graph, a step only has to be launched again.
 """
 
 import warnings
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.compat.torch_internals import copy_lists, is_tracing
-from fedtailor.compiler.cuda_graphs import _record_graph
+from fedtailor.compiler.cuda_graphs import capture_graph
 from fedtailor.compiler.inductor import Backend, BoundStep, bind_eager
 from fedtailor.core import trees
 from fedtailor.core.types import Batch, Tree
@@ -23,16 +24,27 @@ from fedtailor.data.batching import BatchIndices, max_steps_per_block
 from fedtailor.ops.transfer import pin_memory
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
-
+"""Takes the shared input, the carry of a client and a batch of each spec; returns the new carry."""
 
 Decode = Callable[[tuple[Tensor, ...], BatchIndices], Batch]
-
+"""Gathers a batch from the columns of a data set."""
 
 IndexBlocks = Iterator[tuple[int, tuple[BatchIndices, ...]]]
+"""Blocks of steps: their number, and one `BatchIndices` for each spec."""
 
 
 class StepProgram:
-    """Steps of one kind for a stack of clients, or of uploads that see the same batches (`shared`)."""
+    """Steps of one kind for a stack of clients, or of uploads that see the same batches.
+
+    Args:
+        step: Step of one client or upload.
+        columns: Columns of the data set, on the device.
+        decode: Gathers batches from the columns; None for steps without batches.
+        shared_input: Input that all clients have in common; only its shapes and dtypes count here.
+        carry: Stacked carries, [clients, ...]; only their shapes and dtypes count here.
+        batch_indices: A block of batch indices, one for each spec; only its shapes count here.
+        shared: Whether all members of the stack see the same batches.
+    """
 
     def __init__(
         self,
@@ -44,19 +56,18 @@ class StepProgram:
         batch_indices: tuple[BatchIndices, ...],
         shared: bool,
     ) -> None:
-        count, device = len(trees.leaves(carry)[0]), trees.leaves(carry)[0].device
-        self._shared_input, self._carry = (
-            trees.apply(_empty_like, tree) for tree in (shared_input, carry)
-        )
+        first_leaf = trees.leaves(carry)[0]
+        device = first_leaf.device
+        self._shared_input = trees.apply(_empty_like, shared_input)
+        self._carry = trees.apply(_empty_like, carry)
         self._batch_indices = tuple(
-            BatchIndices(*(_make_index_buffer(leaf, each.rows, device) for leaf in each))
-            for each in batch_indices
+            _make_index_buffers(indices, device) for indices in batch_indices
         )
-        self._step_idx, self._steps_left = (
-            torch.zeros(size, dtype=torch.int64, device=device) for size in (1, count)
-        )
+        self._step_idx = torch.zeros(1, dtype=torch.int64, device=device)
+        self._steps_left = torch.zeros(len(first_leaf), dtype=torch.int64, device=device)
         self._columns = columns
         self._function = partial(_step_in_place, step, shared, decode)
+        # Both by number of clients, since they are for fixed shapes.
         self._bound_steps: dict[int, BoundStep] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
@@ -69,46 +80,63 @@ class StepProgram:
         backend: Backend,
         out: Tree,
     ) -> None:
-        """Leaves the carry after all steps somewhere: each client takes its own number of them, the first the most."""
+        """Run all steps of a stack and write the final carry into `out`.
+
+        Args:
+            shared_input: Input that all clients have in common.
+            carry: Stacked carries before the first step, [clients, ...].
+            index_blocks: Batch indices of all steps, in blocks.
+            counts: Number of steps of each client, [clients], in descending order.
+            backend: Binds the steps to their buffers, with or without compiling them.
+            out: Buffers for the carries after the last step.
+        """
         _copy_into(self._shared_input, shared_input)
         _copy_into(self._carry, carry)
         begin = 0
         for steps, block in index_blocks:
-            for buffers, indices in zip(self._batch_indices, block, strict=True):
-                for buffer, leaf in zip(buffers, indices, strict=True):
-                    buffer[:steps].copy_(pin_memory(leaf, buffer.device), non_blocking=True)
-            self._steps_left.copy_(
-                pin_memory(torch.from_numpy(counts - begin), self._steps_left.device),
-                non_blocking=True,
-            )
-            self._step_idx.zero_()
-            for active in (counts[:, None] > np.arange(begin, begin + steps)).sum(0).tolist():
-                self._run_step(choose_stack_size(active, len(counts)), backend)
+            self._load_block(steps, block, counts - begin)
+            step_ids = np.arange(begin, begin + steps)
+            active_counts = (counts[:, None] > step_ids).sum(0)
+            for num_active in active_counts.tolist():
+                self._run_step(choose_stack_size(num_active, len(counts)), backend)
             begin += steps
         _copy_into(out, self._carry)
 
+    def _load_block(
+        self, steps: int, block: tuple[BatchIndices, ...], steps_left: np.ndarray
+    ) -> None:
+        """Copy the batch indices of a block into the buffers, and begin with its first step."""
+        for buffers, indices in zip(self._batch_indices, block, strict=True):
+            for buffer, leaf in zip(buffers, indices, strict=True):
+                buffer[:steps].copy_(pin_memory(leaf, buffer.device), non_blocking=True)
+        pinned = pin_memory(torch.from_numpy(steps_left), self._steps_left.device)
+        self._steps_left.copy_(pinned, non_blocking=True)
+        self._step_idx.zero_()
+
     def _run_step(self, size: int, backend: Backend) -> None:
-        """One step of the first so many clients: done the first time, which warms everything up, and then recorded."""
+        """Run one step of the first `size` clients.
+
+        On a GPU, the first step of a size runs uncaptured, which warms everything up.
+        """
         if size not in self._bound_steps:
-            self._bound_steps[size] = _bind_or_fall_back(
-                backend, self._function, (self._columns, *self._slice_buffers(size))
-            )
+            args = (self._columns, *self._slice_buffers(size))
+            self._bound_steps[size] = _bind_or_fall_back(backend, self._function, args)
         elif self._step_idx.is_cuda:
             if size not in self._graphs:
-                self._graphs[size] = _record_graph(self._bound_steps[size], self._step_idx.device)
+                self._graphs[size] = capture_graph(self._bound_steps[size], self._step_idx.device)
             self._graphs[size].replay()
             return
         self._bound_steps[size]()
 
     def _slice_buffers(self, size: int) -> tuple[Tree, ...]:
-        """The room of the first so many clients."""
-        batch_indices = tuple(
-            BatchIndices(*(leaf[:, :size] for leaf in indices)) for indices in self._batch_indices
-        )
+        """Return the buffers of the first `size` clients."""
+        batch_indices = []
+        for indices in self._batch_indices:
+            batch_indices.append(BatchIndices(*(leaf[:, :size] for leaf in indices)))
         return (
             self._shared_input,
             trees.take_rows(self._carry, slice(0, size)),
-            batch_indices,
+            tuple(batch_indices),
             self._step_idx,
             self._steps_left[:size],
         )
@@ -117,7 +145,7 @@ class StepProgram:
 def _bind_or_fall_back(
     backend: Backend, function: Callable[..., None], args: tuple[Tree, ...]
 ) -> BoundStep:
-    """A step that only has to be called; as it is, if the compiler cannot make anything of it."""
+    """Bind a step by a backend, or uncompiled, with a warning, if the backend fails."""
     try:
         return backend(function, args)
     except Exception as problem:
@@ -127,21 +155,29 @@ def _bind_or_fall_back(
 
 @cache
 def _warn_once(reason: str) -> None:
-    message = f"torch {torch.__version__} cannot compile a step, which runs uncompiled, with the same results: {reason}"
+    message = (
+        f"torch {torch.__version__} cannot compile a step, which runs uncompiled, "
+        f"with the same results: {reason}"
+    )
     warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 @lru_cache(4096)
 def choose_stack_size(active: int, full_size: int) -> int:
-    """The smallest of some sizes that holds all: few, so that little is compiled, but large ones, which cost, closer.
+    """Return the smallest stack size that holds `active` of `full_size` clients.
 
-    They are most, most/2, most/4, ... and 3/4 of the first two of these.
+    Sizes are full_size, full_size / 2, full_size / 4, ..., 1, and 3/4 of the first two, rounded up:
+    few, so that little is compiled, but large ones, whose idle clients cost most, are closer.
     """
-    sizes, size = [], full_size
+    sizes = []
+    size = full_size
     while size > 1:
-        sizes += [size, -(-3 * size // 4)] if 2 * size >= full_size else [size]
+        sizes.append(size)
+        if 2 * size >= full_size:
+            sizes.append(-(-3 * size // 4))
         size = -(-size // 2)
-    return min((each for each in (*sizes, 1) if each >= active), default=full_size)
+    sizes.append(1)
+    return min((candidate for candidate in sizes if candidate >= active), default=full_size)
 
 
 def step_stack(
@@ -152,21 +188,26 @@ def step_stack(
     batches: tuple[Batch, ...],
     index: Tensor,
 ) -> Tree:
-    """One step of a stack. `index` is any tensor of its length: `vmap` needs one, carry and batches may have none.
+    """Return the carry of a stack after one step.
 
-    On a CPU the step of a stack of one is done as it is: compilers and libraries know less about stacks of operations.
+    Args:
+        step: Step of one member.
+        shared: Whether all members see the same batches, which are then not stacked.
+        shared_input: Input that all members have in common.
+        carry: Stacked carries, [members, ...].
+        batches: One batch for each spec, stacked unless they are shared.
+        index: Any tensor of [members]: `vmap` needs one, and carry and batches may be empty.
     """
     if len(index) == 1 and index.device.type == "cpu":
-        one = step(
-            shared_input,
-            trees.take_row(carry, 0),
-            batches if shared else trees.take_row(batches, 0),
-        )
-        return trees.apply(_add_row_dim, one)
-    in_dims = (None, 0, None if shared else 0, 0)
-    result: Tree = vmap(partial(_step_without_index, step), in_dims, randomness="error")(
-        shared_input, carry, batches, index
+        # Without vmap, since compilers and libraries know less about batched operations.
+        own_carry = trees.take_row(carry, 0)
+        own_batches = batches if shared else trees.take_row(batches, 0)
+        return trees.apply(_add_row_dim, step(shared_input, own_carry, own_batches))
+    batch_dim = None if shared else 0
+    stacked_step = vmap(
+        partial(_step_without_index, step), (None, 0, batch_dim, 0), randomness="error"
     )
+    result: Tree = stacked_step(shared_input, carry, batches, index)
     return result
 
 
@@ -191,66 +232,67 @@ def _step_in_place(
     step_idx: Tensor,
     steps_left: Tensor,
 ) -> None:
-    """One step of everybody, written over the carry; whoever has no steps left stays as it is."""
-    now = (
-        BatchIndices(*(_select_step(leaf, step_idx) for leaf in indices))
-        for indices in batch_indices
-    )
-    batches = (
-        tuple(decode(columns, indices.select(0) if shared else indices) for indices in now)
-        if decode
-        else ()
-    )
-    new, is_active = (
-        step_stack(step, shared, shared_input, carry, batches, steps_left),
-        step_idx < steps_left,
-    )
-    values = trees.apply(partial(_update_active, is_active), new, carry)
+    """Run one step of a stack and overwrite its carry; finished clients keep theirs.
+
+    The step is the one with the number `step_idx` in the block, which is increased.
+    """
+    batches = []
+    if decode is not None:
+        for indices in batch_indices:
+            step_indices = BatchIndices(*(_select_step(leaf, step_idx) for leaf in indices))
+            if shared:
+                step_indices = step_indices.select(0)
+            batches.append(decode(columns, step_indices))
+    new_carry = step_stack(step, shared, shared_input, carry, tuple(batches), steps_left)
+    is_active = step_idx < steps_left
+    values = trees.apply(partial(_update_active, is_active), new_carry, carry)
     _copy_into(carry, values)
     step_idx.add_(1)
 
 
 def _select_step(leaf: Tensor, step_idx: Tensor) -> Tensor:
-    """What belongs to a step; in code for CPUs behind a view, so that it is looked up once and not wherever it is read.
+    """Return what belongs to a step.
 
-    For some reductions torch 2.11 would look it up in an index that it has not read yet, which does not compile.
+    In code for CPUs it is behind a view, so that it is gathered once and not again for each reader.
+    For some reductions torch 2.11 would gather it with an index that it has not read yet, and that
+    does not compile.
     """
-    found = leaf.index_select(0, step_idx)[0]
-    return (
-        found.as_strided(found.shape, found.stride())
-        if is_tracing() and not found.is_cuda
-        else found
-    )
+    selected = leaf.index_select(0, step_idx)[0]
+    if is_tracing() and not selected.is_cuda:
+        return selected.as_strided(selected.shape, selected.stride())
+    return selected
 
 
 def _update_active(is_active: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(is_active.reshape(-1, *(1 for _ in old.shape[1:])), new, old)
+    mask = is_active.reshape(-1, *(1 for _ in old.shape[1:]))
+    return torch.where(mask, new, old)
 
 
 def _empty_like(leaf: Tensor) -> Tensor:
-    """Room for a leaf's like."""
     return torch.empty_like(leaf, memory_format=torch.contiguous_format)
 
 
-def _make_index_buffer(leaf: Tensor, rows: Tensor, device: torch.device) -> Tensor:
-    """Room for as many steps as are ever laid out at a time."""
-    steps = max_steps_per_block(rows.shape[1], rows.shape[2])
-    return torch.empty((steps, *leaf.shape[1:]), dtype=leaf.dtype, device=device)
+def _make_index_buffers(indices: BatchIndices, device: torch.device) -> BatchIndices:
+    """Return buffers for blocks of as many steps as there ever are in a block."""
+    max_steps = max_steps_per_block(indices.rows.shape[1], indices.rows.shape[2])
+    buffers = []
+    for leaf in indices:
+        shape = (max_steps, *leaf.shape[1:])
+        buffers.append(torch.empty(shape, dtype=leaf.dtype, device=device))
+    return BatchIndices(*buffers)
 
 
 def _copy_into(buffers: Tree, tree: Tree) -> None:
-    """Fills room with a tree of its shape: in one operation, but leaf by leaf in code that is to be compiled.
+    """Copy a tree into buffers of the same shape, in one operation unless it is traced.
 
-    A step's tree is made of what is in the room, and torch.compile, of one operation, makes code that computes later
-    leaves from what it has already written over earlier ones.
+    A step computes its tree from the buffers, and Inductor compiles the one operation into code
+    that computes later leaves from earlier ones that it has already overwritten.
     """
-    buffer_leaves, values = (
-        trees.leaves(buffers),
-        trees.leaves(trees.apply(_take_second, buffers, tree)),
-    )
+    buffer_leaves = trees.leaves(buffers)
+    values = trees.leaves(trees.apply(_take_second, buffers, tree))
     if is_tracing():
-        for each, value in zip(buffer_leaves, values, strict=True):
-            each.copy_(value)
+        for buffer, value in zip(buffer_leaves, values, strict=True):
+            buffer.copy_(value)
     elif buffer_leaves:
         copy_lists(buffer_leaves, values)
 

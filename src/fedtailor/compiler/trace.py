@@ -1,8 +1,8 @@
-"""Functions as the lists of plain operations that they come down to for tensors of certain shapes.
+"""Functions traced into graphs of elementary operations, for arguments of fixed shapes.
 
-Such a list is found once, by following the function through `vmap` and `grad`. Going through it again costs the host
-little; a compiler that is given it need not see through anything, and what has its own derivative, or its own rule for
-stacks, keeps it.
+A function is traced once, through `vmap` and `grad`. Calling its graph costs the CPU little, and a
+compiler that gets the graph need not understand Python. Operations with their own derivative, or
+their own rule for `vmap`, stay whole in it.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -17,7 +17,7 @@ from fedtailor.core import trees
 from fedtailor.core.types import Tree
 
 Decompositions = Mapping[Any, Callable[..., Any]]
-"""What an operation is replaced by where a function is traced."""
+"""Functions that replace operations in a graph."""
 
 
 def trace(
@@ -25,46 +25,69 @@ def trace(
     args: tuple[Tree, ...],
     decompositions: Decompositions | None = None,
 ) -> GraphModule:
-    """Return the graph of the operations that a function does to the leaves of its arguments."""
+    """Trace a function that writes its results into its arguments.
+
+    Args:
+        function: Function of trees.
+        args: Its arguments, which are neither read nor written here.
+        decompositions: Functions that replace operations; None replaces nothing.
+
+    Returns:
+        A graph that takes the leaves of the arguments.
+    """
     return _make_graph(_FlatFunction(function, args), trees.leaves(args), decompositions)
 
 
 class TracedFunction:
-    """A pure function of trees of tensors, followed once for each kind of trees that it is given twice."""
+    """A pure function of trees, traced when it is called a second time with arguments of one kind.
+
+    Arguments are of one kind if their trees, shapes and dtypes are the same.
+    """
 
     def __init__(self, function: Callable[..., Tree]) -> None:
         self._function = function
-        self._graphs: dict[Hashable, tuple[Callable[..., Sequence[Tensor]], Tree] | None] = {}
+        # None after the first call with arguments of a kind, which is not worth a trace yet.
+        self._graphs: dict[Hashable, _Graph | None] = {}
 
     def __call__(self, *args: Tree) -> Tree:
-        """What the function makes of it."""
+        """Return what the function returns."""
         signature = trees.signature(args)
         if signature not in self._graphs:
             self._graphs[signature] = None
             return self._function(*args)
-        found = self._graphs[signature]
-        if found is None:
+        graph = self._graphs[signature]
+        if graph is None:
             if not can_record_operations():
                 return self._function(*args)
-            flat = _FlatFunction(self._function, args)
-            operations, nothing = _make_graph(flat, trees.leaves(args)).forward, torch.empty(0)
-            found = self._graphs[signature] = (
-                operations,
-                trees.apply(lambda _: nothing, flat.output_tree),
-            )
-        operations, output_tree = found
-        return trees.unflatten(output_tree, operations(*trees.leaves(args)))
+            graph = _Graph(self._function, args)
+            self._graphs[signature] = graph
+        return graph(args)
+
+
+class _Graph:
+    """The graph of a pure function of trees, for arguments of one kind."""
+
+    def __init__(self, function: Callable[..., Tree], args: tuple[Tree, ...]) -> None:
+        flat_function = _FlatFunction(function, args)
+        self._forward = _make_graph(flat_function, trees.leaves(args)).forward
+        # Only the shape of the tree is needed, so its traced leaves need not be kept.
+        placeholder = torch.empty(0)
+        self._output_tree = trees.apply(lambda _: placeholder, flat_function.output_tree)
+
+    def __call__(self, args: tuple[Tree, ...]) -> Tree:
+        return trees.unflatten(self._output_tree, self._forward(*trees.leaves(args)))
 
 
 class _FlatFunction:
-    """A function of trees as one of their leaves; `made` is the tree that it returned last."""
+    """A function of trees as a function of their leaves; `output_tree` is what it returned last."""
 
-    def __init__(self, function: Callable[..., Tree], like: tuple[Tree, ...]) -> None:
-        self._function, self._like = function, like
+    def __init__(self, function: Callable[..., Tree], args: tuple[Tree, ...]) -> None:
+        self._function = function
+        self._args = args
         self.output_tree: Tree = ()
 
     def __call__(self, *leaves: Tensor) -> list[Tensor]:
-        self.output_tree = self._function(*trees.unflatten(self._like, leaves))
+        self.output_tree = self._function(*trees.unflatten(self._args, leaves))
         return trees.leaves(self.output_tree)
 
 
@@ -73,7 +96,7 @@ def _make_graph(
     leaves: Sequence[Tensor],
     decompositions: Decompositions | None = None,
 ) -> GraphModule:
-    """Return the operations that the result depends on, found without doing them."""
+    """Return the graph of the operations that results and writes depend on."""
     graph_module = record_operations(function, leaves, decompositions)
     graph_module.graph.eliminate_dead_code()
     graph_module.recompile()

@@ -1,4 +1,4 @@
-"""Models: plain `nn.Module`s that know nothing of federated learning. Their last layer is the linear head."""
+"""Models as plain `nn.Module`s, without anything federated; the last layer is the linear head."""
 
 from fedtailor.models.norms import with_group_norm
 from fedtailor.models.resnet import resnet18

@@ -7,31 +7,34 @@ from torch import Tensor, nn
 
 from fedtailor.models.vision import make_channel_layers, parse_image_shape
 
+# Of each stage: input channels, output channels, stride.
 STAGES = (
     (64, 64, 1),
     (64, 128, 2),
     (128, 256, 2),
     (256, 512, 2),
-)  # channels in, channels out, stride
+)
 
 
 def resnet18(
     shape: Sequence[int], classes: int, groups: int = 2, stem: Literal["7x7", "3x3"] = "7x7"
 ) -> nn.Sequential:
-    """ResNet-18 for images of any size, with GroupNorm of `groups` groups; the last layer is the linear head.
+    """Return ResNet-18 with GroupNorm for images of any size; the last layer is the linear head.
 
-    The stem "7x7" with stride 2 and pooling is ResNet's own and the one of federated work on CIFAR-100, where images of
-    24 x 24 reach the last stage as a single place. The stem "3x3" with neither is meant for images that small.
+    Args:
+        shape: Shape of an image, [channels, height, width], or [height, width] for gray images.
+        classes: Number of classes.
+        groups: Number of groups of each GroupNorm.
+        stem: "7x7" has stride 2 and pooling, as in the original and in federated work on CIFAR-100,
+            where images of 24 x 24 reach the last stage as a single pixel; "3x3" has neither and is
+            meant for images that small.
     """
     channels = parse_image_shape("resnet18", shape)[0]
-    blocks = [
-        block
-        for inputs, outputs, stride in STAGES
-        for block in (
-            ResidualBlock(inputs, outputs, stride, groups),
-            ResidualBlock(outputs, outputs, 1, groups),
-        )
-    ]
+    # The order in which layers are built is the order in which their initial weights are drawn.
+    blocks = []
+    for inputs, outputs, stride in STAGES:
+        blocks.append(ResidualBlock(inputs, outputs, stride, groups))
+        blocks.append(ResidualBlock(outputs, outputs, 1, groups))
     model = nn.Sequential(
         *make_channel_layers(shape),
         *_make_stem(channels, groups, stem),
@@ -47,7 +50,14 @@ def resnet18(
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions of 3 x 3 beside a way past them, which is a convolution of 1 x 1 where shapes change."""
+    """Two 3 x 3 convolutions and a shortcut, which is a 1 x 1 convolution where shapes change.
+
+    Args:
+        inputs: Input channels.
+        outputs: Output channels.
+        stride: Stride of the first convolution and of the shortcut.
+        groups: Number of groups of each GroupNorm.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, groups: int) -> None:
         super().__init__()
@@ -58,22 +68,20 @@ class ResidualBlock(nn.Module):
             nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
             nn.GroupNorm(groups, outputs),
         )
-        same = inputs == outputs and stride == 1
-        self.downsample = (
-            nn.Sequential() if same else _make_projection(inputs, outputs, stride, groups)
-        )
+        self.downsample = nn.Sequential()
+        if inputs != outputs or stride != 1:
+            self.downsample = _make_projection(inputs, outputs, stride, groups)
         self.activation = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activated sum of both ways."""
+        """Return the activated sum of the residual and the shortcut, [batch, channels, h, w]."""
         activated: Tensor = self.activation(self.residual(x) + self.downsample(x))
         return activated
 
 
 def _make_projection(inputs: int, outputs: int, stride: int, groups: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.GroupNorm(groups, outputs)
-    )
+    conv = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+    return nn.Sequential(conv, nn.GroupNorm(groups, outputs))
 
 
 def _make_stem(channels: int, groups: int, stem: str) -> list[nn.Module]:

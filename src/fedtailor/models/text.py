@@ -1,6 +1,6 @@
-"""Models for text: from [B, T] tokens to [B, T, vocabulary], what comes next at each place; or after the last alone.
+"""Recurrent models for text: from tokens [B, T] to logits of the next token, [B, T, vocabulary].
 
-The LSTM is written out, because torch's own hands over to fused kernels that `vmap` runs client by client.
+The LSTM is written out: under `vmap`, torch's own runs its fused kernels client by client.
 """
 
 from collections import OrderedDict
@@ -12,12 +12,19 @@ from fedtailor.ops.lstm import lstm_layer
 
 
 def shakespeare(vocabulary: int = 90, last_only: bool = False) -> nn.Sequential:
-    """FedSIM's network for Shakespeare (table 7): characters in 8 dimensions, two LSTM layers of 256."""
+    """Return FedSIM's model for Shakespeare (table 7).
+
+    It has an embedding of width 8 and two LSTM layers of width 256; see `language_model`.
+    """
     return language_model(vocabulary, embedding=8, hidden=256, layers=2, last_only=last_only)
 
 
 def stackoverflow(vocabulary: int = 10_000, last_only: bool = False) -> nn.Sequential:
-    """FedSIM's network for StackOverflow (table 8): words in 96 dimensions, an LSTM of 670, a dense layer of 96."""
+    """Return FedSIM's model for StackOverflow (table 8).
+
+    It has an embedding of width 96, an LSTM of width 670 and a dense layer of width 96; see
+    `language_model`.
+    """
     return language_model(vocabulary, embedding=96, hidden=670, dense=96, last_only=last_only)
 
 
@@ -29,9 +36,15 @@ def language_model(
     dense: int | None = None,
     last_only: bool = False,
 ) -> nn.Sequential:
-    """Embedding, LSTM, a dense layer without activation if `dense` is its width, and the head, the last layer.
+    """Return an embedding, an LSTM, perhaps a dense layer, and the linear head as the last layer.
 
-    With `last` it says only what follows the last place: [B, vocabulary].
+    Args:
+        vocabulary: Number of tokens.
+        embedding: Width of the embedding.
+        hidden: Width of each layer of the LSTM.
+        layers: Number of layers of the LSTM.
+        dense: Width of a dense layer without activation before the head; None for no such layer.
+        last_only: Predict only the token after the last one: logits are [B, vocabulary].
     """
     encoder: OrderedDict[str, nn.Module] = OrderedDict(
         embedding=nn.Embedding(vocabulary, embedding), lstm=LSTM(embedding, hidden, layers)
@@ -44,43 +57,48 @@ def language_model(
 
 
 class LastStep(nn.Module):
-    """What is at the last place: [B, T, width] to [B, width]."""
+    """Selection of the last time step: [B, T, width] to [B, width]."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last of all places."""
+        """Return the last time step of `x`."""
         return x[:, -1]
 
 
 class LSTM(nn.Module):
-    """Layers of long short-term memory that start at zero: [B, T, inputs] to [B, T, hidden].
+    """Long short-term memory whose states start at zero: [B, T, inputs] to [B, T, hidden].
 
-    The outputs and the parameters' names are those of `torch.nn.LSTM(batch_first=True)`, but a layer has one bias
-    instead of two that are only ever added, as the papers' tables count: `bias_ih_l0` is torch's plus `bias_hh_l0`.
+    Outputs and parameter names are those of `torch.nn.LSTM(batch_first=True)`, but a layer has one
+    bias, as the tables of the papers count it, and not two that are only ever added: `bias_ih_l0`
+    is torch's plus `bias_hh_l0`.
+
+    Args:
+        inputs: Width of the inputs.
+        hidden: Width of the states.
+        layers: Number of layers, each on top of the one before.
     """
 
     def __init__(self, inputs: int, hidden: int, layers: int = 1) -> None:
         super().__init__()
         self.layers = layers
         for layer in range(layers):
-            self._add_parameter(
-                f"weight_ih_l{layer}", hidden, 4 * hidden, inputs if layer == 0 else hidden
-            )
+            width = inputs if layer == 0 else hidden
+            self._add_parameter(f"weight_ih_l{layer}", hidden, 4 * hidden, width)
             self._add_parameter(f"weight_hh_l{layer}", hidden, 4 * hidden, hidden)
             self._add_parameter(f"bias_ih_l{layer}", hidden, 4 * hidden)
 
     def _add_parameter(self, name: str, hidden: int, *shape: int) -> None:
-        """A parameter drawn as torch draws it."""
+        """Add a parameter with torch's initialization, uniform in +-1 / sqrt(hidden)."""
         bound = hidden**-0.5
         self.register_parameter(name, nn.Parameter(torch.empty(shape).uniform_(-bound, bound)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last layer's hidden state at every place."""
+        """Return the hidden states of the last layer at all time steps, [B, T, hidden]."""
         if x.shape[1] == 0:
             raise ValueError("LSTM: sequences must have at least one token, got none.")
-        steps = x.transpose(0, 1)  # time first, so that what the recurrence reads lies together
+        states = x.transpose(0, 1)  # time first, so that a step's inputs are contiguous
         for layer in range(self.layers):
-            own = (
-                getattr(self, f"{name}_l{layer}") for name in ("weight_ih", "bias_ih", "weight_hh")
-            )
-            steps = lstm_layer(steps, *own)
-        return steps.transpose(0, 1)
+            weight_ih = getattr(self, f"weight_ih_l{layer}")
+            bias = getattr(self, f"bias_ih_l{layer}")
+            weight_hh = getattr(self, f"weight_hh_l{layer}")
+            states = lstm_layer(states, weight_ih, bias, weight_hh)
+        return states.transpose(0, 1)

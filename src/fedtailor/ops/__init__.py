@@ -1,1 +1,4 @@
-"""Operations with rules of their own for stacks and derivatives; the only room with C++ and Triton for models."""
+"""Operations with their own rules for `vmap` and derivatives, in part in C++ and Triton.
+
+Also here is what operations depend on: CPU capabilities, building of C++, copies to devices.
+"""

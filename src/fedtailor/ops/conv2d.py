@@ -1,13 +1,15 @@
-"""Convolutions that stay one operation when `vmap` gives every client weights of its own.
+"""2-d convolutions that stay one operation when `vmap` gives every client its own weights.
 
-torch turns such a stack into a grouped convolution, which GPU libraries compute group by group. Here it is one product
-for all clients (see `conv2d_triton`), with derivatives of any order. A convolution of images x under weights w, times a
-gradient g by its result, is one number that is linear in all three, so there are three operations, each the derivative
-of that number by one of them: `conv2d` (by g), `conv2d_grad_input` (by x) and `conv2d_grad_weight` (by w). The
-derivatives of each are the other two.
+torch turns such a stack into a grouped convolution, which GPU libraries compute group by group.
+Here it is one matrix product for all clients (see `conv2d_triton`), with derivatives of any order.
+
+The convolution of images x with weights w, times a gradient g w.r.t. its result, is a number that
+is linear in x, w and g. So there are three operations, the derivatives of that number: `conv2d`
+(w.r.t. g), `conv2d_grad_input` (w.r.t. x) and `conv2d_grad_weight` (w.r.t. w). The derivatives of
+each are the other two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -18,17 +20,28 @@ from torch.nn import functional as nnf
 from fedtailor.ops.modules import copy_module
 
 Size = tuple[int, int]
+"""Height and width."""
+
+_MIN_WIDE_CHANNELS = 16
+"""Number of float32 in a vector of a CPU with AVX-512."""
+
+_MIN_CAPABILITY = (8, 0)
+"""First compute capability of CUDA with matrix units for bf16 and tf32."""
 
 
 class ConvGeometry(NamedTuple):
-    """How a window moves over images, the same way down and across."""
+    """Stride and padding of a convolution, the same for height and width."""
 
     stride: int = 1
     pad: int = 0
 
 
 def with_stacked_convolutions(model: nn.Module) -> nn.Module:
-    """A twin of the model whose convolutions stay whole in a stack of clients, where these are of a kind that can."""
+    """Return a copy of a model whose convolutions stay whole in a stack of clients.
+
+    It shares its tensors with `model`. Convolutions that `StackedConv2d` does not cover stay
+    torch's own.
+    """
     copied = copy_module(model)
     for module in copied.modules():
         if type(module) is nn.Conv2d and _is_stackable(module):
@@ -37,7 +50,7 @@ def with_stacked_convolutions(model: nn.Module) -> nn.Module:
 
 
 def with_plain_convolutions(model: nn.Module) -> nn.Module:
-    """A twin of the model whose convolutions are torch's own again."""
+    """Return a copy, with shared tensors, whose convolutions are all torch's own again."""
     copied = copy_module(model)
     for module in copied.modules():
         if type(module) is StackedConv2d:
@@ -46,145 +59,185 @@ def with_plain_convolutions(model: nn.Module) -> nn.Module:
 
 
 def has_wide_convolutions(model: nn.Module) -> bool:
-    """Whether a model has convolutions whose channels fill a processor's vectors of 16 numbers."""
-    layers = (
-        module
-        for module in model.modules()
-        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    )
-    return any(min(layer.in_channels // layer.groups, layer.out_channels) >= 16 for layer in layers)
+    """Return whether the channels of some convolution fill the vectors of a CPU."""
+    for module in model.modules():
+        if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            continue
+        inputs_per_group = module.in_channels // module.groups
+        if min(inputs_per_group, module.out_channels) >= _MIN_WIDE_CHANNELS:
+            return True
+    return False
 
 
 def has_kernels_for(device: torch.device) -> bool:
-    """Whether there are kernels for a device: a GPU with matrix units for short floats, and Triton."""
-    there = device.type == "cuda" and torch.version.hip is None and find_spec("triton") is not None
-    return there and torch.cuda.get_device_capability(device) >= (8, 0)
+    """Return whether there are kernels for a device: a CUDA GPU with matrix units, and Triton."""
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= _MIN_CAPABILITY
 
 
 class StackedConv2d(nn.Conv2d):
-    """`nn.Conv2d` with a square window that moves alike down and across."""
+    """`nn.Conv2d` with a square kernel, and the same stride and padding for height and width."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """What `nn.Conv2d` gives, laid out with the channels last."""
-        geometry, images = (
-            ConvGeometry(self.stride[0], _get_padding(self)),
-            input.permute(0, 2, 3, 1)[None],
-        )
-        size = (
-            _compute_output_side(input.shape[2], self),
-            _compute_output_side(input.shape[3], self),
-        )
-        found = conv2d(images, self.weight.permute(0, 2, 3, 1)[None], size, geometry)[0].permute(
-            0, 3, 1, 2
-        )
-        return found if self.bias is None else found + self.bias[:, None, None]
+        """Return what `nn.Conv2d` returns, in channels-last memory order."""
+        geometry = ConvGeometry(self.stride[0], _get_padding(self))
+        height = _compute_output_side(input.shape[2], self)
+        width = _compute_output_side(input.shape[3], self)
+        images = input.permute(0, 2, 3, 1)[None]
+        weights = self.weight.permute(0, 2, 3, 1)[None]
+        output = conv2d(images, weights, (height, width), geometry)[0].permute(0, 3, 1, 2)
+        if self.bias is None:
+            return output
+        return output + self.bias[:, None, None]
 
 
 def conv2d(x: Tensor, w: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
-    """Images [clients, batch, height, width, inputs] under weights [clients, outputs, height, width, inputs]."""
-    found: Tensor = _Conv2d.apply(x, w, size, geometry)  # type: ignore[no-untyped-call]
-    return found
+    """Convolve the images of each client with its weights, [clients, batch, *size, outputs].
+
+    Args:
+        x: Images, [clients, batch, height, width, inputs].
+        w: Weights, [clients, outputs, kernel height, kernel width, inputs].
+        size: Height and width of the result.
+        geometry: Stride and padding.
+    """
+    return _Conv2d.call(x, w, size, geometry)
 
 
 def conv2d_grad_input(g: Tensor, w: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
-    """The gradient of `conv2d` by its images, whose height and width are `size`, from that by its result, g."""
-    found: Tensor = _Conv2dGradInput.apply(g, w, size, geometry)  # type: ignore[no-untyped-call]
-    return found
+    """Return the gradient of `conv2d` w.r.t. its images, [clients, batch, *size, inputs].
+
+    Args:
+        g: Gradient w.r.t. the result of `conv2d`, [clients, batch, height, width, outputs].
+        w: Weights of `conv2d`.
+        size: Height and width of the images.
+        geometry: Stride and padding of `conv2d`.
+    """
+    return _Conv2dGradInput.call(g, w, size, geometry)
 
 
 def conv2d_grad_weight(x: Tensor, g: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
-    """The gradient of `conv2d` by its weights, whose height and width are `size`, from that by its result, g."""
-    found: Tensor = _Conv2dGradWeight.apply(x, g, size, geometry)  # type: ignore[no-untyped-call]
-    return found
+    """Return the gradient of `conv2d` w.r.t. its weights, [clients, outputs, *size, inputs].
 
-
-def _spatial_size(images: Tensor) -> Size:
-    return int(images.shape[2]), int(images.shape[3])
+    Args:
+        x: Images of `conv2d`.
+        g: Gradient w.r.t. the result of `conv2d`, [clients, batch, height, width, outputs].
+        size: Height and width of the kernel.
+        geometry: Stride and padding of `conv2d`.
+    """
+    return _Conv2dGradWeight.call(x, g, size, geometry)
 
 
 class _BilinearConv(torch.autograd.Function):
-    """What the three have in common as functions of two tensors, a size and a window."""
+    """Base of the three operations: a function of two factors, linear in each.
 
-    output_role: str  # which of x, w and g
+    Subclasses say in `output_role` which of x, w and g they return; the other two are the factors,
+    in the order of `_FACTOR_ROLES`.
+    """
+
+    output_role: str
+
+    @classmethod
+    def call(cls, a: Tensor, b: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
+        """Return the result for factors `a` and `b`; `size` and `geometry` are those of `forward`.
+
+        This is `apply` with a type.
+        """
+        result: Tensor = cls.apply(a, b, size, geometry)  # type: ignore[no-untyped-call]
+        return result
 
     @classmethod
     def forward(cls, a: Tensor, b: Tensor, size: Size, geometry: ConvGeometry) -> Tensor:
-        """All clients at once."""
-        found: Tensor = _OP_BY_ROLE[cls.output_role](
-            a.contiguous(), b.contiguous(), list(size), list(geometry)
-        )
-        return found
+        """Return the result for the stacked factors `a` and `b` of all clients.
+
+        Its height and width are `size`; `geometry` is that of the convolution.
+        """
+        operation = _OPERATION_BY_ROLE[cls.output_role]
+        return operation(a.contiguous(), b.contiguous(), list(size), list(geometry))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Keeps both factors. Directions that are zero stay None, which spares a product."""
+        """Save `inputs` for derivatives in `ctx`; `output` is not needed."""
+        a, b, size, geometry = inputs
+        # Gradients and tangents that are zero stay None, which saves a product.
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs[:2])
-        ctx.save_for_forward(*inputs[:2])
-        ctx.size, ctx.window = inputs[2:]
+        ctx.save_for_backward(a, b)
+        ctx.save_for_forward(a, b)
+        ctx.size = size
+        ctx.geometry = geometry
 
     @classmethod
     def backward(cls, ctx: Any, grad_output: Tensor | None) -> tuple[Tensor | None, ...]:
-        """By both factors: each is made of the other one and of `by`, the gradient by the result."""
+        """Return the gradients w.r.t. both factors, each from the other and `grad_output`."""
         if grad_output is None:
             return None, None, None, None
-        known = dict(
-            zip(
-                (*_FACTOR_ROLES[cls.output_role], cls.output_role),
-                (*ctx.saved_tensors, grad_output),
-                strict=True,
-            )
-        )
-        wanted = zip(_FACTOR_ROLES[cls.output_role], ctx.needs_input_grad, strict=False)
-        return (
-            *(
-                _compute_grad(name, known, ctx.window) if needed else None
-                for name, needed in wanted
-            ),
-            None,
-            None,
-        )
+        roles = _FACTOR_ROLES[cls.output_role]
+        tensors = dict(zip(roles, ctx.saved_tensors, strict=True))
+        tensors[cls.output_role] = grad_output
+        grads: list[Tensor | None] = [None, None]
+        for position, role in enumerate(roles):
+            if ctx.needs_input_grad[position]:
+                grads[position] = _compute_derivative(role, tensors, ctx.geometry)
+        return *grads, None, None
 
     @classmethod
     def vmap(
         cls, info: Any, in_dims: Any, a: Tensor, b: Tensor, size: Size, geometry: ConvGeometry
     ) -> tuple[Tensor, int]:
-        """More clients are only a longer stack."""
+        """Return the result for a further dimension of clients by making the stack longer.
+
+        The dimension is at `in_dims` of `a` and `b` and has the size `info.batch_size`; it is the
+        first one of the result. `size` and `geometry` are those of `forward`.
+        """
         count = info.batch_size
-        stacked = [
-            (each.expand(count, *each.shape) if dim is None else each.movedim(dim, 0)).flatten(0, 1)
-            for each, dim in zip((a, b), in_dims, strict=False)
-        ]
-        found: Tensor = cls.apply(*stacked, size, geometry)  # type: ignore[no-untyped-call]
-        return found.reshape(count, -1, *found.shape[1:]), 0
+        a = _fold_into_clients(a, in_dims[0], count)
+        b = _fold_into_clients(b, in_dims[1], count)
+        result = cls.call(a, b, size, geometry)
+        return result.reshape(count, -1, *result.shape[1:]), 0
 
     @classmethod
-    def jvp(cls, ctx: Any, a: Tensor | None, b: Tensor | None, *fixed: None) -> Tensor:
-        """The derivative along a direction, of either factor or of both."""
-        first, second = ctx.saved_tensors
-        rest = (ctx.size, ctx.window)
-        if a is None or b is None:
-            one: Tensor = cls.apply(first if a is None else a, second if b is None else b, *rest)  # type: ignore[no-untyped-call]
-            return one
-        return cls.apply_sum((a, second), (first, b), *rest)
+    def jvp(cls, ctx: Any, a_tangent: Tensor | None, b_tangent: Tensor | None, *_: None) -> Tensor:
+        """Return the derivative along a direction of either factor, saved in `ctx`, or of both.
+
+        A factor that does not change has no tangent: `a_tangent` or `b_tangent` is None.
+        """
+        a, b = ctx.saved_tensors
+        if b_tangent is None:
+            assert a_tangent is not None  # else torch would not call this
+            return cls.call(a_tangent, b, ctx.size, ctx.geometry)
+        if a_tangent is None:
+            return cls.call(a, b_tangent, ctx.size, ctx.geometry)
+        return cls.call_sum((a_tangent, b), (a, b_tangent), ctx.size, ctx.geometry)
 
     @classmethod
-    def apply_sum(
+    def call_sum(
         cls,
-        one: tuple[Tensor, Tensor],
-        other: tuple[Tensor, Tensor],
+        first: tuple[Tensor, Tensor],
+        second: tuple[Tensor, Tensor],
         size: Size,
         geometry: ConvGeometry,
     ) -> Tensor:
-        """The sum of two such."""
-        found: Tensor = cls.apply(*one, size, geometry) + cls.apply(*other, size, geometry)  # type: ignore[no-untyped-call]
-        return found
+        """Return the sum of two results, for the factors `first` and for the factors `second`.
+
+        `size` and `geometry` are those of `forward`.
+        """
+        return cls.call(*first, size, geometry) + cls.call(*second, size, geometry)
 
 
-def _compute_grad(role: str, known: dict[str, Tensor], geometry: ConvGeometry) -> Tensor:
-    """One of x, w and g from the other two, as large as it is known to be."""
-    a, b = (known[name] for name in _FACTOR_ROLES[role])
-    return _FUNCTION_BY_ROLE[role](a, b, _spatial_size(known[role]), geometry)
+def _fold_into_clients(factor: Tensor, vmap_dim: int | None, count: int) -> Tensor:
+    """Return a factor with the dimension of `vmap` folded into the first one, that of clients."""
+    if vmap_dim is None:
+        factor = factor.expand(count, *factor.shape)
+    else:
+        factor = factor.movedim(vmap_dim, 0)
+    return factor.flatten(0, 1)
+
+
+def _compute_derivative(role: str, tensors: dict[str, Tensor], geometry: ConvGeometry) -> Tensor:
+    """Return the derivative w.r.t. x, w or g, which has its shape, from the other two."""
+    a_role, b_role = _FACTOR_ROLES[role]
+    size = (int(tensors[role].shape[2]), int(tensors[role].shape[3]))
+    return _FUNCTION_BY_ROLE[role](tensors[a_role], tensors[b_role], size, geometry)
 
 
 class _Conv2d(_BilinearConv):
@@ -195,79 +248,83 @@ class _Conv2dGradInput(_BilinearConv):
     output_role = "x"
 
     @classmethod
-    def apply_sum(
+    def call_sum(
         cls,
-        one: tuple[Tensor, Tensor],
-        other: tuple[Tensor, Tensor],
+        first: tuple[Tensor, Tensor],
+        second: tuple[Tensor, Tensor],
         size: Size,
         geometry: ConvGeometry,
     ) -> Tensor:
-        """The sum of two such: one with the outputs of both, which spares a GPU half of what passes its memory."""
-        g, w = torch.cat([one[0], other[0]], -1), torch.cat([one[1], other[1]], 1)
-        found: Tensor = cls.apply(g, w, size, geometry)  # type: ignore[no-untyped-call]
-        return found
+        """Return the sum of the results for the factors `first` and `second`.
+
+        It is one operation over the output channels of both, which halves a GPU's memory traffic.
+        `size` and `geometry` are those of `forward`.
+        """
+        g = torch.cat([first[0], second[0]], -1)
+        w = torch.cat([first[1], second[1]], 1)
+        return cls.call(g, w, size, geometry)
 
 
 class _Conv2dGradWeight(_BilinearConv):
     output_role = "w"
 
 
-@torch.library.custom_op("fedtailor::convolve", mutates_args=())
+@torch.library.custom_op("fedtailor::conv2d", mutates_args=())
 def _conv2d_op(x: Tensor, w: Tensor, size: list[int], geometry: list[int]) -> Tensor:
+    height, width = size
+    stride, pad = geometry
     if x.is_cuda:
         from fedtailor.ops.conv2d_triton import triton_conv2d
 
-        return triton_conv2d(
-            x.contiguous(), w.contiguous(), (size[0], size[1]), (geometry[0], geometry[1])
-        )
-    stride, pad = geometry
-    return _from_grouped_images(
-        nnf.conv2d(_to_grouped_images(x), _to_grouped_weights(w), None, stride, pad, groups=len(x)),
-        len(x),
+        return triton_conv2d(x.contiguous(), w.contiguous(), (height, width), (stride, pad))
+    clients = len(x)
+    output = nnf.conv2d(
+        _to_grouped_images(x), _to_grouped_weights(w), None, stride, pad, groups=clients
     )
+    return _from_grouped_images(output, clients)
 
 
-@torch.library.custom_op("fedtailor::convolve_back", mutates_args=())
+@torch.library.custom_op("fedtailor::conv2d_grad_input", mutates_args=())
 def _conv2d_grad_input_op(g: Tensor, w: Tensor, size: list[int], geometry: list[int]) -> Tensor:
+    height, width = size
+    stride, pad = geometry
     if g.is_cuda:
         from fedtailor.ops.conv2d_triton import triton_conv2d_grad_input
 
         return triton_conv2d_grad_input(
-            g.contiguous(), w.contiguous(), (size[0], size[1]), (geometry[0], geometry[1])
+            g.contiguous(), w.contiguous(), (height, width), (stride, pad)
         )
-    stride, pad = geometry
-    reached = [
-        _compute_extent(grad_side, stride) + side - 1 - 2 * pad
-        for grad_side, side in zip(g.shape[2:4], w.shape[2:4], strict=True)
-    ]
-    unseen = [whole - each for whole, each in zip(size, reached, strict=True)]
-    return _from_grouped_images(
-        nnf.conv_transpose2d(
-            _to_grouped_images(g), _to_grouped_weights(w), None, stride, pad, unseen, len(g)
-        ),
-        len(g),
+    # Rows and columns at the end of images that no window reaches.
+    unused = []
+    for side, grad_side, kernel_side in zip(size, g.shape[2:4], w.shape[2:4], strict=True):
+        covered_side = _compute_extent(grad_side, stride) + kernel_side - 1 - 2 * pad
+        unused.append(side - covered_side)
+    clients = len(g)
+    grad_images = nnf.conv_transpose2d(
+        _to_grouped_images(g), _to_grouped_weights(w), None, stride, pad, unused, clients
     )
+    return _from_grouped_images(grad_images, clients)
 
 
-@torch.library.custom_op("fedtailor::correlate", mutates_args=())
+@torch.library.custom_op("fedtailor::conv2d_grad_weight", mutates_args=())
 def _conv2d_grad_weight_op(x: Tensor, g: Tensor, size: list[int], geometry: list[int]) -> Tensor:
+    height, width = size
+    stride, pad = geometry
     if x.is_cuda:
         from fedtailor.ops.conv2d_triton import triton_conv2d_grad_weight
 
         return triton_conv2d_grad_weight(
-            x.contiguous(), g.contiguous(), (size[0], size[1]), (geometry[0], geometry[1])
+            x.contiguous(), g.contiguous(), (height, width), (stride, pad)
         )
-    stride, pad = geometry
-    around = nnf.pad(x, (0, 0, pad, pad, pad, pad))
-    down, right = (_compute_extent(each, stride) for each in g.shape[2:4])
-    found = [
-        torch.einsum(
-            "cbhwi,cbhwo->coi", around[:, :, i : i + down : stride, j : j + right : stride], g
-        )
-        for i in range(size[0])
-        for j in range(size[1])
-    ]
-    return torch.stack(found, 2).reshape(len(x), g.shape[4], *size, x.shape[4])
+    padded = nnf.pad(x, (0, 0, pad, pad, pad, pad))
+    rows = _compute_extent(g.shape[2], stride)
+    columns = _compute_extent(g.shape[3], stride)
+    taps = []
+    for i in range(height):
+        for j in range(width):
+            pixels = padded[:, :, i : i + rows : stride, j : j + columns : stride]
+            taps.append(torch.einsum("cbhwi,cbhwo->coi", pixels, g))
+    return torch.stack(taps, 2).reshape(len(x), g.shape[4], height, width, x.shape[4])
 
 
 @_conv2d_op.register_fake
@@ -285,9 +342,10 @@ def _(x: Tensor, g: Tensor, size: list[int], geometry: list[int]) -> Tensor:
     return x.new_empty(x.shape[0], g.shape[4], *size, x.shape[4])
 
 
+# What makes each of x, w and g from the other two.
 _FACTOR_ROLES = {"g": ("x", "w"), "x": ("g", "w"), "w": ("x", "g")}
 _FUNCTION_BY_ROLE = {"g": conv2d, "x": conv2d_grad_input, "w": conv2d_grad_weight}
-_OP_BY_ROLE: dict[str, Callable[..., Tensor]] = {
+_OPERATION_BY_ROLE: dict[str, Callable[..., Tensor]] = {
     "g": _conv2d_op,
     "x": _conv2d_grad_input_op,
     "w": _conv2d_grad_weight_op,
@@ -295,37 +353,49 @@ _OP_BY_ROLE: dict[str, Callable[..., Tensor]] = {
 
 
 def _to_grouped_images(images: Tensor) -> Tensor:
-    """Images as grouped convolutions take them: [batch, clients x channels, height, width]."""
+    """Return images for a grouped convolution, [batch, clients * channels, height, width]."""
     return images.permute(1, 0, 4, 2, 3).flatten(1, 2)
 
 
 def _to_grouped_weights(w: Tensor) -> Tensor:
-    """Weights as grouped convolutions take them: [clients x outputs, inputs, height, width]."""
+    """Return weights for a grouped convolution, [clients * outputs, inputs, height, width]."""
     return w.permute(0, 1, 4, 2, 3).flatten(0, 1)
 
 
 def _from_grouped_images(images: Tensor, clients: int) -> Tensor:
-    """Images of a grouped convolution as they lie here: [clients, batch, height, width, channels]."""
-    apart = images.reshape(len(images), clients, -1, *images.shape[2:])
-    return apart.permute(1, 0, 3, 4, 2).contiguous()
+    """Return images of a grouped convolution as [clients, batch, height, width, channels]."""
+    by_client = images.reshape(len(images), clients, -1, *images.shape[2:])
+    return by_client.permute(1, 0, 3, 4, 2).contiguous()
 
 
 def _compute_extent(count: int, stride: int) -> int:
+    """Return the distance from the first to the last of `count` positions, both included."""
     return (count - 1) * stride + 1
 
 
 def _is_stackable(layer: nn.Conv2d) -> bool:
-    """Whether a layer is a plain convolution with a square window that moves alike down and across."""
-    alike = all(len(set(each)) == 1 for each in (layer.kernel_size, layer.stride, layer.dilation))
-    plain = layer.groups == 1 and layer.padding_mode == "zeros" and layer.dilation[0] == 1
-    if not (alike and plain) or layer.padding == "same":
+    """Return whether `StackedConv2d` computes what this layer does."""
+    if layer.groups != 1 or layer.padding_mode != "zeros" or layer.padding == "same":
         return False
-    padding = layer.padding
-    return padding == "valid" or (len(set(padding)) == 1 and int(padding[0]) < layer.kernel_size[0])
+    if not (_is_uniform(layer.kernel_size) and _is_uniform(layer.stride)):
+        return False
+    if set(layer.dilation) != {1}:
+        return False
+    if layer.padding == "valid":
+        return True
+    # The gradient w.r.t. images is a convolution with padding kernel - 1 - pad, which must not be
+    # negative.
+    return _is_uniform(layer.padding) and int(layer.padding[0]) < layer.kernel_size[0]
+
+
+def _is_uniform(sides: Sequence[Any]) -> bool:
+    return len(set(sides)) == 1
 
 
 def _get_padding(layer: nn.Conv2d) -> int:
-    return 0 if layer.padding == "valid" else int(layer.padding[0])
+    if layer.padding == "valid":
+        return 0
+    return int(layer.padding[0])
 
 
 def _compute_output_side(side: int, layer: nn.Conv2d) -> int:

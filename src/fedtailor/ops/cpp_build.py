@@ -1,7 +1,7 @@
-"""Code of this project in C++, compiled for the processor when it is first asked for, and where compiled code is kept.
+"""Compilation of this project's C++ for the CPU at hand, and the folder of compiled code.
 
-Where there is no compiler, or it fails, there is no such code, and whoever asks for it does without. What the
-system's C library is told is here too.
+Code is compiled when it is first needed. Without a compiler, or where it fails, there is no
+library, and callers use torch or NumPy instead.
 """
 
 import ctypes
@@ -21,8 +21,7 @@ from fedtailor.storage.locks import hold_lock
 from fedtailor.storage.paths import data_dir
 
 INDUCTOR_CACHE_ENV = "TORCHINDUCTOR_CACHE_DIR"
-"""The variable that says where torch keeps compiled code."""
-
+"""Environment variable with the folder of torch's compiled code."""
 
 _COMPILE_FLAGS = (
     "-std=c++17",
@@ -32,21 +31,20 @@ _COMPILE_FLAGS = (
     "-fno-trapping-math",
     "-ffp-contract=fast",
 )
-
-
 _LINK_FLAGS = ("-shared", "-fPIC", "-fopenmp")
 
 
 def compile_cache_dir() -> Path:
-    """Where compiled code is kept: beside the data, unless the user has said where."""
+    """Return the folder of compiled code: beside the data sets, unless the user has set one."""
     configured = os.environ.get(INDUCTOR_CACHE_ENV)
-    if configured == get_default_cache_dir():  # torch says so as soon as its compiler is imported
-        configured = None
-    return Path(configured) if configured else data_dir() / "compiled"
+    # Torch sets the variable to its default as soon as its compiler is imported.
+    if not configured or configured == get_default_cache_dir():
+        return data_dir() / "compiled"
+    return Path(configured)
 
 
 def hash_parts(parts: Iterable[bytes]) -> str:
-    """A name that other parts do not have."""
+    """Hash byte strings into a name of 40 hex digits; where one part ends counts too."""
     digest = hashlib.blake2b(digest_size=20)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
@@ -55,12 +53,16 @@ def hash_parts(parts: Iterable[bytes]) -> str:
 
 @cache
 def load_library(source: Path) -> ctypes.CDLL | None:
-    """What a file of C++ comes to; None where it cannot be compiled or loaded."""
+    """Return the library compiled from a C++ file, or None if it cannot be compiled or loaded.
+
+    The library is cached on disk by source, compiler, flags and CPU.
+    """
     compiler = os.environ.get("CXX") or shutil.which("c++")
     if not compiler:
         return None
-    command = compiler, *_COMPILE_FLAGS, *_LINK_FLAGS
-    name = hash_parts((source.read_bytes(), repr((command, cpu_signature())).encode()))
+    command = (compiler, *_COMPILE_FLAGS, *_LINK_FLAGS)
+    build_settings = repr((command, cpu_signature()))
+    name = hash_parts((source.read_bytes(), build_settings.encode()))
     path = compile_cache_dir() / "native" / f"{source.stem}-{name}.so"
     try:
         if not path.exists():
@@ -71,12 +73,14 @@ def load_library(source: Path) -> ctypes.CDLL | None:
 
 
 def _compile_library(source: Path, command: tuple[str, ...], path: Path) -> None:
-    """Compile into a file that appears when it is whole, unless another process has done so meanwhile."""
+    """Compile `source` into `path`, which appears when it is complete.
+
+    Nothing is compiled if another process has done so while this one waited for the lock.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(hidden_path(path, "lock"), wait=True), tempfile.TemporaryDirectory() as temp_dir:
-        if not path.exists():
-            output = Path(temp_dir) / path.name
-            subprocess.run(
-                [*command, str(source), "-o", str(output)], check=True, capture_output=True
-            )
-            write_bytes(path, output.read_bytes())
+        if path.exists():
+            return
+        output = Path(temp_dir) / path.name
+        subprocess.run([*command, str(source), "-o", str(output)], check=True, capture_output=True)
+        write_bytes(path, output.read_bytes())

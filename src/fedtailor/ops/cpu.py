@@ -1,4 +1,4 @@
-"""What a processor can do, and what its C library is told."""
+"""Capabilities of the CPU, and settings of the C library's allocator."""
 
 import ctypes
 import sys
@@ -7,31 +7,37 @@ from functools import cache
 
 import torch
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+# Parameters of mallopt, as malloc.h numbers them.
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
 
-
-_TRIM_BYTES, _MMAP_BYTES = 1 << 28, 1 << 25
-"""Bytes that are kept when they are freed, and from which on something gets memory of its own, which is not."""
+# Free memory at the top of the heap, in bytes, beyond which it goes back to the system.
+_TRIM_BYTES = 1 << 28
+# Size of an allocation, in bytes, from which it is mapped by itself and unmapped when it is freed.
+_MMAP_BYTES = 1 << 25
 
 
 @cache
 def tune_malloc() -> None:
-    """Has this process keep memory that is freed, where the system's C library can be told to.
+    """Let this process keep memory that it frees, where the C library is glibc.
 
-    Every step frees what it made, and the next one wants it again: from the system, that is page by page, with zeros.
+    Every step frees its tensors, and the next step allocates the same amount again: from the
+    system it would come page by page, filled with zeros.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
 def cpu_signature() -> tuple[Hashable, ...]:
-    """What code for this processor alone depends on."""
+    """Return what code compiled for this CPU alone depends on: platform and capabilities."""
     return sys.platform, *sorted(torch.cpu.get_capabilities().items())
 
 
 def has_native_bf16() -> bool:
-    """Whether this processor multiplies bfloat16 by itself."""
+    """Return whether this CPU multiplies bf16 in hardware."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))

@@ -2,20 +2,27 @@
 
 #include <cstdint>
 
-// A column has so many rows of so many bytes, each of which begins so far behind the one before it; of them so many are
-// wanted, times a scale. Answers how many of these are not in the column and left out.
-extern "C" int64_t take(const uint8_t *column, const int64_t *wanted, float *made, int64_t rows, int64_t size,
-                        int64_t apart, int64_t count, float scale, int64_t threads) {
-    int64_t missing = 0;
-#pragma omp parallel for num_threads(threads) if (count * size > 1 << 16) reduction(+ : missing)
-    for (int64_t at = 0; at < count; at++) {
-        if (wanted[at] < 0 || wanted[at] >= rows) {
-            missing++;
+// Writes `scale` times the bytes of the selected examples into `output`, [num_selected, size].
+// Returns how many of the selected rows are not in the column; their output is left unwritten.
+//
+// column    first byte of the first example; examples have `size` bytes and begin `stride` apart
+// selected  rows of the column
+// num_rows  number of examples in the column
+extern "C" int64_t decode_rows(const uint8_t *column, const int64_t *selected, float *output,
+                               int64_t num_rows, int64_t size, int64_t stride,
+                               int64_t num_selected, float scale, int64_t threads) {
+    int64_t num_missing = 0;
+    // Starting threads costs more than it saves below some 65,000 bytes.
+#pragma omp parallel for num_threads(threads) if (num_selected * size > 1 << 16) \
+    reduction(+ : num_missing)
+    for (int64_t i = 0; i < num_selected; i++) {
+        if (selected[i] < 0 || selected[i] >= num_rows) {
+            num_missing++;
             continue;
         }
-        const uint8_t *from = column + wanted[at] * apart;
-        float *to = made + at * size;
-        for (int64_t place = 0; place < size; place++) to[place] = static_cast<float>(from[place]) * scale;
+        const uint8_t *example = column + selected[i] * stride;
+        float *row = output + i * size;
+        for (int64_t j = 0; j < size; j++) row[j] = static_cast<float>(example[j]) * scale;
     }
-    return missing;
+    return num_missing;
 }

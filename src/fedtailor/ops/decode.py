@@ -1,7 +1,8 @@
-"""Columns as a model takes them: whoever runs a model on a dataset's examples decodes them here.
+"""Decoding of columns of examples into the inputs and targets of models.
 
-On a CPU rows of bytes become numbers in one pass of compiled code (`decode.cpp`), where there is a compiler. For
-processors without AVX-512 torch makes code that has them eight at a time through memory, as slow as a small network.
+On a CPU, rows of bytes become float32 in one pass of compiled code (`decode.cpp`), where there is a
+compiler. For CPUs without AVX-512, torch's code converts eight numbers at a time through memory,
+which takes as long as a small network.
 """
 
 from ctypes import c_float, c_int64, c_void_p
@@ -16,61 +17,92 @@ from fedtailor.ops import cpp_build
 
 
 class InputFormat(Protocol):
-    """What a column of inputs holds: tokens, or amounts with a factor."""
+    """Meaning of a column of inputs: tokens, or numbers with a scale."""
 
     @property
     def tokens(self) -> bool:
-        """Whether inputs stay integers."""
+        """Return whether inputs are tokens, which stay integers."""
 
     @property
     def scale(self) -> float:
-        """What inputs that are no tokens are multiplied by."""
+        """Return the factor of inputs that are not tokens."""
 
 
 def decode_inputs(x: Tensor, example_spec: InputFormat, dtype: torch.dtype) -> Tensor:
-    """Inputs as the model takes them: tokens as integers, everything else floating and scaled."""
-    return x.long() if example_spec.tokens else x.to(dtype) * example_spec.scale
+    """Return inputs as the model takes them.
+
+    Args:
+        x: Inputs as they are stored.
+        example_spec: Whether they are tokens, which become int64, and the scale of others.
+        dtype: Floating-point type of inputs that are not tokens.
+    """
+    if example_spec.tokens:
+        return x.long()
+    return x.to(dtype) * example_spec.scale
 
 
 def decode_rows(
     column: Tensor, rows: Tensor, example_spec: InputFormat, dtype: torch.dtype
 ) -> Tensor:
-    """Rows of a column of inputs as the model takes them."""
-    kinds = column.dtype, rows.dtype, dtype
-    fits = (
-        column.device.type == "cpu"
-        and kinds == (torch.uint8, torch.int64, torch.float32)
-        and not example_spec.tokens
-    )
-    if fits and column[:1].is_contiguous() and _load_native() is not None:
-        found: Tensor = torch.ops.fedtailor.taken(column, rows, example_spec.scale)
-        return found
+    """Return some rows of a column of inputs as the model takes them, [*rows.shape, *example].
+
+    Args:
+        column: Inputs of all examples as they are stored, [examples, ...].
+        rows: Indices of examples, of any shape.
+        example_spec: Whether inputs are tokens, and the scale of others.
+        dtype: Floating-point type of inputs that are not tokens.
+    """
+    if _can_decode_natively(column, rows, example_spec, dtype):
+        decoded: Tensor = torch.ops.fedtailor.decode_rows(column, rows, example_spec.scale)
+        return decoded
     return decode_inputs(column[rows], example_spec, dtype)
 
 
 def decode_targets(y: Tensor, dtype: torch.dtype) -> Tensor:
-    """Targets as losses take them: labels as integers, numbers in the model's precision."""
+    """Return targets as losses take them: labels as int64, numbers in the model's `dtype`."""
     return y.to(dtype) if y.is_floating_point() else y.long()
+
+
+def _can_decode_natively(
+    column: Tensor, rows: Tensor, example_spec: InputFormat, dtype: torch.dtype
+) -> bool:
+    """Return whether compiled code decodes these rows: bytes to float32, on a CPU."""
+    if column.device.type != "cpu" or example_spec.tokens:
+        return False
+    dtypes = (column.dtype, rows.dtype, dtype)
+    if dtypes != (torch.uint8, torch.int64, torch.float32):
+        return False
+    # There may be gaps between examples, but not inside them.
+    return column[:1].is_contiguous() and _load_native() is not None
 
 
 @cache
 def _load_native() -> Any:
-    """The compiled code, or None."""
-    found = cpp_build.load_library(Path(__file__).with_suffix(".cpp"))
-    if found is not None:
-        found.take.argtypes = [c_void_p] * 3 + [c_int64] * 4 + [c_float, c_int64]
-        found.take.restype = c_int64
-    return found
+    """Return the library compiled from `decode.cpp`, or None without a compiler."""
+    library = cpp_build.load_library(Path(__file__).with_suffix(".cpp"))
+    if library is not None:
+        library.decode_rows.argtypes = [c_void_p] * 3 + [c_int64] * 4 + [c_float, c_int64]
+        library.decode_rows.restype = c_int64
+    return library
 
 
 def _decode_rows_cpu(column: Tensor, rows: Tensor, scale: float) -> Tensor:
-    output, wanted = _empty_output(column, rows, scale), rows.contiguous()
-    pointers = (each.data_ptr() for each in (column, wanted, output))
-    sizes = len(column), column[:1].numel(), column.stride(0), wanted.numel()
-    missing = _load_native().take(*pointers, *sizes, scale, torch.get_num_threads())
-    if missing:
+    output = _empty_output(column, rows, scale)
+    rows = rows.contiguous()
+    num_missing = _load_native().decode_rows(
+        column.data_ptr(),
+        rows.data_ptr(),
+        output.data_ptr(),
+        len(column),
+        column[:1].numel(),
+        column.stride(0),
+        rows.numel(),
+        scale,
+        torch.get_num_threads(),
+    )
+    if num_missing:
         raise IndexError(
-            f"{missing} of {wanted.numel()} rows are not in a column of {len(column)}."
+            f"{num_missing} of {rows.numel()} rows are not in a column of {len(column)}."
         )
     return output
 
@@ -81,6 +113,6 @@ def _empty_output(column: Tensor, rows: Tensor, scale: float) -> Tensor:
 
 # Not `torch.library.custom_op`, whose checks take five times as long as the call.
 _LIBRARY: Any = torch.library.Library("fedtailor", "FRAGMENT")  # type: ignore[no-untyped-call]
-_LIBRARY.define("taken(Tensor column, Tensor rows, float scale) -> Tensor")
-_LIBRARY.impl("taken", _decode_rows_cpu, "CPU")
-_LIBRARY.impl("taken", _empty_output, "Meta")
+_LIBRARY.define("decode_rows(Tensor column, Tensor rows, float scale) -> Tensor")
+_LIBRARY.impl("decode_rows", _decode_rows_cpu, "CPU")
+_LIBRARY.impl("decode_rows", _empty_output, "Meta")

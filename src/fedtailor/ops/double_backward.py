@@ -1,6 +1,7 @@
-"""Whether what is computed now will be differentiated twice by autograd.
+"""A flag for the case that autograd will differentiate twice.
 
-Some of torch's kernels have a gradient, but no gradient of that; operations look here before they use one.
+Some of torch's kernels have a gradient, but that gradient has none; operations read the flag before
+they use one. `core.autodiff` sets it.
 """
 
 from contextvars import ContextVar

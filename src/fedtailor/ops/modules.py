@@ -8,7 +8,10 @@ from fedtailor.errors import InputError
 
 
 def copy_module(model: nn.Module) -> nn.Module:
-    """A copy with its own modules that shares the tensors, which `functional_call` replaces anyway."""
+    """Return a copy with its own modules that shares parameters and buffers with `model`.
+
+    `functional_call` replaces the tensors anyway.
+    """
     shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
     try:
         return copy.deepcopy(model, shared)

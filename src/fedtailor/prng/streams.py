@@ -1,13 +1,14 @@
-"""Random streams: what a draw is for. Their values are hashed into keys and must never change.
+"""Random streams: names of the purposes of draws.
 
-A member may be renamed, its value may not: another value would give every run other cohorts, batches and weights.
+Their values are hashed into keys. A member may be renamed, but its value must never change: another
+value would give every run other cohorts, batches and weights.
 """
 
 from enum import IntEnum, StrEnum
 
 
 class Stream(StrEnum):
-    """What keys are derived for in a run."""
+    """Purposes of keys in a run."""
 
     COHORT = "cohort"
     CLIENT = "client"
@@ -23,7 +24,7 @@ class Stream(StrEnum):
 
     @property
     def label(self) -> str:
-        """The stream's name in messages."""
+        """Return the name of the stream in messages."""
         return self.name.lower().replace("_", " ")
 
 
@@ -33,11 +34,11 @@ GROUP_STREAMS = {
     "validation": "validation",
     "unseen": "new",
 }
-"""What the name of a group of clients is in a key."""
+"""Name in keys of each group of clients."""
 
 
 class DataStream(IntEnum):
-    """What a data set draws for, as part of its seed."""
+    """Purposes of draws of a data set, as parts of their seeds."""
 
     SERVER = 0
     SPLITS = 1

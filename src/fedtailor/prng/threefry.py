@@ -1,4 +1,7 @@
-"""Threefry-2x32 on tensors, arrays and integers: one algorithm, one custom operation."""
+"""Threefry-2x32 on tensors, arrays and integers: one algorithm, one custom operation.
+
+Keys and counters are 64 bits each, a pair of words of 32 bits, of which the low word comes first.
+"""
 
 from ctypes import c_int64, c_void_p
 from functools import cache, lru_cache
@@ -17,45 +20,48 @@ from fedtailor.ops import cpp_build
 
 Array = NDArray[Any]
 Keys = TypeVar("Keys", Tensor, Array)
-
-
-Int = TypeVar("Int", int, Tensor, Array)  # 32-bit words, or 64 bits that are a pair of them
-
+Int = TypeVar("Int", int, Tensor, Array)  # words of 32 bits, or 64 bits that are a pair of them
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-
-
 _PARITY = 0x1BD11BDA
-
-
-_FOLD_DOMAIN = 0x464F4C44  # sets the keys that fold apart from the keys that draw
+_FOLD_DOMAIN = 0x464F4C44
+"""Domain of keys that fold; keys that draw have the domain 0."""
 
 
 def make_int64(value: int, device: torch.device | None = None) -> Tensor:
-    """64 bits, signed or not, as int64."""
-    return torch.full(
-        (), value if value < 2**63 else value - 2**64, dtype=torch.int64, device=device
-    )
+    """Return 64 bits, signed or not, as an int64 tensor without dimensions."""
+    return torch.full((), _to_signed(value), dtype=torch.int64, device=device)
 
 
 def make_int64_like(value: int, like: Keys) -> Keys:
-    """64 bits, signed or not, as int64 of the same kind as keys are."""
-    signed = value if value < 2**63 else value - 2**64
+    """Return 64 bits, signed or not, as int64: a tensor on the device of `like`, or an array."""
     if isinstance(like, Tensor):
-        return make_int64(signed, like.device)
-    return np.array([signed], dtype=np.int64)
+        return make_int64(value, like.device)
+    return np.array([_to_signed(value)], dtype=np.int64)
+
+
+def _to_signed(value: int) -> int:
+    if value < 2**63:
+        return value
+    return value - 2**64
 
 
 def derive_key(key: Int, value: Int) -> Int:
-    """Return the key that a value leads to from another key."""
+    """Derive the key of a name, of 64 bits, below `key`; they broadcast."""
     return dispatch_threefry(key, value, _FOLD_DOMAIN)
 
 
 def dispatch_threefry(key: Int, counters: Int, domain: int) -> Int:
-    """64 bits for each counter, the fastest way that there is for them."""
+    """Return 64 random bits for each counter, in the fastest available way.
+
+    Args:
+        key: Keys, which broadcast with the counters.
+        counters: Counters, of the same type as the keys.
+        domain: 32 bits by which keys differ between uses.
+    """
     if isinstance(key, Tensor) and isinstance(counters, Tensor) and should_fuse(key):
-        drawn: Tensor = threefry_op(key, counters, domain)
-        return drawn
+        bits: Tensor = threefry_op(key, counters, domain)
+        return bits
     if (
         isinstance(key, np.ndarray)
         and isinstance(counters, np.ndarray)
@@ -66,45 +72,57 @@ def dispatch_threefry(key: Int, counters: Int, domain: int) -> Int:
 
 
 def _threefry_native(key: Array, counters: Array, domain: int) -> Array:
-    """The same of arrays, by compiled code instead of a hundred small operations."""
-    shape = (
-        key.shape if key.shape == counters.shape else np.broadcast_shapes(key.shape, counters.shape)
-    )
+    """Return the bits for arrays by compiled code instead of a hundred small operations."""
+    shape = key.shape
+    if counters.shape != shape:
+        shape = np.broadcast_shapes(shape, counters.shape)
     out = np.empty(shape, dtype=np.int64)
-    operands = [_broadcast_contiguous(each, out) for each in (key, counters)]
-    steps = (int(each.size > 1) for each in operands)
-    _load_native().mix(*(each.ctypes.data for each in (*operands, out)), *steps, out.size, domain)
+    key = _broadcast_contiguous(key, out)
+    counters = _broadcast_contiguous(counters, out)
+    # A single number serves all, with a step of 0.
+    key_step = int(key.size > 1)
+    counter_step = int(counters.size > 1)
+    _load_native().threefry(
+        key.ctypes.data,
+        counters.ctypes.data,
+        out.ctypes.data,
+        key_step,
+        counter_step,
+        out.size,
+        domain,
+    )
     return out
 
 
 def _broadcast_contiguous(array: Array, like: Array) -> Array:
-    """One number, or as many as there are in another array, in its order."""
-    whole = array if array.size in (1, like.size) else np.broadcast_to(array, like.shape)
-    return np.ascontiguousarray(whole, dtype=np.int64)
+    """Return a contiguous int64 array of a single number, or of the shape of `like`."""
+    if array.size not in (1, like.size):
+        array = np.broadcast_to(array, like.shape)
+    return np.ascontiguousarray(array, dtype=np.int64)
 
 
 @cache
 def _load_native() -> Any:
-    """The compiled code, or None."""
-    found = cpp_build.load_library(Path(__file__).with_suffix(".cpp"))
-    if found is not None:
-        found.mix.argtypes = [c_void_p] * 3 + [c_int64] * 4
-        found.mix.restype = None
-    return found
+    """Return the library compiled from `threefry.cpp`, or None without a compiler."""
+    library = cpp_build.load_library(Path(__file__).with_suffix(".cpp"))
+    if library is not None:
+        library.threefry.argtypes = [c_void_p] * 3 + [c_int64] * 4
+        library.threefry.restype = None
+    return library
 
 
 @lru_cache(4096)
 def derive_int_key(key: int, value: int) -> int:
-    """The same for integers, many of which are asked for again: a run's seed, a purpose."""
+    """Derive a key of plain integers; many are needed again, such as those of a run's seed."""
     return derive_key(key, value)
 
 
 def split_words(pair: Int) -> tuple[Int, Int]:
-    """The low and the high word of 64 bits."""
+    """Return the low and the high word of 64 bits."""
     if isinstance(pair, Tensor):
         require(
             not pair.is_floating_point(),
-            f"keyed: keys, names and counters are integers, got {pair.dtype}.",
+            f"prng: keys, names and counters must be integers, got {pair.dtype}.",
         )
         return pair.to(torch.int32), (pair.to(torch.int64) >> 32).to(torch.int32)
     if isinstance(pair, np.ndarray):
@@ -113,7 +131,7 @@ def split_words(pair: Int) -> tuple[Int, Int]:
 
 
 def _join_words(low: Int, high: Int) -> Int:
-    """64 bits from their low and their high word."""
+    """Return the 64 bits whose words these are."""
     if isinstance(low, Tensor):
         return (high.to(torch.int64) << 32) | (low.to(torch.int64) & 0xFFFFFFFF)
     if isinstance(low, np.ndarray) and isinstance(high, np.ndarray):
@@ -122,7 +140,7 @@ def _join_words(low: Int, high: Int) -> Int:
 
 
 def threefry2x32(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[Int, Int]:
-    """Mix two words of a counter under two words of a key, in 20 rounds."""
+    """Mix the two words of a counter with the two words of a key, in 20 rounds."""
     k0, k1 = key
     keys = (k0, k1, k0 ^ k1 ^ _PARITY)
     x0: Int = k0 + counter[0]
@@ -137,14 +155,28 @@ def threefry2x32(key: tuple[Int, Int], counter: tuple[Int, Int | int]) -> tuple[
     return x0, x1
 
 
-@torch.library.custom_op("fedtailor::mixed", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("fedtailor::threefry", mutates_args=(), device_types="cpu")
 def threefry_op(key: Tensor, counters: Tensor, domain: int) -> Tensor:
-    """64 bits for each counter, in one operation: a GPU has more to do with 140 tiny ones than with what uses them."""
+    """Return 64 random bits for each counter as one operation.
+
+    On a GPU, 140 tiny operations take longer than what uses the bits.
+
+    Args:
+        key: Keys, which broadcast with the counters.
+        counters: Counters.
+        domain: 32 bits by which keys differ between uses.
+    """
     return threefry_reference(key, counters, domain)
 
 
 def threefry_reference(key: Int, counters: Int, domain: int) -> Int:
-    """The same by its many plain operations."""
+    """Return 64 random bits for each counter by many elementary operations.
+
+    Args:
+        key: Keys, which broadcast with the counters.
+        counters: Counters, of the same type as the keys.
+        domain: 32 bits by which keys differ between uses.
+    """
     low, high = split_words(key)
     return _join_words(*threefry2x32((low ^ domain, high), split_words(counters)))
 
@@ -166,26 +198,32 @@ def _threefry_fake(key: Tensor, counters: Tensor, domain: int) -> Tensor:
 def _threefry_vmap(
     info: Any, in_dims: tuple[int | None, ...], key: Tensor, counters: Tensor, domain: int
 ) -> tuple[Tensor, int]:
-    ranks = [
-        each.ndim - (dim is not None) for each, dim in zip((key, counters), in_dims, strict=False)
-    ]
-    rows = [
-        _move_batch_first(each, dim, max(ranks))
-        for each, dim in zip((key, counters), in_dims, strict=False)
-    ]
-    return threefry_op(*rows, domain), 0
+    key_dim, counters_dim, _ = in_dims
+    rank = max(_count_own_dims(key, key_dim), _count_own_dims(counters, counters_dim))
+    key = _move_batch_first(key, key_dim, rank)
+    counters = _move_batch_first(counters, counters_dim, rank)
+    return threefry_op(key, counters, domain), 0
 
 
-def _move_batch_first(x: Tensor, dim: int | None, rank: int) -> Tensor:
-    """With the stack's dimension first, and then so many more."""
-    if dim is None:
+def _count_own_dims(x: Tensor, vmap_dim: int | None) -> int:
+    """Return the number of dimensions besides that of `vmap`."""
+    return x.ndim if vmap_dim is None else x.ndim - 1
+
+
+def _move_batch_first(x: Tensor, vmap_dim: int | None, rank: int) -> Tensor:
+    """Move the dimension of `vmap` first, and add dimensions of size 1 up to `rank` others."""
+    if vmap_dim is None:
         return x
-    moved = x.movedim(dim, 0)
-    return moved.reshape(len(moved), *(1,) * (rank + 1 - moved.ndim), *moved.shape[1:])
+    moved = x.movedim(vmap_dim, 0)
+    num_missing = rank + 1 - moved.ndim
+    return moved.reshape(len(moved), *(1,) * num_missing, *moved.shape[1:])
 
 
 def should_fuse(key: Tensor) -> bool:
-    """Whether bits are drawn in one operation: on a GPU, and in lists of operations, which are short then."""
+    """Return whether bits are drawn as one operation: on a GPU, and in traces, to keep them short.
+
+    Under torch.compile they are not.
+    """
     if torch.compiler.is_compiling():
         return False
     return is_tracing() or (key.is_cuda and _has_triton())
@@ -197,7 +235,7 @@ def _has_triton() -> bool:
 
 
 def _rotate_array(x: Array, r: int) -> Array:
-    """Words with their bits moved up by r, and those that fall out below again."""
+    """Rotate the bits of uint32 words up by r."""
     return x << r | x >> (32 - r)
 
 
@@ -207,6 +245,7 @@ def _rotate_int(x: int, r: int) -> int:
 
 
 def _rotate_tensor(x: Tensor, r: int) -> Tensor:
+    # A shift to the right of a negative int32 fills the upper bits with ones.
     return (x << r) | ((x >> (32 - r)) & ((1 << r) - 1))
 
 
@@ -214,13 +253,15 @@ def _identity(x: Int) -> Int:
     return x
 
 
-_WORD_OPS: dict[type, Any] = {np.ndarray: (_rotate_array, _identity), int: (_rotate_int, _identity)}
-
-
 def _prevent_inlining(x: Tensor) -> Tensor:
-    """x itself, behind a view in compiled code: else each round would spell out the one before it three times."""
-    return x.as_strided(x.shape, x.stride()) if _is_compiling() else x
+    """Return `x`, in compiled code behind a view.
+
+    Otherwise the expression of each round would contain that of the round before three times.
+    """
+    if torch.compiler.is_compiling() or is_tracing():
+        return x.as_strided(x.shape, x.stride())
+    return x
 
 
-def _is_compiling() -> bool:
-    return torch.compiler.is_compiling() or is_tracing()
+# How words are rotated, and what is done to them after each round.
+_WORD_OPS: dict[type, Any] = {np.ndarray: (_rotate_array, _identity), int: (_rotate_int, _identity)}
