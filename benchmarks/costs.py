@@ -181,8 +181,8 @@ def of_methods(turns: int, compiled: bool) -> list[Row]:
     for name in (each for each in methods.NAMES if each not in APART):
         setting = prepare_context(name, MLP, data, rounds=100, cohort=20, batch=BATCH)
         ways[name] = rounds_of(setting, 20, compile=compiled)
-        cost = CostMeter(setting).compute_round_cost(setting.data.groups["train"][:20])
-        gradients[name] = cost["gradients"] + cost["server_gradients"]
+        cost = CostMeter(setting).compute_round_work(setting.data.groups["train"][:20])
+        gradients[name] = cost.gradients + cost.server_gradients
     return rows(timed(ways, turns), gradients=gradients)
 
 

@@ -107,9 +107,9 @@ FAULTS = (
     ),
     Fault(
         "core/losses.py",
-        "_token_mask",
-        "counts * (y != token)",
-        "torch.ones_like(counts) * (y != token)",
+        "make_token_weights",
+        "weights * (y != token)",
+        "torch.ones_like(weights) * (y != token)",
     ),
     Fault(
         "core/trees.py",
@@ -120,8 +120,8 @@ FAULTS = (
     Fault(
         "methods/scaffold.py",
         "compute_control_update",
-        "-moved / lr / steps.clamp(min=1) - control",
-        "-moved / lr / steps.clamp(min=1) + control",
+        "-update / lr / steps.clamp(min=1) - control",
+        "-update / lr / steps.clamp(min=1) + control",
     ),
     Fault(
         "methods/scaffold.py",
@@ -132,8 +132,8 @@ FAULTS = (
     Fault(
         "methods/feddyn.py",
         "finalize_client",
-        "trees.add(carry.local_gradient, moved, -alpha)",
-        "trees.scale(moved, -alpha)",
+        "trees.add(carry.local_gradient, update, -alpha)",
+        "trees.scale(update, -alpha)",
     ),
     Fault(
         "methods/apfl.py",
@@ -196,28 +196,28 @@ FAULTS = (
         "self._weights[0]",
     ),
     Fault(
-        "engines/vectorized.py",
-        "VectorizedEngine._run_phase",
+        "engines/stack_runner.py",
+        "StackRunner.run_phase",
         "np.argsort(order)",
         "order",
     ),
     Fault(
-        "engines/vectorized.py",
-        "VectorizedEngine._run_shrinking_stack",
-        "counts > step_idx",
-        "counts >= step_idx",
+        "engines/stack_runner.py",
+        "StackRunner._run_shrinking_stack",
+        "stack.num_steps > step_idx",
+        "stack.num_steps >= step_idx",
     ),
     Fault(
         "engines/vectorized.py",
-        "VectorizedEngine._gather_best_states",
-        "np.repeat(client_ids[newcomers], len(offered_ids))",
-        "np.repeat(newcomers, len(offered_ids))",
+        "VectorizedEngine._compute_adapt_losses",
+        "np.repeat(client_ids, len(offering_ids))",
+        "np.repeat(np.arange(len(client_ids)), len(offering_ids))",
     ),
     Fault(
         "engines/client_state.py",
-        "ClientStateStore.scatter",
-        "bool(trees.leaves(stacked))",
-        "False",
+        "ClientStateStore.gather",
+        "self._find_rows(ids[is_initialized])",
+        "self._find_rows(ids[is_initialized]).flip(0)",
     ),
     Fault(
         "engines/sequential.py",
@@ -264,8 +264,8 @@ FAULTS = (
     Fault(
         "data/partition/splits.py",
         "_is_last",
-        "rank >= (sizes - tests)[owners]",
-        "rank > (sizes - tests)[owners]",
+        "rank >= (sizes - test_sizes)[owners]",
+        "rank > (sizes - test_sizes)[owners]",
     ),
     Fault(
         "data/dataset.py",
@@ -282,8 +282,8 @@ FAULTS = (
     Fault(
         "data/partition/helpers.py",
         "deal_labels",
-        "np.lexsort((rng.random(kinds), dealt))",
-        "np.lexsort((dealt, rng.random(kinds)))",
+        "np.lexsort((rng.random(num_labels), times_dealt))",
+        "np.lexsort((times_dealt, rng.random(num_labels)))",
     ),
     Fault(
         "evaluation/client_statistics.py",
@@ -292,10 +292,10 @@ FAULTS = (
         "max(1, len(tested) // 10)",
     ),
     Fault(
-        "evaluation/summary.py",
+        "training/summary.py",
         "get_last_eval_points",
-        "entry['round'] > total - max(1, total // FINAL_WINDOW_DIVISOR)",
-        "entry['round'] >= total - max(1, total // FINAL_WINDOW_DIVISOR)",
+        "entry.round > first",
+        "entry.round >= first",
     ),
     Fault(
         "training/checkpoint.py",
@@ -305,7 +305,7 @@ FAULTS = (
     ),
     Fault(
         "training/loop.py",
-        "run_rounds",
+        "draw_cohort",
         "prng.key(context.seed, Stream.COHORT, round_idx)",
         "prng.key(context.seed, Stream.COHORT)",
     ),

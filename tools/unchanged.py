@@ -40,6 +40,7 @@ from fedtailor.training.loop import run_rounds  # noqa: E402
 from fedtailor.training.overrides import read_run_config  # noqa: E402
 from fedtailor.training.run_dir import RunDir  # noqa: E402
 from fedtailor.training.runner import start_run  # noqa: E402
+from known import known  # noqa: E402
 from scenarios import toy_data, toy_setting, toy_task  # noqa: E402
 
 ENGINES = ("sequential", "vectorized", "distributed")
@@ -229,11 +230,11 @@ def specified_runs() -> Iterator[tuple[str, Any]]:
                 record = RunDir(out).read_record()
                 weights = (out / "model.safetensors").read_bytes()
                 trained = load_trained_run(out)
-                rounds = [
-                    [entry["scores"], entry["bytes_up"], entry["steps"]]
-                    for entry in record["rounds"]
+                rounds = [[entry.scores, entry.bytes_up, entry.steps] for entry in record.rounds]
+                groups = [
+                    [each.ids, each.before, each.after, each.after_passes, each.weights]
+                    for each in known(record.scores).values()
                 ]
-                groups = list(record["scores"].values())
                 text = json.dumps(_list_numbers([rounds, groups]))
                 x = draws.integers(0, 17, (6, 1, 8, 8), dtype=np.uint8)
                 y = draws.integers(0, 10, 6)
@@ -267,7 +268,7 @@ def _list_numbers(value: Any) -> list[Any]:
 
 
 def evaluated_clients() -> Iterator[tuple[str, Any]]:
-    """Yield the clients that are looked at while training."""
+    """Yield the clients that are evaluated while training."""
     setting = toy_setting("fedavg", data=toy_data(sizes=(5,) * 40), seed=3)
     for number, group in enumerate(("participating", "unseen", "validation", "train")):
         yield f"evaluated clients {number}", sample_group(setting, group, 5).tolist()

@@ -1,4 +1,8 @@
-"""The command line. torch is imported late, by the commands that need it, so that help answers at once."""
+"""The command line: one module for each group of commands, and what they share.
+
+Modules of commands import torch, and whatever imports it, inside their functions, so that `--help`
+answers at once.
+"""
 
 import gc
 import sys
@@ -8,6 +12,12 @@ import typer
 from fedtailor.cli import data, inspect, personalize, show, study, train, tune
 from fedtailor.errors import FedtailorError
 
+GC_THRESHOLD = 50_000
+"""Allocations between two garbage collections.
+
+With Python's default, half a second goes to scanning the objects that importing torch creates.
+"""
+
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
@@ -15,7 +25,8 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_mar
 def fedtailor() -> None:
     """Personalized federated learning with server-side data.
 
-    Start with `fedtailor compare`; look at `fedtailor methods` and `fedtailor data`.
+    Start with `fedtailor compare`. `fedtailor methods` and `fedtailor data` list methods and data
+    sets.
     """
 
 
@@ -26,10 +37,8 @@ app.add_typer(data.app, name="data")
 
 
 def main() -> None:
-    """Runs the command line; what the user got wrong ends in one sentence and exit code 2."""
-    gc.set_threshold(
-        50_000
-    )  # else half a second goes to looking through all that importing torch makes
+    """Run the command line; an expected error is printed as one sentence and exits with code 2."""
+    gc.set_threshold(GC_THRESHOLD)
     try:
         app()
     except FedtailorError as problem:

@@ -1,12 +1,12 @@
-"""What there is: methods and data sets, with what a user or a program wants to know of them.
+"""Entries of the lists that `fedtailor methods` and `fedtailor data` print, as dicts for JSON.
 
-What a method costs is measured, not written down: a client takes one step of each of its phases on a small model.
+What a method costs is measured: a client takes one step of each of its phases on a small model.
 """
 
 import inspect
 import re
 from dataclasses import fields
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -19,35 +19,44 @@ from fedtailor.core.functionalize import seeded_init
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Method, ServerState
 from fedtailor.data.sources import get_attributes
+from fedtailor.methods.hparams import get_hparam_info
 from fedtailor.models import mlp
 
 PROBE_MODEL_SIZES = (20, (16,), 4)
-"""Inputs, hidden layers and classes of the mlp that costs are measured on."""
+"""Inputs, hidden layers and classes of the MLP that costs are measured on."""
 PROBE_BATCH_SIZE = 8
 """Examples of each of a step's batches when costs are measured."""
 
 
+# Methods
+
+
 def list_methods() -> list[dict[str, Any]]:
-    """Every method."""
+    """Return the entries of all methods."""
     return [describe_method(name) for name in methods.NAMES]
 
 
 def describe_method(name: str) -> dict[str, Any]:
-    """One method: its docstring with the equations, what it needs and costs, and its hyper-parameters."""
-    description, method = (
-        inspect.cleandoc(methods.load_method_module(name).__doc__),
-        methods.build(name, build_probe_task()),
-    )
-    cost, fedavg_cost = measure_cost(method), _measure_fedavg()
+    """Return the entry of a method or a composition: its equations, needs, costs and options.
+
+    `bytes` of a client's round and `gradients` (floating-point operations of a step of each phase)
+    are multiples of FedAvg's; `gradients` is None if clients do not train in rounds. `not_averaged`
+    is why the method cannot run under secure aggregation, "" if it can.
+    """
+    description = inspect.cleandoc(methods.load_method_module(name).__doc__)
+    method = methods.build(name, build_probe_task())
+    cost = measure_cost(method)
+    fedavg_cost = _measure_fedavg()
+    gradients = None
+    if method.client.phases:
+        gradients = round(cost.flops / fedavg_cost.flops, 1)
     return {
         "method": name,
         "summary": parse_summary(description),
-        "paper": "; ".join(
-            dict.fromkeys(filter(None, map(parse_paper, _collect_docstrings(name))))
-        ),
+        "paper": "; ".join(_list_papers(name)),
         "needs": ", ".join(_list_needs(method)) or "-",
         "bytes": round(cost.bytes_sent / fedavg_cost.bytes_sent, 1),
-        "gradients": round(cost.flops / fedavg_cost.flops, 1) if method.client.phases else None,
+        "gradients": gradients,
         "not_averaged": find_secure_aggregation_obstacle(method),
         "description": description,
         "hparams": _list_hparams(name),
@@ -55,174 +64,200 @@ def describe_method(name: str) -> dict[str, Any]:
 
 
 def list_wrappers() -> list[dict[str, str]]:
-    """Every word that can be put before a method's name."""
-    summaries = {word: wrapper.description for word, wrapper in methods.WRAPPERS.items()}
-    files = {
-        word: methods.load_method_module(word).__doc__
-        for word in summaries
-        if word in methods.NAMES
-    }
-    return [
-        {
-            "name": word,
-            "summary": parse_summary(inspect.cleandoc(description)),
-            "example": f"{word}+fedprox",
-        }
-        for word, description in (summaries | files).items()
-    ]
+    """Return the name, a summary and an example of every wrapper that can go around a method."""
+    entries = []
+    for name, wrapper in methods.WRAPPERS.items():
+        description = wrapper.description
+        if name in methods.NAMES:
+            # A wrapper that is a method too is described in more detail there.
+            description = methods.load_method_module(name).__doc__
+        summary = parse_summary(inspect.cleandoc(description))
+        entries.append({"name": name, "summary": summary, "example": f"{name}+fedprox"})
+    return entries
 
 
 def find_secure_aggregation_obstacle(method: Method) -> str:
-    """Why a method cannot run under secure aggregation, which shows the server only averages; "": it can."""
+    """Return why a method cannot run under secure aggregation; "" if it can.
+
+    Secure aggregation shows the server nothing but weighted means over clients.
+    """
     if method.data_view == "pooled":
-        return "the data itself is gathered in one place"
+        return "the data of all clients is gathered in one place"
     if method.correct_update is not None:
-        return "the server corrects each upload by itself"
+        return "the server corrects each upload separately"
     if method.aggregate is not None:
-        return "the server combines the uploads by a rule of its own"
-    return "clients offer what they keep to newcomers" if method.num_offered_states else ""
+        return "the server combines the uploads by a rule other than the mean"
+    if method.num_offered_states:
+        return "clients offer their states to unseen clients"
+    return ""
 
 
 def parse_summary(description: str) -> str:
-    """What the first line of a docstring says behind the name and before the paper."""
-    summary = description.splitlines()[0].partition(": ")[2]
+    """Return the first line of a docstring without the name before it and the paper behind it."""
+    first_line = description.splitlines()[0]
+    summary = first_line.partition(": ")[2]
     return re.sub(r"\s*\([^()]*\)\.?$", "", summary).removesuffix(".")
 
 
 def parse_paper(description: str) -> str:
-    """The paper in the parentheses that end the first line of a docstring; "" if there are none."""
-    found = re.search(r"\(([^()]*)\)\.?\s*$", description.strip().splitlines()[0])
-    return found[1] if found else ""
+    """Return the parentheses that end the first line of a docstring; "" if there are none."""
+    first_line = description.strip().splitlines()[0]
+    match = re.search(r"\(([^()]*)\)\.?\s*$", first_line)
+    return match[1] if match else ""
 
 
-def _collect_docstrings(name: str) -> list[str]:
-    """The docstrings of a method and of what is around it."""
-    *words, method = name.split("+")
-    return [
-        *(methods.WRAPPERS[word].description for word in words),
-        methods.load_method_module(method).__doc__,
-    ]
+def _list_papers(name: str) -> list[str]:
+    """Return the papers of a method and of the wrappers around it, each once."""
+    *wrapper_names, method_name = name.split("+")
+    docstrings = [methods.WRAPPERS[wrapper_name].description for wrapper_name in wrapper_names]
+    docstrings.append(methods.load_method_module(method_name).__doc__)
+    papers = [parse_paper(docstring) for docstring in docstrings]
+    return list(dict.fromkeys(paper for paper in papers if paper))
 
 
 def _list_hparams(name: str) -> list[dict[str, Any]]:
-    """The hyper-parameters of a method, with default and meaning."""
-    hparams_class, defaults = methods.load_method_module(name).HParams, methods.make_hparams(name)
+    hparams_class = methods.load_method_module(name).HParams
+    defaults = methods.make_hparams(name)
     return [
         {
-            "hyper-parameter": each.name,
-            "default": getattr(defaults, each.name),
-            "meaning": each.metadata.get("meaning", ""),
+            "hyper-parameter": hparam.name,
+            "default": getattr(defaults, hparam.name),
+            "meaning": get_hparam_info(hparam).description,
         }
-        for each in fields(hparams_class)
+        for hparam in fields(hparams_class)
     ]
 
 
-class MeasuredCost(NamedTuple):
-    """What was counted in a client's round."""
+def _list_needs(method: Method) -> list[str]:
+    """Return what a method needs besides clients that train and a server that averages."""
+    routines = [method.server]
+    if method.correct_update is not None:
+        routines.append(method.correct_update)
+    has_server_batches = any(
+        phase.plan.specs for routine in routines if routine is not None for phase in routine.phases
+    )
+    client_state = method.init_client_state(_init_server_state(method))
+    is_shared = method.data_view == "shared"
+    is_needed = {
+        "server data": is_shared or has_server_batches,
+        "client state": bool(trees.leaves(client_state)),
+        "individual uploads": method.correct_update is not None or method.aggregate is not None,
+        "pooled data": method.data_view == "pooled",
+        "shared data": is_shared,
+    }
+    return [need for need in is_needed if is_needed[need]]
 
-    bytes_sent: int  # bytes down and up
-    flops: int  # floating-point operations of its steps
+
+# Costs of methods
+
+
+class MeasuredCost(NamedTuple):
+    """The cost of a client's round with one step of each phase."""
+
+    bytes_sent: int  # down and up
+    flops: int  # floating-point operations of the steps
 
 
 @cache
 def build_probe_task() -> Task:
-    """The task that methods are built on to be measured."""
+    """Return the small task on which methods are built to be measured."""
     with seeded_init(0):
         return classification(mlp(*PROBE_MODEL_SIZES))
 
 
-def _init_server_state(method: Method) -> ServerState:
-    """The server before the first round."""
-    params, zero = build_probe_task().params, torch.zeros((), dtype=torch.int64)
-    return ServerState(params, zero, zero, method.init(params))
-
-
 def measure_cost(method: Method) -> MeasuredCost:
-    """What a round of one client costs, with one step of each of its phases."""
-    inputs, state = PROBE_MODEL_SIZES[0], _init_server_state(method)
-    broadcast, client_state = method.broadcast(state), method.init_client_state(state)
-    zero = torch.zeros((), dtype=torch.int64)
-    batch = Batch(
-        torch.ones(PROBE_BATCH_SIZE, inputs),
-        zero.repeat(PROBE_BATCH_SIZE),
-        torch.ones(PROBE_BATCH_SIZE),
-        zero,
-    )
-    carry = method.client.init(broadcast, client_state)
+    """Run a client's round of a method that was built on the probe task, and count its cost."""
+    state = _init_server_state(method)
+    broadcast = method.broadcast(state)
+    carry = method.client.init(broadcast, method.init_client_state(state))
+    batch = _make_probe_batch()
     with FlopCounterMode(display=False) as counter:
         for phase in method.client.phases:
-            carry = phase.step(broadcast, carry, (batch,) * len(phase.plan.specs))
+            batches = (batch,) * len(phase.plan.specs)
+            carry = phase.step(broadcast, carry, batches)
     update, client_state = method.client.finalize(broadcast, carry)
-    offered_bytes = trees.nbytes(client_state) if method.num_offered_states else 0
-    return MeasuredCost(
-        trees.nbytes(broadcast) + trees.nbytes(update) + offered_bytes, counter.get_total_flops()
-    )
+    bytes_sent = trees.nbytes(broadcast) + trees.nbytes(update)
+    if method.num_offered_states:
+        # States that are offered to unseen clients travel as well.
+        bytes_sent += trees.nbytes(client_state)
+    return MeasuredCost(bytes_sent, counter.get_total_flops())
 
 
 @cache
 def _measure_fedavg() -> MeasuredCost:
-    """What the others are measured in: FedAvg."""
     return measure_cost(methods.build("fedavg", build_probe_task()))
 
 
-def _list_needs(method: Method) -> list[str]:
-    """What a method asks for, read off its record."""
-    routines, is_shared = (
-        [routine for routine in (method.server, method.correct_update) if routine is not None],
-        method.data_view == "shared",
+def _init_server_state(method: Method) -> ServerState:
+    params = build_probe_task().params
+    zero = torch.zeros((), dtype=torch.int64)
+    return ServerState(params, zero, zero, method.init(params))
+
+
+def _make_probe_batch() -> Batch:
+    num_inputs, _, _ = PROBE_MODEL_SIZES
+    zero = torch.zeros((), dtype=torch.int64)
+    return Batch(
+        torch.ones(PROBE_BATCH_SIZE, num_inputs),
+        zero.repeat(PROBE_BATCH_SIZE),
+        torch.ones(PROBE_BATCH_SIZE),
+        zero,
     )
-    return [
-        what
-        for what, is_needed in (
-            (
-                "server data",
-                is_shared
-                or any(phase.plan.specs for routine in routines for phase in routine.phases),
-            ),
-            (
-                "client state",
-                bool(trees.leaves(method.init_client_state(_init_server_state(method)))),
-            ),
-            (
-                "individual uploads",
-                method.correct_update is not None or method.aggregate is not None,
-            ),
-            ("pooled data", method.data_view == "pooled"),
-            ("shared data", method.data_view == "shared"),
-        )
-        if is_needed
-    ]
+
+
+# Data sets
 
 
 def list_datasets() -> list[dict[str, Any]]:
-    """Every data set in a line, and whether it is on this machine."""
-    names = (
-        *sources.SOURCES,
-        *(name for name in sources.list_installed() if name not in sources.SOURCES),
-        "FILE.npz",
-    )
-    return [
-        {key: describe_dataset(name)[key] for key in ("data", "summary", "here")} for name in names
-    ]
+    """Return a name, a summary and a status for every data set that can be loaded or added."""
+    names = dict.fromkeys([*sources.SOURCES, *sources.list_installed(), "FILE.npz"])
+    entries = [describe_dataset(name) for name in names]
+    return [{key: entry[key] for key in ("data", "summary", "here")} for entry in entries]
 
 
 def describe_dataset(name: str) -> dict[str, Any]:
-    """One data set: what it is, and its options."""
+    """Return the entry of a data set: what it contains, its options and their defaults.
+
+    `here` is its status on this machine: built in, added or to be added; "" for a file.
+    """
     source = sources.get_source(name)
-    description = inspect.getdoc(getattr(source, "func", source)) or ""
-    status = "built in" if name in sources.BUILT_IN_SOURCES else ""
-    if name in sources.CATALOG or name in sources.list_installed():
-        known = sources.CATALOG.get(name)
-        about = known.about if known else get_attributes(name)["about"]
-        absent = "to be added" if known and known.remotes else "to be added --from PATH"
-        status = "added" if name in sources.list_installed() else absent
-        description = f"{about}\n\n{description}"
+    function = source.func if isinstance(source, partial) else source
+    docstring = inspect.getdoc(function) or ""
+    is_stored = name in sources.CATALOG or name in sources.list_installed()
+    if is_stored:
+        summary = _get_about(name)
+        description = f"{summary}\n\n{docstring}"
+    else:
+        summary = _summarize_docstring(docstring)
+        description = docstring
+    defaults = sources.get_options(name)
     return {
         "data": name,
-        "summary": description.splitlines()[0],
-        "here": status,
+        "summary": summary,
+        "here": _get_status(name),
         "description": description,
-        "options": [
-            {"option": key, "default": value} for key, value in sources.get_options(name).items()
-        ],
+        "options": [{"option": key, "default": value} for key, value in defaults.items()],
     }
+
+
+def _get_about(name: str) -> str:
+    if name in sources.CATALOG:
+        return sources.CATALOG[name].about
+    return str(get_attributes(name)["about"])
+
+
+def _summarize_docstring(docstring: str) -> str:
+    """Return the first line of a function's docstring without the verb that it begins with."""
+    first_line = docstring.splitlines()[0]
+    summary = first_line.partition(" ")[2].removesuffix(".")
+    return summary[0].upper() + summary[1:]
+
+
+def _get_status(name: str) -> str:
+    if name in sources.BUILT_IN_SOURCES:
+        return "built in"
+    if name in sources.list_installed():
+        return "added"
+    if name not in sources.CATALOG:
+        return ""
+    return "to be added" if sources.CATALOG[name].remotes else "to be added --from PATH"

@@ -1,7 +1,8 @@
-"""Commands about data sets: what there is, and what one looks like."""
+"""Commands about data sets: data list, data show, and those of `install`."""
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +16,18 @@ from fedtailor.cli.listing import JsonFlag, build_table
 from fedtailor.errors import require
 
 LIST = "list"
+"""Name of the default command."""
 
 
 class _ListByDefaultGroup(TyperGroup):
-    """`fedtailor data` lists; `fedtailor data NAME` tells of one, since no data set is called like a command."""
+    """A group that runs `list` unless the first argument is a command.
+
+    `fedtailor data` lists data sets, and `fedtailor data NAME` shows one; no data set has the name
+    of a command.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_command = args[:1] == ["--help"] or bool(args and args[0] in self.commands)
+        is_command = bool(args) and (args[0] == "--help" or args[0] in self.commands)
         return super().parse_args(ctx, args if is_command else [LIST, *args])
 
 
@@ -32,7 +38,7 @@ app = typer.Typer(
 
 @app.callback()
 def data() -> None:
-    """Lists the data sets, tells what options one has, shows who has which labels in it, and adds others.
+    """List data sets, show the options of one and how its labels are distributed, or add others.
 
     Examples:
 
@@ -49,7 +55,7 @@ def list_data(
     name: Annotated[str | None, typer.Argument(help="A data set, to see its options.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Lists the data sets, or shows one: what it is, and its options with their defaults.
+    """List data sets, or describe one and show its options with their defaults.
 
     Examples:
 
@@ -62,14 +68,17 @@ def list_data(
     from fedtailor.cli.catalog import describe_dataset, list_datasets
 
     if as_json:
-        print(json.dumps([describe_dataset(name)] if name else list_datasets(), indent=1))
-    elif name:
-        entry = describe_dataset(name)
-        print(entry["description"])
-        Console().print(build_table(entry["options"], "option", "default"))
-    else:
-        Console().print(build_table(list_datasets(), "data", "summary", "here"))
-        print("`fedtailor data add NAME` downloads one, or reads files at hand with --from PATH.")
+        entries = list_datasets() if name is None else [describe_dataset(name)]
+        print(json.dumps(entries, indent=1))
+        return
+    console = Console()
+    if name is None:
+        console.print(build_table(list_datasets(), "data", "summary", "here"))
+        print("`fedtailor data add NAME` downloads one, or reads local files with --from PATH.")
+        return
+    entry = describe_dataset(name)
+    print(entry["description"])
+    console.print(build_table(entry["options"], "option", "default"))
 
 
 for command in install.COMMANDS:
@@ -81,16 +90,18 @@ def show(
     name: Annotated[str, typer.Argument(help="A data set, or an .npz file.", show_default=False)],
     args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="Options of it.", show_default=False),
+        typer.Argument(
+            metavar="[KEY=VALUE]...", help="Options of the data set.", show_default=False
+        ),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option("--html", help="Also write a page to this file.")
+        Path | None, typer.Option("--html", help="Also write an HTML page to this file.")
     ] = None,
     max_clients: Annotated[
-        int | None, typer.Option("--limit", min=1, help="The most clients to draw.")
+        int | None, typer.Option("--limit", min=1, help="Maximum number of clients to draw.")
     ] = None,
 ) -> None:
-    """Draws who has which labels: a column for each client, a row for each label; and says it in figures.
+    """Show how labels are distributed over clients: a column per client, a row per label.
 
     Examples:
 
@@ -103,25 +114,23 @@ def show(
 
     options = _parse_options(args or [])
     dataset = dataset_page.load(name, **options)
-    console = Console()
     labels = dataset_page.compute_label_table(dataset)
-    for sentence in (
-        f"{dataset.name}: {dataset_page.make_summary(dataset, labels)}",
-        *dataset_page.list_notes(dataset, labels),
-    ):
+    console = Console()
+    summary = f"{dataset.name}: {dataset_page.make_summary(dataset, labels)}"
+    for sentence in (summary, *dataset_page.list_notes(dataset, labels)):
         console.print(sentence, markup=False, highlight=False)
     console.print(_build_grid(dataset_page.describe_figures(labels)), highlight=False)
-    for line in dataset_page.draw_labels(
-        labels, console.width, _is_ascii_only(console), max_clients
-    ):
+    is_ascii = _should_use_ascii(console)
+    for line in dataset_page.draw_labels(labels, console.width, is_ascii, max_clients):
         console.print(line, highlight=False)
-    if html:
-        with explain_disk_errors(html, "mend that, or name another file."):
+    if html is not None:
+        with explain_disk_errors(html, "fix that, or name another file."):
             dataset_page.write_page(dataset, options, html)
         console.print(f"page written to {html}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _build_grid(rows: list[tuple[str, str]]) -> Table:
+def _build_grid(rows: Iterable[tuple[str, str]]) -> Table:
+    """Return the rows in two columns without headings, with an empty line below."""
     grid = Table.grid("", "", padding=(0, 2, 0, 0))
     for row in rows:
         grid.add_row(*row)
@@ -129,19 +138,19 @@ def _build_grid(rows: list[tuple[str, str]]) -> Table:
     return grid
 
 
-def _parse_options(args: list[str]) -> dict[str, Any]:
-    """Options of a data set, also written as for a run: data.clients=50."""
+def _parse_options(args: Iterable[str]) -> dict[str, Any]:
+    """Return KEY=VALUE arguments as options; `data.KEY=VALUE`, as for a run, is the same."""
     from fedtailor.training.overrides import parse_value
 
+    options = {}
     for arg in args:
-        require("=" in arg, f"'{arg}' is not KEY=VALUE.")
-    parts = [arg.partition("=") for arg in args]
-    return {key.removeprefix("data."): parse_value(text) for key, _, text in parts}
+        key, equals, text = arg.partition("=")
+        require(bool(equals), f"'{arg}' is not KEY=VALUE.")
+        options[key.removeprefix("data.")] = parse_value(text)
+    return options
 
 
-def _is_ascii_only(console: Console) -> bool:
-    """Whether to keep to ASCII: in a file or pipe, and where the encoding has no blocks."""
-    return (
-        not console.is_terminal
-        or "utf" not in (getattr(sys.stdout, "encoding", None) or "").lower()
-    )
+def _should_use_ascii(console: Console) -> bool:
+    """Return whether output goes to a file or pipe, or its encoding lacks block characters."""
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    return not console.is_terminal or "utf" not in encoding.lower()

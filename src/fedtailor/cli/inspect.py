@@ -1,4 +1,4 @@
-"""The command that looks at the server's data before any long run."""
+"""The command that predicts, before any long run, whether the server's data will help."""
 
 import json
 from typing import Annotated
@@ -15,10 +15,11 @@ def inspect(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Says whether the server's data will help, from short trials that validation clients judge.
+    """Predict whether the server's data will help, from short trials scored on validation clients.
 
-    Keys are those of `fedtailor run`: data, its options, model, cohort, and hyper-parameters of local training (lr,
-    batch, epochs, ...). The mlp and the linear model see centered inputs here. Nothing is written.
+    Keys are those of `fedtailor run`: data, its options, model, cohort, and hyper-parameters of
+    local training (lr, batch, epochs, ...). The mlp and the linear model get centered inputs here.
+    No file is written.
 
     Examples:
 
@@ -28,7 +29,7 @@ def inspect(
 
         fedtailor inspect data=digits data.server=0.02 --json
     """
-    from fedtailor.inspection.inspect import inspect as look
+    from fedtailor.inspection.inspect import inspect as run_inspection
     from fedtailor.inspection.text import (
         describe_reasons,
         describe_verdict,
@@ -37,29 +38,27 @@ def inspect(
     )
     from fedtailor.training.overrides import read_run_config
 
-    inspect_args = args or []
+    inspect_args = list(args or [])
     has_method = any(arg.startswith("method=") or arg.endswith(".toml") for arg in inspect_args)
-    config, console = (
-        read_run_config([*inspect_args, *([] if has_method else ["method=fedavg"])]),
-        Console(),
-    )
+    if not has_method:
+        # FedAvg has the hyper-parameters of local training and no others.
+        inspect_args.append("method=fedavg")
+    config = read_run_config(inspect_args)
     with Console(stderr=True).status("") as status:
-        inspection = look(config, status.update)
+        inspection = run_inspection(config, status.update)
     if as_json:
         print(json.dumps(inspection_to_json(inspection), indent=1, allow_nan=False))
         return
-    console.print(
+    lines = [
         f"{inspection.name}: {inspection.examples:,} examples at the server",
-        markup=False,
-        highlight=False,
-    )
-    for line in (
         *describe_reasons(inspection),
         "",
         *draw_bars(inspection),
         "",
         describe_verdict(inspection),
-    ):
+    ]
+    console = Console()
+    for line in lines:
         console.print(line, markup=False, highlight=False)
 
 

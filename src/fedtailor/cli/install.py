@@ -1,4 +1,4 @@
-"""Commands that put data sets on this machine, and take them away again."""
+"""Commands that add data sets to the data folder and remove them from it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,26 +15,28 @@ def add(
     ],
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="A file, folder or archive at hand, instead of a download."),
+        typer.Option("--from", help="A local file, folder or archive, instead of a download."),
     ] = None,
     x: Annotated[
         str | None,
-        typer.Option("--x", help="Own data: the column of inputs (x); several with commas."),
+        typer.Option("--x", help="Own data: column of inputs (x), or several with commas."),
     ] = None,
-    y: Annotated[
-        str | None, typer.Option("--y", help="Own data: the column of targets (y).")
-    ] = None,
+    y: Annotated[str | None, typer.Option("--y", help="Own data: column of targets (y).")] = None,
     client: Annotated[
-        str | None, typer.Option("--client", help="Own data: whose each row is (client).")
+        str | None, typer.Option("--client", help="Own data: column of client ids (client).")
     ] = None,
     classes: Annotated[
-        int | None, typer.Option("--classes", min=1, help="Own data: how many classes (counted).")
+        int | None,
+        typer.Option("--classes", min=1, help="Own data: number of classes (counted by default)."),
     ] = None,
     scale: Annotated[
-        float | None, typer.Option("--scale", help="Own data: what integers are multiplied by.")
+        float | None,
+        typer.Option("--scale", help="Own data: factor that integer inputs are multiplied by."),
     ] = None,
 ) -> None:
-    """Puts a data set where data lies (FEDTAILOR_DATA): downloads it, or reads what is at hand; then it opens at once.
+    """Add a data set to the data folder (FEDTAILOR_DATA): download it, or read local files.
+
+    Data sets that have been added open at once.
 
     Examples:
 
@@ -44,31 +46,36 @@ def add(
 
         fedtailor data add mine --from mine.parquet --x age,income --y bought --client person
     """
-    from fedtailor.cli.manage_data import add_dataset
+    from fedtailor.cli.manage_data import OwnDataOptions, add_dataset
 
     console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
     ) as progress:
         task = progress.add_task(f"{name}: reading")
 
-        def tell(rows: int, size: int) -> None:
-            progress.update(task, description=f"{name}: {rows:,} examples, {size / 1e6:,.0f} MB")
+        def show_rows(num_rows: int, num_bytes: int) -> None:
+            text = f"{name}: {num_rows:,} examples, {num_bytes / 1e6:,.0f} MB"
+            progress.update(task, description=text)
 
-        def told(file: str, have: int, total: int) -> None:
-            of = f" of {total / 1e6:,.0f}" if total > 0 else ""
-            progress.update(
-                task, description=f"{name}: {file}, {have / 1e6:,.0f}{of} MB downloaded"
-            )
+        def show_download(file: str, num_bytes: int, total_bytes: int) -> None:
+            # The total is 0 if the server does not say how large the file is.
+            total = f" of {total_bytes / 1e6:,.0f}" if total_bytes > 0 else ""
+            text = f"{name}: {file}, {num_bytes / 1e6:,.0f}{total} MB downloaded"
+            progress.update(task, description=text)
 
-        read_options = {"x": x, "y": y, "client": client, "classes": classes, "scale": scale}
-        message = add_dataset(name, source, tell, told, **read_options)
+        options = OwnDataOptions(x, y, client, classes, scale)
+        message = add_dataset(name, source, options, show_rows, show_download)
     print(message)
 
 
 def remove(name: Annotated[str, typer.Argument(help="A data set that has been added.")]) -> None:
-    """Removes a data set that has been added, and what was worked out of it; downloads stay.
+    """Remove a data set that has been added, and files derived from it; downloads are kept.
 
     Examples:
 

@@ -1,6 +1,7 @@
-"""What commands that list things share."""
+"""What commands that list things share: the `--json` option and plain tables."""
 
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -9,8 +10,8 @@ from rich.table import Table
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def build_table(rows: list[dict[str, Any]], *columns: str) -> Table:
-    """Rows under the names of these of their columns."""
+def build_table(rows: Iterable[dict[str, Any]], *columns: str) -> Table:
+    """Return a table of some of the rows' columns, headed by their keys."""
     table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in rows:
         table.add_row(*(_format_value(row[column]) for column in columns))
@@ -18,5 +19,9 @@ def build_table(rows: list[dict[str, Any]], *columns: str) -> Table:
 
 
 def _format_value(value: Any) -> str:
-    """A value as it is written on the command line."""
-    return json.dumps(value) if isinstance(value, bool) else "none" if value is None else str(value)
+    """Return a value as it is written on the command line."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return json.dumps(value)
+    return str(value)

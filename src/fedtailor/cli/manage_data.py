@@ -1,72 +1,87 @@
-"""Data sets put on this machine, or taken away: known ones by name, one's own from a file or folder."""
+"""What `fedtailor data add` and `fedtailor data remove` do, with messages for the user."""
 
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from fedtailor.data.sources import CATALOG, add, add_custom, list_installed, read_custom_blocks
 from fedtailor.data.sources.download import DownloadCallback
-from fedtailor.data.store import remove
+from fedtailor.data.store import StoredDataset, remove
 from fedtailor.data.store.columns import ProgressCallback
 from fedtailor.errors import InputError, require, suggest_name
+
+
+class OwnDataOptions(NamedTuple):
+    """How the user's own data is read; None for defaults. Known data sets have no such options."""
+
+    x: str | None = None
+    y: str | None = None
+    client: str | None = None
+    classes: int | None = None
+    scale: float | None = None
 
 
 def add_dataset(
     name: str,
     source: Path | None,
+    options: OwnDataOptions,
     on_progress: ProgressCallback,
     on_download: DownloadCallback,
-    **read_options: Any,
 ) -> str:
-    """Adds a data set, and says what and where it is; `own` says how the user's own is to be read."""
+    """Add a data set, and return a sentence on its size and folder.
+
+    Args:
+        name: A name in the catalog, or a new one for data of the user's own.
+        source: Local files; None downloads a data set of the catalog.
+        options: How data of the user's own is read; must be empty for the catalog.
+        on_progress: Called while the store is written.
+        on_download: Called while files are downloaded.
+    """
     if name in CATALOG:
-        unused_options = [f"--{key}" for key, value in read_options.items() if value is not None]
+        given_flags = [f"--{key}" for key, value in options._asdict().items() if value is not None]
         require(
-            not unused_options,
-            f"{name}: {', '.join(unused_options)} is for data of your own, and this set is known; leave it out.",
+            not given_flags,
+            f"{name}: {', '.join(given_flags)} is for data of your own, but this data set is "
+            "known; leave it out.",
         )
         dataset = add(name, source, on_progress, on_download)
     else:
-        dataset = _add_own_dataset(name, source, on_progress, **read_options)
-    clients_text = (
-        f" of {dataset.num_clients:,} clients"
-        if str(dataset.client_names[0]) or dataset.num_clients > 1
-        else ""
-    )
-    return f"{name}: {dataset.num_rows:,} examples{clients_text} in {dataset.folder}"
+        dataset = _add_own_dataset(name, source, options, on_progress)
+    # Examples without a client column are stored as one client without a name.
+    has_clients = dataset.num_clients > 1 or str(dataset.client_names[0]) != ""
+    clients = f" of {dataset.num_clients:,} clients" if has_clients else ""
+    return f"{name}: {dataset.num_rows:,} examples{clients} in {dataset.folder}"
 
 
 def _add_own_dataset(
-    name: str,
-    source: Path | None,
-    on_progress: ProgressCallback,
-    x: str | None,
-    y: str | None,
-    client: str | None,
-    classes: int | None,
-    scale: float | None,
-) -> Any:
-    """Data of the user's own; images of a folder are scaled to numbers from 0 to 1."""
+    name: str, source: Path | None, options: OwnDataOptions, on_progress: ProgressCallback
+) -> StoredDataset:
     if source is None:
         raise InputError(
-            f"There is no data set '{name}'; {suggest_name(name, CATALOG)} Your own data needs --from PATH."
+            f"There is no data set '{name}'; {suggest_name(name, CATALOG)} "
+            "Your own data needs --from PATH."
         )
-    is_image_folder = source.is_dir() and not any(source.glob("*/x.npy"))
+    columns = (options.x or "x").split(",")
+    blocks = read_custom_blocks(source, columns, options.y or "y", options.client or "client")
+    scale = options.scale
+    if scale is None:
+        is_image_folder = source.is_dir() and not any(source.glob("*/x.npy"))
+        scale = 1 / 255 if is_image_folder else 1.0  # pixels from 0 to 1
     return add_custom(
         name,
-        read_custom_blocks(source, (x or "x").split(","), y or "y", client or "client"),
-        classes="auto" if classes is None else classes,
-        scale=scale if scale is not None else 1 / 255 if is_image_folder else 1.0,
+        blocks,
+        classes="auto" if options.classes is None else options.classes,
+        scale=scale,
         about=f"your own, from {source.name}",
         progress=on_progress,
     )
 
 
 def remove_dataset(name: str) -> str:
-    """Removes a data set that has been added, and says so."""
+    """Remove a data set that has been added, and return a sentence that says so."""
     installed_names = list_installed()
-    require(
-        name in installed_names,
-        f"'{name}' has not been added; {suggest_name(name, installed_names) if installed_names else 'nothing has.'}",
-    )
+    hint = "no data set has."
+    if installed_names:
+        hint = suggest_name(name, installed_names)
+    require(name in installed_names, f"'{name}' has not been added; {hint}")
     remove(name)
     return f"{name}: removed"

@@ -1,4 +1,4 @@
-"""Commands that make and use models for people: personalize, export, predict."""
+"""Commands that make personal models from a run, and predict with them."""
 
 from pathlib import Path
 from typing import Annotated
@@ -23,7 +23,10 @@ def personalize(
     ],
     to: To,
 ) -> None:
-    """Tailors a trained model to a person never seen.
+    """Personalize a model for an unseen client.
+
+    The method of the run in OUT personalizes its global model on the examples of `--data`. The
+    result is written to the folder `--to`.
 
     Example:
 
@@ -33,9 +36,8 @@ def personalize(
     from fedtailor.personalization.service import personalize as write_personal_model
 
     write_personal_model(out, data, to)
-    print(
-        f"The tailored model is in {to}. Use it with: fedtailor predict {to} --data x.npz --to out.csv"
-    )
+    command = f"fedtailor predict {to} --data x.npz --to out.csv"
+    print(f"The personal model is in {to}. Use it with: {command}")
     print(f"Or in PyTorch:\n\n{format_load_snippet(to)}")
 
 
@@ -44,7 +46,10 @@ def export(
     client: Annotated[str, typer.Option("--client", help="The client's id.", show_default=False)],
     to: To,
 ) -> None:
-    """Writes a client's own model, and says how to load it.
+    """Write the personal model of a client, and print how to load it.
+
+    The global model of the run in OUT is personalized on the data of `--client`, as it was for the
+    final scores. The result is written to the folder `--to`.
 
     Example:
 
@@ -59,21 +64,21 @@ def export(
 def predict(
     model: Annotated[
         Path,
-        typer.Argument(metavar="DIR", help="The folder of a tailored model.", show_default=False),
+        typer.Argument(metavar="DIR", help="The folder of a personal model.", show_default=False),
     ],
     data: Annotated[Path, typer.Option("--data", help="An .npz file with x.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="The .csv file to write.", show_default=False)],
 ) -> None:
-    """Writes what a tailored model says of new examples, a line each.
+    """Write the predictions of a personal model, one line per example.
 
     Example:
 
         fedtailor predict my_model --data x.npz --to out.csv
     """
-    from fedtailor.personalization.service import predict as answer
+    from fedtailor.personalization.service import predict as compute_predictions
     from fedtailor.personalization.service import write_predictions
 
-    predictions = answer(model, data)
+    predictions = compute_predictions(model, data)
     write_predictions(to, predictions)
     print(f"{len(predictions)} predictions are in {to}.")
 

@@ -1,11 +1,11 @@
-"""What commands that train share: telling how it goes, folders, and being run by several processes."""
+"""What commands that train share: progress, Ctrl-C, torchrun, and parsing of arguments."""
 
 import os
 import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -27,51 +27,65 @@ if TYPE_CHECKING:
     from fedtailor.experiments.executor import Event
     from fedtailor.studies.execute import PreparedStudy
     from fedtailor.training.config import ComparisonConfig
+    from fedtailor.training.record import DatasetSummary, RoundEntry, RunRecord
+
+EXIT_STOPPED = 130
+"""Exit code of a command that was stopped: 128 plus the number of SIGINT, as shells have it."""
 
 
 def run_on_all_ranks(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that is run by the first of the processes that torchrun has started; the others work for it."""
+    """Make a command run on rank 0 of a torchrun launch, while the other ranks work for it."""
 
     @wraps(command)
-    def together(*args: Any, **options: Any) -> None:
+    def run_command(*args: Any, **options: Any) -> None:
         if not _is_distributed():
-            return command(*args, **options)
+            command(*args, **options)
+            return
         from fedtailor.training.distributed_launch import lead_or_follow
 
-        return lead_or_follow(partial(command, *args, **options))
+        lead_or_follow(partial(command, *args, **options))
 
-    return together
+    return run_command
 
 
 def _is_distributed() -> bool:
     return int(os.environ.get("WORLD_SIZE") or 1) > 1
 
 
+# Progress
+
+
 class BarState(NamedTuple):
-    """What a bar shows of a run."""
+    """The progress bar of a run, and what its status text is made from."""
 
     task: TaskID
-    cohort: int
-    status: str
+    cohort_size: int  # clients a round
+    scores: str  # of the last evaluation
 
 
 class ProgressReporter:
-    """Shows how runs go: a bar each on a terminal, two lines per run elsewhere. Ctrl-C asks to stop after the round."""
+    """Shows the progress of runs: a bar for each on a terminal, two lines for each elsewhere.
+
+    As a context it also handles signals: the first Ctrl-C asks to stop after the round, the second
+    one stops immediately.
+    """
 
     def __init__(self, console: Console) -> None:
-        self.console, self._is_stopping, self._has_described_data = console, False, False
-        self._bars: dict[Path, BarState] = {}
-        self._run_path = Path()  # the folder of the run that is told of
+        self.console = console
+        self._is_stopping = False
+        self._has_described_data = False
         self._first_message = ""
-        columns = (
+        self._bars: dict[Path, BarState] = {}
+        self._run_path = Path()  # the run of the current event
+        self._progress = Progress(
             TextColumn("{task.fields[name]}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[news]}"),
+            TextColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
-        )
-        self._progress = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
         )
 
     def __enter__(self) -> Self:
@@ -84,211 +98,236 @@ class ProgressReporter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._progress.stop()
-        for each, handler in self._old_handlers.items():
-            signal.signal(each, handler)
+        for signal_kind, handler in self._old_handlers.items():
+            signal.signal(signal_kind, handler)
         if kind is KeyboardInterrupt:
-            os.write(
-                sys.stderr.fileno(),
-                b"fedtailor: stopped at once; what was saved before is whole.\n",
-            )
-            raise typer.Exit(130)
+            _write_to_stderr("fedtailor: stopped immediately; what was saved before is intact.\n")
+            raise typer.Exit(EXIT_STOPPED)
 
     def _handle_signal(self, kind: int, _: object) -> None:
-        is_forwarded = (
-            kind == signal.SIGTERM and _is_distributed()
-        )  # torchrun does, also when it has lost a process
+        # torchrun forwards SIGTERM to its processes, and sends it when it has lost one of them, so
+        # a second one does not mean that the user is impatient.
+        is_forwarded = kind == signal.SIGTERM and _is_distributed()
         if self._is_stopping and not is_forwarded:
             raise KeyboardInterrupt
         self._is_stopping = True
-        if is_forwarded:
-            return
-        # Not by the console: a signal may come while it is printing, and a stream cannot be entered twice.
-        os.write(sys.stderr.fileno(), b"Stopping after this round; once more to stop at once.\n")
+        if not is_forwarded:
+            _write_to_stderr("Stopping after this round; interrupt again to stop immediately.\n")
 
-    def print_message(self, line: str) -> None:
-        """Says something, if there is anything to say."""
-        if line:
-            self.console.print(line, highlight=False, markup=False)
+    def print_message(self, message: str) -> None:
+        """Print a line as it is, unless it is empty."""
+        if message:
+            self.console.print(message, highlight=False, markup=False)
 
-    def set_first_message(self, line: str) -> None:
-        """Says something once the first run begins, when everything has been checked."""
-        self._first_message = line
+    def set_first_message(self, message: str) -> None:
+        """Set a line to print when the first run starts, after all checks have passed."""
+        self._first_message = message
 
     def should_stop(self) -> bool:
-        """Whether somebody has."""
+        """Return whether the user has asked to stop."""
         return self._is_stopping
 
     def on_event(self, event: "Event") -> None:
-        """Tell of one run among several."""
+        """Show an event of one of several runs."""
         from fedtailor.training.run_dir import RunDir
 
         self._run_path = event.run.path
         if event.kind == "began":
             self.on_run_start(RunDir(self._run_path).read_record(), event.round)
-        elif event.kind == "round":
+        elif event.entry is not None:
             self.on_round_end(event.entry)
         elif event.kind == "finished":
             self.on_run_end(RunDir(self._run_path).read_record())
         else:
-            self._progress.remove_task(self._bars.pop(self._run_path).task)
+            self._remove_bar()
 
-    def on_run_start(self, record: Mapping[str, Any], rounds_done: int) -> None:
-        """Says what is beginning, or going on."""
+    def on_run_start(self, record: "RunRecord", rounds_done: int) -> None:
+        """Print what starts or is resumed, before the first run also the data, and add a bar."""
         if not self._has_described_data:
             self.print_message(self._first_message)
-            self.console.print(_describe_data(record["data"]), highlight=False)
+            self.console.print(_describe_data(record.data), highlight=False)
             self._has_described_data = True
-        for line in record["choices"]["notes"]:
-            self.console.print(f"Note: {line}", highlight=False)
-        going_on = f", going on after round {rounds_done}" if rounds_done else ""
-        self.console.print(
-            f"{_format_run_name(record)}: {record['config']['rounds']} rounds{going_on}",
-            highlight=False,
-        )
-        rounds = record["config"]["rounds"]
+        for note in record.choices.notes:
+            self.console.print(f"Note: {note}", highlight=False)
+        name = _format_run_name(record)
+        num_rounds = record.config.rounds
+        start = _format_start(rounds_done)
+        self.console.print(f"{name}: {num_rounds} rounds{start}", highlight=False)
         task = self._progress.add_task(
-            "", name=_format_run_name(record), news="", total=rounds, completed=rounds_done
+            "", name=name, status="", total=num_rounds, completed=rounds_done
         )
-        self._bars[self._run_path] = BarState(task, record["config"]["cohort"], "")
+        self._bars[self._run_path] = BarState(task, record.config.cohort, "")
 
-    def on_round_end(self, entry: Mapping[str, Any]) -> None:
-        """Moves the bar."""
-        task, cohort, status = self._bars[self._run_path]
-        status = format_scores(entry) or status
-        self._bars[self._run_path] = BarState(task, cohort, status)
-        speed = f"{cohort / max(entry['seconds'], 1e-9):.0f} clients/s"
-        self._progress.update(task, completed=entry["round"], news=f"{status} {speed}")
+    def on_round_end(self, entry: "RoundEntry") -> None:
+        """Advance the bar of the run."""
+        bar = self._bars[self._run_path]
+        scores = format_scores(entry) or bar.scores
+        self._bars[self._run_path] = bar._replace(scores=scores)
+        clients_per_second = bar.cohort_size / max(entry.seconds, 1e-9)
+        status = f"{scores} {clients_per_second:.0f} clients/s"
+        self._progress.update(bar.task, completed=entry.round, status=status)
 
-    def on_run_end(self, record: Mapping[str, Any]) -> None:
-        """Says so where there is no bar."""
+    def on_run_end(self, record: "RunRecord") -> None:
+        """Remove the bar of the run; where there are no bars, print that the run has finished."""
         if not self.console.is_terminal:
             self.console.print(
-                f"{_format_run_name(record)}: finished in {record['cost']['seconds']:.1f} s",
+                f"{_format_run_name(record)}: finished in {_get_seconds(record):.1f} s",
                 highlight=False,
             )
-        self._progress.remove_task(self._bars.pop(self._run_path).task)
+        self._remove_bar()
+
+    def _remove_bar(self) -> None:
+        bar = self._bars.pop(self._run_path)
+        self._progress.remove_task(bar.task)
 
 
 class StudyProgressReporter(ProgressReporter):
-    """Shows how the runs of a study go: a bar of all rounds on a terminal, two lines per run elsewhere."""
+    """Shows the progress of a study: one bar for all rounds on a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, deadline: float | None) -> None:
+        """Prepare to stop at a time of `time.monotonic()`, or never if it is None."""
         super().__init__(console)
-        self._deadline, self._num_ended, self._num_runs = deadline, 0, 0
+        self._deadline = deadline
+        self._num_ended = 0
+        self._num_runs = 0
         self._rounds_done: dict[Path, int] = {}
-        self._status: dict[Path, str] = {}
-        self._task = self._progress.add_task("", name="", news="", total=None)
+        self._run_status: dict[Path, str] = {}
+        self._task = self._progress.add_task("", name="", status="", total=None)
 
     def should_stop(self) -> bool:
-        """Whether somebody has, or the time is up."""
-        return super().should_stop() or (
-            self._deadline is not None and time.monotonic() > self._deadline
-        )
+        """Return whether the user has asked to stop or the time is up."""
+        is_time_up = self._deadline is not None and time.monotonic() > self._deadline
+        return super().should_stop() or is_time_up
 
     def set_totals(self, prepared: "PreparedStudy") -> None:
-        """Sets the bar up for all runs."""
+        """Set the bar up for all runs."""
         self._num_runs = len(prepared.rounds_per_run)
-        self._progress.reset(self._task, name="", news="", total=sum(prepared.rounds_per_run))
+        self._progress.reset(self._task, name="", status="", total=sum(prepared.rounds_per_run))
 
     def on_event(self, event: "Event") -> None:
-        """Says what has happened, and moves the bar."""
+        """Print the start and the end of a run, and advance the bar."""
+        path = event.run.path
+        name = f"{event.run.scenario}: {path.name}"
+        self._run_status[path] = self._print_event(event, name)
+        self._rounds_done[path] = event.round
+        if event.kind == "diverged":
+            # None of its rounds is left.
+            self._rounds_done[path] = event.run.config.rounds
+        if event.kind in ("finished", "diverged"):
+            self._num_ended += 1
+        self._progress.update(
+            self._task,
+            completed=sum(self._rounds_done.values()),
+            name=f"{self._num_ended} of {self._num_runs} runs",
+            status=f"{name} {self._run_status[path]}",
+        )
+
+    def _print_event(self, event: "Event", name: str) -> str:
+        """Print what is worth a line, and return the status of the run."""
         from fedtailor.training.run_dir import RunDir
 
         path = event.run.path
-        name = f"{event.run.scenario}: {path.name}"
-        rounds = event.run.config.rounds
-        status = self._status.get(path, "")
+        last_status = self._run_status.get(path, "")
         if event.kind == "began":
-            going_on = f", going on after round {event.round}" if event.round else ""
-            self.print_message(f"{name}: {rounds} rounds{going_on}")
-        elif event.kind == "round":
-            status = format_scores(event.entry) or status
-        elif event.kind == "finished":
-            status = f"in {RunDir(path).read_record()['cost']['seconds']:.1f} s"
+            start = _format_start(event.round)
+            self.print_message(f"{name}: {event.run.config.rounds} rounds{start}")
+            return last_status
+        if event.entry is not None:
+            return format_scores(event.entry) or last_status
+        if event.kind == "finished":
+            status = f"in {_get_seconds(RunDir(path).read_record()):.1f} s"
             if not self.console.is_terminal:
                 self.print_message(f"{name}: finished {status}")
-        elif event.kind == "diverged":
-            status = RunDir(path).read_record()["problem"]
-            self.print_message(f"{name}: diverged: {status}")
-        self._status[path] = status
-        self._rounds_done[path] = rounds if event.kind == "diverged" else event.round
-        self._num_ended += event.kind in ("finished", "diverged")
-        rounds_done = sum(self._rounds_done.values())
-        ended = f"{self._num_ended} of {self._num_runs} runs"
-        self._progress.update(
-            self._task, completed=rounds_done, name=ended, news=f"{name} {status}"
-        )
+            return status
+        if event.kind == "diverged":
+            problem = RunDir(path).read_record().problem or ""
+            self.print_message(f"{name}: diverged: {problem}")
+            return problem
+        return last_status
 
 
-def format_scores(entry: Mapping[str, Any]) -> str:
-    """Return the figures of the first group that was looked at after a round; "" if none was."""
-    scores = next(iter((entry["scores"] or {}).values()), None)
+def _write_to_stderr(text: str) -> None:
+    # Not through the console: a signal may arrive while it prints, and a stream cannot be
+    # reentered.
+    os.write(sys.stderr.fileno(), text.encode())
+
+
+def _format_start(rounds_done: int) -> str:
+    return f", resuming after round {rounds_done}" if rounds_done else ""
+
+
+def format_scores(entry: "RoundEntry") -> str:
+    """Return the figures of the first group that was evaluated after a round; "" if none was."""
+    scores = next(iter((entry.scores or {}).values()), None)
     if scores is None:
         return ""
     figures = {name: value for name, value in scores["after"].items() if value is not None}
     return " ".join(f"{name} {value:.3f}" for name, value in figures.items())
 
 
-def _format_run_name(record: Mapping[str, Any]) -> str:
-    return f"{record['name']}, seed {record['config']['seed']}"
+def _get_seconds(record: "RunRecord") -> float:
+    return 0.0 if record.cost is None else record.cost.seconds
 
 
-def _describe_data(data: Mapping[str, Any]) -> str:
-    sizes = [
-        train + test for train, test in zip(data["train_sizes"], data["test_sizes"], strict=True)
-    ]
-    groups_text = ", ".join(
-        f"{len(data['groups'][group])} {group}"
-        for group in ("participating", "validation", "unseen")
+def _format_run_name(record: "RunRecord") -> str:
+    return f"{record.name}, seed {record.config.seed}"
+
+
+def _describe_data(data: "DatasetSummary") -> str:
+    sizes = [train + test for train, test in zip(data.train_sizes, data.test_sizes, strict=True)]
+    groups = ", ".join(
+        f"{len(data.groups[group])} {group}" for group in ("participating", "validation", "unseen")
     )
-    about = f"{data['name']}: {groups_text} clients with {min(sizes)} to {max(sizes)} examples"
-    overlap = f"\nServer data may overlap clients': {data['overlap']}" if data["overlap"] else ""
-    return f"{about}; server: {data['server_examples']} examples{overlap}"
+    text = f"{data.name}: {groups} clients with {min(sizes)} to {max(sizes)} examples"
+    text += f"; server: {data.server_examples} examples"
+    if data.overlap:
+        text += f"\nServer data may overlap clients' data: {data.overlap}"
+    return text
 
 
 def describe_added_methods(requested: "ComparisonConfig", completed: "ComparisonConfig") -> str:
-    """What is said of methods that nobody asked for; "" if there are none."""
-    more = [arg for arg in completed.methods if arg not in requested.methods]
-    return (
-        f"Added {' and '.join(more)}, which every table has; baselines=false leaves them out."
-        if more
-        else ""
-    )
+    """Return a line on the baselines that were added to a comparison; "" if none was."""
+    added_methods = [arg for arg in completed.methods if arg not in requested.methods]
+    if not added_methods:
+        return ""
+    return f"Added {' and '.join(added_methods)} as baselines; baselines=false leaves them out."
+
+
+# Arguments
 
 
 class CommandArgs(NamedTuple):
-    """The words of a command: its own KEY=VALUE, and the rest, which are those of what it runs."""
+    """The arguments of a command, divided into its own options and the others."""
 
     command: str
-    args: list[str]
-    options: dict[str, str]
-    rest: list[str]
+    args: list[str]  # all of them
+    options: dict[str, str]  # the command's own KEY=VALUE
+    rest: list[str]  # what the command runs, and KEY=VALUE for that
 
     @property
     def out(self) -> Path | None:
-        """The folder for what is made."""
+        """The folder for results, or None if the user has named none."""
         return Path(self.options["out"]) if "out" in self.options else None
 
     @property
     def jobs(self) -> int:
-        """How many processes work."""
+        """The number of processes."""
         return int(self.get_number("jobs", int) or 1)
 
     def get_number(self, key: str, kind: type[int] | type[float]) -> float | None:
-        """Return a positive number, or refuse what is none with a sentence."""
+        """Return the value of an option, None if it is not given; it must be a positive number."""
         if key not in self.options:
             return None
+        text = self.options[key]
         try:
-            value = kind(self.options[key])
+            value = kind(text)
         except ValueError:
-            value = kind(0)
-        require(
-            value > 0, f"{self.command}: {key} must be a positive number, got {self.options[key]}."
-        )
+            value = kind(0)  # refused below
+        require(value > 0, f"{self.command}: {key} must be a positive number, got {text}.")
         return value
 
     def format_command(self, out: Path) -> str:
-        """Return the command that goes on with what was stopped."""
+        """Return the command that resumes what was stopped."""
         from fedtailor.training.command_lines import format_program
 
         args = [arg for arg in self.args if not arg.startswith("out=")]
@@ -296,20 +335,28 @@ class CommandArgs(NamedTuple):
 
 
 def parse_command_args(command: str, args: list[str] | None, keys: Sequence[str]) -> CommandArgs:
-    """Tell a command's own KEY=VALUE words from the others."""
-    args = args or []
-    own_args = [arg for arg in args if "=" in arg and arg.split("=", 1)[0] in keys]
-    return CommandArgs(
-        command,
-        args,
-        dict(arg.split("=", 1) for arg in own_args),
-        [w for w in args if w not in own_args],
-    )
+    """Return the arguments of a command, with those KEY=VALUE apart whose key is in `keys`.
+
+    Args:
+        command: Name of the command, for messages.
+        args: The arguments as typed.
+        keys: Keys of the command's own options.
+    """
+    options: dict[str, str] = {}
+    rest = []
+    for arg in args or []:
+        key, equals, value = arg.partition("=")
+        if equals and key in keys:
+            options[key] = value
+        else:
+            rest.append(arg)
+    return CommandArgs(command, list(args or []), options, rest)
 
 
 def choose_run_path(data: str) -> Path:
-    """The first folder in runs/ that is not there yet."""
+    """Return the first folder in runs/ that is not taken: runs/DATA-1, runs/DATA-2, ..."""
+    stem = Path(data).stem
     index = 1
-    while (path := Path("runs") / f"{Path(data).stem}-{index}").exists():
+    while Path("runs", f"{stem}-{index}").exists():
         index += 1
-    return path
+    return Path("runs", f"{stem}-{index}")

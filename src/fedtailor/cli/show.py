@@ -1,8 +1,8 @@
-"""Commands that show: methods, report."""
+"""Commands that show methods and finished work: methods, report."""
 
 import json
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ def methods(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Lists the methods with what they need and cost, or shows one: its equations, identities and hyper-parameters.
+    """List methods with what they need and cost, or show the equations and options of one.
 
     Examples:
 
@@ -33,15 +33,17 @@ def methods(
     from fedtailor.cli.catalog import describe_method, list_methods, list_wrappers
 
     if as_json:
-        print(json.dumps([describe_method(name)] if name else list_methods(), indent=1))
-    elif name:
-        entry = describe_method(name)
-        print("\n".join([entry["description"], "", *_format_costs(entry), ""]))
-        Console(width=WIDTH).print(
-            build_table(entry["hparams"], "hyper-parameter", "default", "meaning"), highlight=False
-        )
-    else:
-        print("\n".join([*_format_methods(list_methods()), "", *_format_wrappers(list_wrappers())]))
+        entries = list_methods() if name is None else [describe_method(name)]
+        print(json.dumps(entries, indent=1))
+        return
+    if name is None:
+        lines = [*_format_methods(list_methods()), "", *_format_wrappers(list_wrappers())]
+        print("\n".join(lines))
+        return
+    entry = describe_method(name)
+    print("\n".join([entry["description"], "", *_format_costs(entry), ""]))
+    table = build_table(entry["hparams"], "hyper-parameter", "default", "meaning")
+    Console(width=WIDTH).print(table, highlight=False)
 
 
 def report(
@@ -49,10 +51,11 @@ def report(
         list[Path], typer.Argument(metavar="OUT...", help="Folders of runs or comparisons.")
     ],
     to: Annotated[
-        Path | None, typer.Option(help="Where to write it; in the first folder if not given.")
+        Path | None,
+        typer.Option(help="The file to write; by default report.html in the first folder."),
     ] = None,
 ) -> None:
-    """Writes one HTML report of one or several runs, also of runs that are still going on.
+    """Write one HTML report of one or several runs, which need not have finished.
 
     Examples:
 
@@ -67,7 +70,7 @@ def report(
 
     records = [RunDir(run).read_record() for folder in folders for run in find_runs(folder)]
     path = to or folders[0] / "report.html"
-    with explain_disk_errors(path, "the report that was there before is whole."):
+    with explain_disk_errors(path, "an earlier report there is intact."):
         write_report(records, path)
     print(f"Report: {path}")
 
@@ -77,51 +80,65 @@ NEED_ARGS = (report,)
 
 
 WIDTH = 100
-"""Columns of what is printed, whatever the terminal's are: lines that are too long for it still read well."""
+"""Columns of the output, whatever the width of the terminal: its longer lines wrap legibly."""
 
 _LEGEND = (
-    "bytes: sent down and up in a round; gradients: floating-point operations of a local step, for methods with "
-    "several phases of one step of each; both measured with default hyper-parameters on an mlp with 20 inputs, 16 "
-    "hidden units and 4 classes, on batches of one size, and divided by FedAvg's. Steps at the server are not counted. "
-    "secure: whether the server needs no more than averages, so that it could run under secure aggregation."
+    "bytes: sent down and up in a round; gradients: floating-point operations of a local step, for "
+    "methods with several phases of one step of each; both measured with default hyper-parameters "
+    "on an mlp with 20 inputs, 16 hidden units and 4 classes, on batches of one size, and divided "
+    "by FedAvg's. Steps at the server are not counted. secure: whether the server needs nothing "
+    "but averages, so that the method could run under secure aggregation."
 )
 
 
-def _format_methods(entries: list[dict[str, Any]]) -> Iterator[str]:
-    """Two lines for each method, under a heading, and what the columns mean."""
+def _format_methods(entries: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield two or three lines for each method under a heading, and a legend of the columns."""
     yield f"{'method':12}{'bytes':>7}{'gradients':>11}{'secure':>8}  needs"
     for entry in entries:
         gradients = "-" if entry["gradients"] is None else entry["gradients"]
         figures = f"{entry['bytes']:>7}{gradients:>11}{_format_secure(entry):>8}"
         yield f"{entry['method']:12}{figures}  {entry['needs']}"
-        paper = f"({entry['paper']})" if entry["paper"] else ""
-        together = f"{entry['summary']} {paper}".rstrip()
-        yield from (
-            f"  {line}"
-            for line in ([together] if len(together) <= WIDTH - 2 else [entry["summary"], paper])
-        )
+        yield from _format_title(entry)
     yield ""
     yield textwrap.fill(_LEGEND, WIDTH)
 
 
+def _format_title(entry: dict[str, Any]) -> Iterator[str]:
+    """Yield the summary and the paper of a method, on one line if it has room for both."""
+    indent = "  "
+    paper = f"({entry['paper']})" if entry["paper"] else ""
+    title = f"{indent}{entry['summary']} {paper}".rstrip()
+    if len(title) <= WIDTH:
+        yield title
+        return
+    yield f"{indent}{entry['summary']}"
+    if paper:
+        yield f"{indent}{paper}"
+
+
 def _format_wrappers(wrappers: list[dict[str, str]]) -> Iterator[str]:
-    """The words that can be put before a method's name."""
-    yield "Before another method's name, with a plus, can stand:"
+    """Yield lines on the wrappers that can go around a method."""
+    yield "Wrappers go around another method and are written before its name with a plus:"
     for wrapper in wrappers:
-        about = f"{wrapper['name']:7}{wrapper['summary']}"
-        yield textwrap.fill(about, WIDTH, initial_indent="  ", subsequent_indent=" " * 9)
-    yield f"for example {wrappers[0]['name']}+fedsim, or {wrappers[0]['name']}+{wrappers[-1]['name']}+fedmeta."
+        text = f"{wrapper['name']:7}{wrapper['summary']}"
+        yield textwrap.fill(text, WIDTH, initial_indent="  ", subsequent_indent=" " * 9)
+    first = wrappers[0]["name"]
+    last = wrappers[-1]["name"]
+    yield f"for example {first}+fedsim, or {first}+{last}+fedmeta."
 
 
 def _format_costs(entry: dict[str, Any]) -> Iterator[str]:
-    """What a method needs and costs, in words."""
+    """Yield what a method needs and costs, a line for each column of the list of methods."""
     yield f"needs      {entry['needs']}"
     yield f"bytes      {entry['bytes']} times FedAvg's"
-    work = "none: clients do not train in rounds"
+    gradients = "none: clients do not train in rounds"
     if entry["gradients"] is not None:
-        work = f"{entry['gradients']} times FedAvg's floating-point operations a local step"
-    yield f"gradients  {work}"
-    yield f"secure     {_format_secure(entry)}{': ' if entry['not_averaged'] else ''}{entry['not_averaged']}"
+        gradients = f"{entry['gradients']} times FedAvg's floating-point operations a local step"
+    yield f"gradients  {gradients}"
+    secure = _format_secure(entry)
+    if entry["not_averaged"]:
+        secure += f": {entry['not_averaged']}"
+    yield f"secure     {secure}"
 
 
 def _format_secure(entry: dict[str, Any]) -> str:

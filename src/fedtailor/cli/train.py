@@ -1,14 +1,15 @@
 """Commands that train: run, compare, resume."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
 from fedtailor.cli.progress import (
+    EXIT_STOPPED,
     ProgressReporter,
     choose_run_path,
     describe_added_methods,
@@ -16,27 +17,31 @@ from fedtailor.cli.progress import (
     run_on_all_ranks,
 )
 
+if TYPE_CHECKING:
+    from fedtailor.training.record import RunRecord
+
 Args = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)
 ]
 ShowFlag = Annotated[
-    bool, typer.Option("--show", help="Print the whole specification, defaults included, and stop.")
+    bool,
+    typer.Option("--show", help="Print the whole specification, defaults included, and exit."),
 ]
 
 
 @run_on_all_ranks
 def run(args: Args = None, show: ShowFlag = False) -> None:
-    """Trains one method and records everything.
+    """Train one method and record everything.
 
-    Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds, budget, cohort, seed,
-    engine, device, precision, chunk, compile, threads, client_state, evaluate_every, eval_clients,
-    final_eval_clients, eval_groups, target, tuned, checkpoint_every, log, label, out;
-    `data.KEY` is for the data set; any other key is a hyper-parameter of the method. `--show` lists them all with their
-    values.
+    Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds,
+    budget, cohort, seed, engine, device, precision, chunk, compile, threads, client_state,
+    evaluate_every, eval_clients, final_eval_clients, eval_groups, target, tuned, checkpoint_every,
+    log, label, out; `data.KEY` is an option of the data set; any other key is a hyper-parameter of
+    the method. `--show` prints all of them with their values.
 
-    Methods are those that `fedtailor methods` lists, with words before them: fsl+fedsim. Data sets are those that
-    `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist, fsl-cifar, fedsim-femnist, resnet18,
-    shakespeare, stackoverflow, lstm, FILE.py:NAME.
+    Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
+    sets are those that `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist,
+    fsl-cifar, fedsim-femnist, resnet18, shakespeare, stackoverflow, lstm, FILE.py:NAME.
 
     Examples:
 
@@ -61,7 +66,10 @@ def run(args: Args = None, show: ShowFlag = False) -> None:
     console = Console()
     with ProgressReporter(console) as reporter:
         outcome = start_run(config, out, (reporter,), reporter.should_stop)
-    _print_results(console, out, [outcome.record], outcome.is_finished, format_resume_command(out))
+    _write_results(out, [outcome.record])
+    if not outcome.is_finished:
+        _exit_stopped(console, format_resume_command(out))
+    _print_results(console, out, [outcome.record])
 
 
 @run_on_all_ranks
@@ -72,15 +80,16 @@ def compare(
     ] = None,
     show: ShowFlag = False,
 ) -> None:
-    """Trains several methods on the same clients, cohorts and first weights: one table, one report.
+    """Compare methods on the same clients, cohorts and first weights, in one table and one report.
 
-    Keys are those of `fedtailor run`, with `seeds=0,1,2`, the default, for `seed`. A hyper-parameter alone is for every
-    method that has it; `METHOD.KEY` is for one method. A method may come several times, told apart by a word behind an
-    @. `jobs=N` works in N processes, one thread each. The same command with the same `out` goes on where it was
-    stopped.
+    Keys are those of `fedtailor run`, with `seeds=0,1,2`, the default, for `seed`. A
+    hyper-parameter by itself is for every method that has it; `METHOD.KEY` is for one method. A
+    method may be listed several times, with a label after an @. `jobs=N` uses N processes, one
+    thread each. To resume what was stopped, repeat the command with the same `out`.
 
-    local and fedavg are added if they are not named, unless `baselines=false`. `budget=gradients` or `budget=bytes`
-    gives each method as many rounds as it can have for what `rounds` of fedavg cost.
+    local and fedavg are added if they are not listed, unless `baselines=false`.
+    `budget=gradients` or `budget=bytes` gives every method as many rounds as it can afford with
+    what fedavg spends in `rounds`.
 
     Examples:
 
@@ -88,11 +97,11 @@ def compare(
 
         fedtailor compare local fedavg fedsim data=digits rounds=30 seeds=1,2,3
 
-        fedtailor compare fedavg fedsim data=synthetic lr=0.05 fedsim.lam=0.5 data.clients=50 out=DIR
+        fedtailor compare fedavg fedsim data=synthetic lr=0.2 fedsim.lam=0.5 data.clients=50 out=DIR
 
         fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo budget=gradients
     """
-    from fedtailor.experiments.compare import compare as run_all
+    from fedtailor.experiments.compare import compare as run_comparison
     from fedtailor.training.overrides import read_comparison, to_toml
 
     command_args = parse_command_args("compare", args, ("jobs", "out"))
@@ -106,22 +115,23 @@ def compare(
     console = Console()
     with ProgressReporter(console) as reporter:
         reporter.set_first_message(describe_added_methods(requested, comparison))
-        outcomes = run_all(
+        outcomes = run_comparison(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
         )
-    finished = len(outcomes) == len(comparison.make_run_configs()) and all(
-        each.is_finished for each in outcomes
-    )
-    _print_results(
-        console, out, [each.record for each in outcomes], finished, command_args.format_command(out)
-    )
+    records = [outcome.record for outcome in outcomes]
+    _write_results(out, records)
+    # Runs that have not begun have no outcome.
+    has_all_outcomes = len(outcomes) == len(comparison.make_run_configs())
+    if not has_all_outcomes or not all(outcome.is_finished for outcome in outcomes):
+        _exit_stopped(console, command_args.format_command(out))
+    _print_results(console, out, records)
 
 
 @run_on_all_ranks
 def resume(
     out: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
 ) -> None:
-    """Goes on with a run that was stopped or killed, from its last checkpoint.
+    """Resume a run that was stopped or killed, from its last checkpoint.
 
     Example:
 
@@ -133,54 +143,63 @@ def resume(
 
     console = Console()
     run_dir = RunDir(out)
-    if (
-        run_dir.read_config()
-        and run_dir.has_record()
-        and run_dir.read_record()["status"] == "finished"
-    ):
+    run_dir.read_config()  # refuses a folder that holds no run
+    if run_dir.has_record() and run_dir.read_record().status == "finished":
         console.print(f"The run in {out} has finished already.", highlight=False)
         return
     with ProgressReporter(console) as reporter:
         outcome = resume_run(out, (reporter,), reporter.should_stop)
-    _print_results(console, out, [outcome.record], outcome.is_finished, format_resume_command(out))
+    _write_results(out, [outcome.record])
+    if not outcome.is_finished:
+        _exit_stopped(console, format_resume_command(out))
+    _print_results(console, out, [outcome.record])
 
 
 COMMANDS = (run, compare, resume)
 NEED_ARGS = (resume,)
 
 
-def _print_results(
-    console: Console,
-    out: Path,
-    records: Sequence[Mapping[str, Any]],
-    is_finished: bool,
-    resume_hint: str,
-) -> None:
-    """The table and the report, or how to go on."""
-    from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_table
+def _write_results(out: Path, records: "Sequence[RunRecord]") -> None:
+    """Write the report of the runs that have begun, finished or not."""
     from fedtailor.reporting.html import write_report
     from fedtailor.storage.atomic import explain_disk_errors
 
-    path = out / "report.html"
-    with explain_disk_errors(
-        path, f"the runs are saved, so mend that and run: fedtailor report {shlex.quote(str(out))}"
-    ):
-        if records:
-            write_report(records, path)
-    if not is_finished:
-        console.print(
-            f"Stopped and saved. Go on with: {resume_hint}", highlight=False, soft_wrap=True
-        )
-        raise typer.Exit(130)
-    wide = console if console.is_terminal else Console(width=max(TABLE_WIDTH, console.width))
-    wide.print(build_table(records, _make_title(records), wide.width), highlight=False)
-    console.print(f"Report: {out / 'report.html'}", highlight=False, soft_wrap=True)
+    if not records:
+        return
+    path = _get_report_path(out)
+    command = f"fedtailor report {shlex.quote(str(out))}"
+    with explain_disk_errors(path, f"the runs are saved, so fix that and run: {command}"):
+        write_report(records, path)
 
 
-def _make_title(records: Sequence[Mapping[str, Any]]) -> str:
-    config, rounds = (
-        records[0]["config"],
-        sorted({record["config"]["rounds"] for record in records}),
+def _exit_stopped(console: Console, resume_command: str) -> NoReturn:
+    console.print(
+        f"Stopped and saved. Resume with: {resume_command}", highlight=False, soft_wrap=True
     )
-    equal = f"{rounds[0]} to {rounds[-1]} rounds (as many {config['budget']} for all)"
-    return f"{config['data']}: {equal if len(rounds) > 1 else f'{rounds[0]} rounds'} of {config['cohort']} clients"
+    raise typer.Exit(EXIT_STOPPED)
+
+
+def _print_results(console: Console, out: Path, records: "Sequence[RunRecord]") -> None:
+    """Print the table of finished runs, and where their report is."""
+    from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_table
+
+    table_console = console
+    if not console.is_terminal:
+        # A file or a pipe has room for the whole table.
+        table_console = Console(width=max(TABLE_WIDTH, console.width))
+    table = build_table(records, _make_title(records), table_console.width)
+    table_console.print(table, highlight=False)
+    console.print(f"Report: {_get_report_path(out)}", highlight=False, soft_wrap=True)
+
+
+def _get_report_path(out: Path) -> Path:
+    return out / "report.html"
+
+
+def _make_title(records: "Sequence[RunRecord]") -> str:
+    config = records[0].config
+    round_counts = sorted({record.config.rounds for record in records})
+    rounds = f"{round_counts[0]} rounds"
+    if len(round_counts) > 1:
+        rounds = f"{round_counts[0]} to {round_counts[-1]} rounds (equal {config.budget} for all)"
+    return f"{config.data}: {rounds} of {config.cohort} clients"

@@ -1,4 +1,4 @@
-"""The command that chooses hyper-parameters."""
+"""The command that chooses hyper-parameters: tune."""
 
 import shlex
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 
 from fedtailor.cli.progress import (
+    EXIT_STOPPED,
     ProgressReporter,
     choose_run_path,
     describe_added_methods,
@@ -22,13 +23,16 @@ def tune(
         typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False),
     ] = None,
 ) -> None:
-    """Chooses hyper-parameters on validation clients alone, with as many trials for every method.
+    """Tune hyper-parameters on validation clients alone, with the same number of trials per method.
 
-    Keys are those of `fedtailor compare`; `tune.KEY=0.01,0.03,0.1` names values of a hyper-parameter to try for every
-    method that has it, `tune.METHOD.KEY` for one, `tune.KEY=0.01..0.3` a range to draw from; `trials=4` says how many
-    for each method. In a file these are tables: [tune], [tune.METHOD]. `jobs=N` works in N processes, one thread each.
-    The same command goes on where it was stopped.
-    `out/tuned.toml` is a comparison with what was chosen. As there, local and fedavg are added if they are not named.
+    Keys are those of `fedtailor compare`; `tune.KEY=0.01,0.03,0.1` lists values to try of a
+    hyper-parameter, for every method that has it, and `tune.METHOD.KEY` for one method;
+    `tune.KEY=0.01..0.3` is a range to sample from; `trials=4` is the number of trials per method.
+    In a file these are tables: [tune], [tune.METHOD]. `jobs=N` uses N processes, one thread each.
+    To resume what was stopped, repeat the command with the same `out`.
+
+    The result, `out/tuned.toml`, is a comparison with the chosen values. local and fedavg are added
+    if they are not listed, unless `baselines=false`.
 
     Examples:
 
@@ -39,7 +43,7 @@ def tune(
         fedtailor compare tuned/tuned.toml seeds=0,1,2
     """
     from fedtailor.experiments.tune import build_trial_table
-    from fedtailor.experiments.tune import tune as run_all
+    from fedtailor.experiments.tune import tune as run_trials
     from fedtailor.training.command_lines import format_program
     from fedtailor.training.overrides import read_comparison
 
@@ -51,25 +55,18 @@ def tune(
     console = Console()
     with ProgressReporter(console) as reporter:
         reporter.set_first_message(describe_added_methods(requested, comparison))
-        trials = run_all(
+        trials = run_trials(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
         )
     console.print(build_trial_table(trials))
     if any(trial.score is None for trial in trials):
-        console.print(
-            f"Stopped. Go on with: {command_args.format_command(out)}",
-            soft_wrap=True,
-            markup=False,
-            highlight=False,
-        )
-        raise typer.Exit(130)
-    run_it = f"{format_program()} compare {shlex.quote(str(out / 'tuned.toml'))}"
-    console.print(
-        f"Chosen: {out / 'tuned.toml'}\nRun it with: {run_it}",
-        soft_wrap=True,
-        markup=False,
-        highlight=False,
-    )
+        text = f"Stopped and saved. Resume with: {command_args.format_command(out)}"
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        raise typer.Exit(EXIT_STOPPED)
+    path = out / "tuned.toml"
+    command = f"{format_program()} compare {shlex.quote(str(path))}"
+    text = f"Tuned comparison: {path}\nRun it with: {command}"
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 COMMANDS = (tune,)

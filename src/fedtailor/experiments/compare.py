@@ -1,4 +1,4 @@
-"""Several methods and seeds on the same clients, cohorts and first weights: a folder of runs, one table, one report."""
+"""Compare methods and seeds on the same clients, cohorts and first weights, in a folder of runs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,10 +28,18 @@ def compare(
     should_stop: ShouldStop = bool,
     on_message: Callable[[str], object] = bool,
 ) -> list[RunOutcome]:
-    """Runs what has not been run yet, after everything has been checked; ends early when asked to stop.
+    """Run what has not been run yet, after everything has been checked.
 
-    `on_message` is told how many rounds each method gets if these are not what all have equally many of. Returns
-    the outcomes of the runs that have begun.
+    Args:
+        comparison: The methods and seeds, and what their runs have in common.
+        out: The folder of the runs.
+        jobs: Number of processes; with 1 the runs go one after another in this process.
+        on_event: Is told of every event of a run.
+        should_stop: Whether to stop after the present rounds.
+        on_message: Is told the rounds of each method if the budget is not in rounds.
+
+    Returns:
+        The outcomes of the runs that have begun.
     """
     configs = comparison.make_run_configs()
     _check_out_dir(out)
@@ -50,7 +58,7 @@ def make_runs(configs: Sequence[RunConfig], out: Path, scenario: str = "") -> li
 
 
 def check_runs(runs: Sequence[Run], description: str = "a run with another specification") -> None:
-    """Refuse what cannot be run, before anything is; of the seeds of a method one stands for all."""
+    """Raise an error if a run cannot begin, before any run has; one seed of a method stands for all of them."""
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
@@ -60,37 +68,33 @@ def check_runs(runs: Sequence[Run], description: str = "a run with another speci
     data = build.load_dataset(new[0])
     for config in different.values():
         factory.resolve_device(config.device)
-        build.build_context(
-            config.model_copy(update={"device": "cpu"}), data
-        )  # what fits is the same on every device
+        # What fits on the CPU fits on every device, and building there is fast.
+        build.build_context(config.model_copy(update={"device": "cpu"}), data)
 
 
 def get_run_path(out: Path, config: RunConfig) -> Path:
-    """Where in a comparison's folder a run is."""
+    """Return the folder of a run in the folder of a comparison."""
     return out / f"{config.label or config.method}-seed{config.seed}"
 
 
 def find_runs(out: Path) -> list[Path]:
-    """The runs of a folder: itself, or those of a comparison."""
+    """Return the folders of runs in a folder: itself, or those of a comparison in the order they began."""
     if (out / "config.json").exists():
         return [out]
-    found = sorted(
-        (path.parent for path in out.glob("*/config.json")),
-        key=lambda run: (run / "config.json").stat().st_mtime_ns,
-    )
-    require(bool(found), f"'{out}' holds no run.")
-    return found
+    config_paths = sorted(out.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns)
+    require(bool(config_paths), f"'{out}' holds no run.")
+    return [path.parent for path in config_paths]
 
 
 def _read_outcome(run: Run) -> RunOutcome:
     record = RunDir(run.path).read_record()
-    if record["status"] == "diverged":
-        raise DivergedError(record["problem"])
-    return RunOutcome(record, record["status"] == "finished")
+    if record.status == "diverged":
+        raise DivergedError(record.problem)
+    return RunOutcome(record, record.status == "finished")
 
 
 def _check_out_dir(out: Path) -> None:
-    """Refuses a folder that is no comparison's."""
+    """Raise an error for a folder that holds anything but runs and reports of a comparison."""
     require(
         not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR."
     )
@@ -98,13 +102,9 @@ def _check_out_dir(out: Path) -> None:
         not (out / "config.json").exists(),
         f"'{out}' holds a single run; choose another folder with out=DIR.",
     )
-    inside = out.iterdir() if out.exists() else ()
-    foreign = [
-        path.name
-        for path in inside
-        if not (path.is_dir() and "-seed" in path.name) and "report" not in path.name
-    ]
-    require(
-        not foreign,
-        f"'{out}' holds '{min(foreign, default='')}'; choose another folder with out=DIR.",
-    )
+    for path in sorted(out.iterdir()) if out.exists() else ():
+        is_run = path.is_dir() and "-seed" in path.name
+        require(
+            is_run or "report" in path.name,
+            f"'{out}' holds '{path.name}'; choose another folder with out=DIR.",
+        )

@@ -1,8 +1,8 @@
 """The one executor: runs of a comparison, trials of a tuning and scenarios of a study, here or in several processes.
 
-It is given specifications with folders, tells what happens, and can be asked to stop. A run that has ended is left as
-it is, and one that was interrupted is resumed, so that the same call again always goes on. What came of a run is read
-from its folder. A process that works ends when the one that started it does, however that ends.
+It is given specifications with folders, reports events, and can be asked to stop. A run that has ended is left as it
+is, and one that was interrupted is resumed, so that repeating a call always continues it. Results are read from the
+folders of runs. Worker processes exit when the process that started them does, however that ends.
 """
 
 import os
@@ -11,11 +11,10 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -25,14 +24,16 @@ from fedtailor.engines.chunking import NUM_PROCESSES_ENV
 from fedtailor.engines.distributed.process_group import get_launched_world_size
 from fedtailor.errors import DivergedError, InputError, LostRankError, require
 from fedtailor.storage.files import read_json
+from fedtailor.training.build_record import sum_costs
 from fedtailor.training.config import RunConfig
+from fedtailor.training.record import RoundEntry, RunRecord
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.runner import InitialParams, resume_run, start_run, sum_costs
+from fedtailor.training.runner import InitialParams, resume_run, start_run
 
 POLL_SECONDS = 0.2
-"""Seconds between two looks at whether to stop."""
+"""Seconds between two checks of whether to stop."""
 ENDED_STATUSES = ("finished", "diverged")
-"""Statuses of runs that there is nothing more to do for."""
+"""Statuses of runs that are complete."""
 COMPUTE_KEYS = {
     "engine",
     "device",
@@ -43,10 +44,10 @@ COMPUTE_KEYS = {
     "checkpoint_every",
     "log",
 }
-"""Keys that say how a run's figures are computed, and not which they are."""
+"""Keys that decide how the figures of a run are computed, but not their values."""
 KILLED_MESSAGE = (
-    "A process that worked was killed, perhaps for want of memory; what was saved is whole, so the same command goes "
-    "on, best with fewer of them (jobs=N)."
+    "A worker process was killed, perhaps for want of memory; what was saved is intact, so the same command resumes, "
+    "best with fewer processes (jobs=N)."
 )
 
 
@@ -59,13 +60,13 @@ class Run(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Something that has happened to a run."""
+    """An event of a run."""
 
     kind: Literal["began", "round", "finished", "diverged", "stopped"]
     run: Run
-    round: int  # how many rounds the run has behind it
-    entry: Mapping[str, Any] = {}  # the record's entry of the round that has ended
-    seconds: float = 0.0  # of work since the run began or went on, once it has ended or stopped
+    round: int  # rounds done so far
+    entry: RoundEntry | None = None  # the round that has ended
+    seconds: float = 0.0  # of this call, once the run has ended or stopped
 
 
 OnEvent = Callable[[Event], object]
@@ -76,9 +77,15 @@ ScenarioInitialParams = defaultdict[str, InitialParams]
 def execute(
     runs: Sequence[Run], jobs: int = 1, on_event: OnEvent = bool, should_stop: ShouldStop = bool
 ) -> None:
-    """Do what is left of the runs, in this process or in several, until all have ended or `stop` asks to stop.
+    """Start or resume the runs that have not ended, in this process or in several.
 
-    A run that fails leaves the others alone; the first failure is raised when everything else has been done.
+    A run that fails leaves the others alone; the first failure is raised when all others have ended.
+
+    Args:
+        runs: The runs, in any state.
+        jobs: Number of processes; with 1 the runs go one after another in this process.
+        on_event: Is told of every event of a run.
+        should_stop: Whether to stop after the present rounds.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}.")
     is_single = jobs == 1 or get_launched_world_size() == 1
@@ -106,7 +113,10 @@ def read_status(run_path: Path) -> str:
 
 
 def check_same_run(run: Run, description: str) -> None:
-    """Refuse a folder that holds a run of another specification; one that has ended may have been made elsewhere."""
+    """Raise an error if a run's folder holds a run with another specification.
+
+    Of a run that has ended, keys that change no figure may differ. `description` says what the folder holds.
+    """
     if not (run.path / "config.json").exists():
         return
     found_config = RunDir(run.path).read_config()
@@ -121,7 +131,7 @@ def check_same_run(run: Run, description: str) -> None:
 def _run_in_process(
     runs: Sequence[Run], on_event: OnEvent, should_stop: ShouldStop
 ) -> list[Exception]:
-    """Work on the runs one after another in this process, and return what went wrong."""
+    """Execute runs one after another in this process, and return their failures."""
     initial_params: ScenarioInitialParams = defaultdict(dict)
     problems: list[Exception] = []
     for run in runs:
@@ -139,7 +149,7 @@ def _run_in_process(
 def _run_in_pool(
     runs: Sequence[Run], jobs: int, on_event: OnEvent, should_stop: ShouldStop
 ) -> list[BaseException]:
-    """Work on the runs in several processes, each on one thread, and return what went wrong."""
+    """Execute runs in several processes, each on one thread, and return their failures."""
     mp_context = get_context("spawn")
     stop_event = mp_context.Event()
     events = mp_context.Queue()
@@ -173,7 +183,7 @@ def _drain_events(events: Any, on_event: OnEvent) -> None:
 
 @contextmanager
 def _set_environment(variables: dict[str, str]) -> Iterator[None]:
-    """Give these variables to processes that are started meanwhile."""
+    """Set variables for processes that are started within the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ |= variables
     try:
@@ -186,7 +196,7 @@ def _set_environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 class _WorkerState:
-    """What a process that works knows of the one that started it."""
+    """What a worker process got from the one that started it."""
 
     stop_event: Any
     events: Any
@@ -194,7 +204,7 @@ class _WorkerState:
 
 
 def _init_worker(stop_event: Any, events: Any, parent_pipe: Connection) -> None:
-    """Make a process ready: signals are for the first one to hear, and its end is this one's."""
+    """Prepare a worker process: it ignores signals and exits with its parent."""
     import torch
 
     for kind in (signal.SIGINT, signal.SIGTERM):
@@ -207,7 +217,7 @@ def _init_worker(stop_event: Any, events: Any, parent_pipe: Connection) -> None:
 
 
 def _exit_with_parent(parent_pipe: Connection) -> None:
-    """End this process when the other end of the pipe has been closed."""
+    """Exit when the parent closes its end of the pipe, or dies."""
     try:
         parent_pipe.recv()
     except EOFError:
@@ -227,46 +237,43 @@ def _run_in_worker(run: Run) -> None:
 def _execute_run(
     run: Run, on_event: OnEvent, should_stop: ShouldStop, initial_params: ScenarioInitialParams
 ) -> None:
-    """Start a run or go on with it, until it has ended or is asked to stop; write down that it diverged."""
+    """Start or resume a run until it ends or is asked to stop; record it if it diverges."""
     started_at = time.perf_counter()
     run_dir = RunDir(run.path)
-    launch = (
-        partial(resume_run, run.path)
-        if (run.path / "config.json").exists()
-        else partial(start_run, run.config, run.path)
-    )
+    listeners = (_EventListener(run, on_event),)
+    params = initial_params[run.scenario]
+    kind: Literal["finished", "diverged", "stopped"] = "stopped"
     try:
-        outcome = launch(
-            (_EventListener(run, on_event),), should_stop, initial_params[run.scenario]
-        )
-        kind: Literal["finished", "diverged", "stopped"] = (
-            "finished" if outcome.is_finished else "stopped"
-        )
+        if (run.path / "config.json").exists():
+            outcome = resume_run(run.path, listeners, should_stop, params)
+        else:
+            outcome = start_run(run.config, run.path, listeners, should_stop, params)
+        if outcome.is_finished:
+            kind = "finished"
     except DivergedError as problem:
         if not run_dir.has_record():
             raise
-        run_dir.write_record(
-            run_dir.read_record()
-            | {"status": "diverged", "problem": str(problem), "cost": sum_costs(run_dir)}
-        )
+        cost = sum_costs(run_dir.read_rounds())
+        changes = {"status": "diverged", "problem": str(problem), "cost": cost}
+        run_dir.write_record(run_dir.read_record().model_copy(update=changes))
         kind = "diverged"
     on_event(Event(kind, run, len(run_dir.read_rounds()), seconds=time.perf_counter() - started_at))
 
 
 class _EventListener:
-    """A listener of a run that tells of it in events."""
+    """Reports a run as events."""
 
     def __init__(self, run: Run, on_event: OnEvent) -> None:
         self._run = run
         self._on_event = on_event
 
-    def on_run_start(self, record: Mapping[str, Any], rounds_done: int) -> None:
-        """Tell that the run begins."""
+    def on_run_start(self, record: RunRecord, rounds_done: int) -> None:
+        """Report the start of the run."""
         self._on_event(Event("began", self._run, rounds_done))
 
-    def on_round_end(self, entry: Mapping[str, Any]) -> None:
-        """Tell of a round."""
-        self._on_event(Event("round", self._run, entry["round"], entry))
+    def on_round_end(self, entry: RoundEntry) -> None:
+        """Report a round."""
+        self._on_event(Event("round", self._run, entry.round, entry))
 
-    def on_run_end(self, record: Mapping[str, Any]) -> None:
-        """Leave it to the end of the work to tell that the run has finished."""
+    def on_run_end(self, record: RunRecord) -> None:
+        """Report nothing: the end is reported when the run's folder is complete."""

@@ -1,14 +1,14 @@
-"""Choosing hyper-parameters: as many trials for every method, judged by validation clients alone.
+"""Tune hyper-parameters: the same number of trials for every method, scored on validation clients alone.
 
-Trials run on a seed of their own and score nobody but validation clients, so no figure of a test client can have a part
-in what is chosen. A trial's figure is the mean, over its looks in the last fifth of the rounds, of what validation
-clients reach after personalizing. What was chosen is written as a comparison, ready to be run.
+Trials run on a seed of their own and evaluate validation clients only, so no score of a test client can influence the
+choice. The score of a trial is the mean headline metric of validation clients after personalizing, over the evaluations
+in the last fifth of the rounds. The choice is written as a comparison that can be run.
 """
 
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,22 +16,23 @@ import numpy as np
 from rich.table import Column, Table
 
 from fedtailor.errors import InputError, require, suggest_name
-from fedtailor.evaluation.summary import get_last_eval_points
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.compare import check_runs
 from fedtailor.experiments.executor import OnEvent, Run, ShouldStop, execute, read_status
 from fedtailor.storage.atomic import write_bytes
-from fedtailor.storage.files import read_json, write_json
+from fedtailor.storage.files import write_json
 from fedtailor.training import build
 from fedtailor.training.config import ComparisonConfig, list_hparam_names, parse_method
 from fedtailor.training.overrides import parse_value, to_toml
+from fedtailor.training.record import RunRecord
 from fedtailor.training.run_dir import RunDir
+from fedtailor.training.summary import compute_final_window
 
 HParamPoint = dict[str, Any]
 
 
 class Trial(NamedTuple):
-    """One point that was tried: its figure, NaN if it diverged, None if it has not been run to the end."""
+    """A point of the search space with its score: NaN if it diverged, None if it has not ended."""
 
     variant: str
     point: HParamPoint
@@ -47,9 +48,15 @@ def tune(
     should_stop: ShouldStop = bool,
     on_message: Callable[[str], object] = bool,
 ) -> list[Trial]:
-    """Runs the trials that have not been run, and writes what they were and, once all are there, what is chosen.
+    """Run the trials that have not been run, and write their scores and, once all have ended, the choice.
 
-    `on_message` is told, in a line, how many rounds each method gets if these are not what all have equally many of.
+    Args:
+        comparison: The methods, and what is tried of each.
+        out: The folder of the trials, of `trials.json` and of `tuned.toml`.
+        jobs: Number of processes.
+        on_event: Is told of every event of a trial.
+        should_stop: Whether to stop after the present rounds.
+        on_message: Is told the rounds of each method if the budget is not in rounds.
     """
     trials = prepare_trials(comparison, out, on_message)
     execute([trial.run for trial in trials], jobs, on_event, should_stop)
@@ -62,7 +69,14 @@ def prepare_trials(
     on_message: Callable[[str], object] = bool,
     scenario: str = "",
 ) -> list[Trial]:
-    """The trials, none of them run, after everything has been checked, with the rounds that each can afford."""
+    """Return the trials, none of them run, after everything has been checked.
+
+    Args:
+        comparison: The methods, and what is tried of each.
+        out: The folder of the trials.
+        on_message: Is told the rounds of each method if the budget is not in rounds.
+        scenario: The scenario of a study that the trials belong to.
+    """
     trials = make_trials(comparison, out, scenario)
     data = build.load_dataset(trials[0].run.config)
     num_clients = len(data.groups["validation"])
@@ -84,7 +98,13 @@ def prepare_trials(
 def evaluate_trials(
     comparison: ComparisonConfig, trials: Iterable[Trial], out: Path
 ) -> list[Trial]:
-    """The trials with what they reached, which is written down, as is what they have chosen once all have ended."""
+    """Return the trials with their scores, and write these and, once all have ended, the choice.
+
+    Args:
+        comparison: The methods, and what was tried of each.
+        trials: All trials.
+        out: The folder of `trials.json` and `tuned.toml`.
+    """
     evaluated = [trial._replace(score=_read_score(trial.run.path)) for trial in trials]
     ended = [trial for trial in evaluated if trial.score is not None]
     if ended:
@@ -95,7 +115,7 @@ def evaluate_trials(
 
 
 def make_trials(comparison: ComparisonConfig, out: Path, scenario: str = "") -> list[Trial]:
-    """Every trial of every method, none of them run."""
+    """Return every trial of every method."""
     trials = []
     for variant in comparison.methods:
         for index, point in enumerate(make_points(comparison, variant)):
@@ -108,37 +128,44 @@ def make_trials(comparison: ComparisonConfig, out: Path, scenario: str = "") -> 
 
 
 def make_points(comparison: ComparisonConfig, variant: str) -> list[HParamPoint]:
-    """The points that a method is tried at: all of a grid, or as many as there are trials, drawn from it."""
-    space, trials = _build_space(comparison, variant), comparison.trials
-    rng = np.random.default_rng(
-        int.from_bytes(hashlib.blake2b(variant.encode(), digest_size=8).digest(), "little")
-    )
+    """Return the points of a method: drawn from its ranges, or distinct ones drawn from its grid.
+
+    The draws depend on the name of the variant alone.
+    """
+    space = _build_space(comparison, variant)
+    trials = comparison.trials
+    digest = hashlib.blake2b(variant.encode(), digest_size=8).digest()
+    rng = np.random.default_rng(int.from_bytes(digest, "little"))
     if any(isinstance(values, _Range) for values in space.values()):
         return [
             {key: _sample_value(values, rng) for key, values in space.items()}
             for _ in range(trials)
         ]
     grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
-    few = f"{variant}: there are {len(grid)} points to try, but {trials} trials"
     require(
-        len(grid) >= trials, f"{few}; name more values, or take fewer trials (trials={len(grid)})."
+        len(grid) >= trials,
+        f"{variant}: there are {len(grid)} points to try, but {trials} trials; "
+        f"name more values, or take fewer trials (trials={len(grid)}).",
     )
     return [grid[index] for index in np.sort(rng.permutation(len(grid))[:trials])]
 
 
 def select_best(trials: Iterable[Trial], higher_is_better: bool = True) -> Trial:
-    """The trial with the best figure; the first of equals."""
+    """Return the trial with the best score, the first of equal ones."""
     sign = 1 if higher_is_better else -1
-    found = max(
-        trials,
-        key=lambda trial: -math.inf if _has_failed(trial) else sign * float(trial.score or 0),
-    )
-    require(not _has_failed(found), f"{found.variant}: every trial diverged; try smaller steps.")
-    return found
+
+    def rank(trial: Trial) -> float:
+        if trial.score is None or _has_failed(trial):
+            return -math.inf
+        return sign * trial.score
+
+    best = max(trials, key=rank)
+    require(not _has_failed(best), f"{best.variant}: every trial diverged; try smaller steps.")
+    return best
 
 
 def select_winner(trials: list[Trial]) -> Trial:
-    """The best trial of a method, by the figure that its records are about."""
+    """Return the best trial of a method by the headline metric of its records."""
     return select_best(trials, _is_higher_better(trials))
 
 
@@ -161,7 +188,7 @@ def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -
 
 
 def build_trial_table(trials: list[Trial]) -> Table:
-    """Every trial in a line, with the chosen one of each method marked once all of these are there."""
+    """Return a table with a row for each trial; the best of each method is marked once all its trials have ended."""
     table = Table(
         "method",
         "tried",
@@ -172,21 +199,12 @@ def build_trial_table(trials: list[Trial]) -> Table:
     )
     for variant in dict.fromkeys(trial.variant for trial in trials):
         own = [trial for trial in trials if trial.variant == variant]
-        is_complete = all(trial.score is not None for trial in own) and not all(
-            _has_failed(trial) for trial in own
-        )
-        winner = select_winner(own) if is_complete else None
+        is_complete = all(trial.score is not None for trial in own)
+        has_score = any(not _has_failed(trial) for trial in own)
+        winner = select_winner(own) if is_complete and has_score else None
         for trial in own:
-            reached = (
-                ""
-                if trial.score is None
-                else "diverged"
-                if _has_failed(trial)
-                else f"{trial.score:.4f}"
-            )
-            table.add_row(
-                variant, _format_point(trial), reached, "tuned" if trial is winner else ""
-            )
+            mark = "tuned" if trial is winner else ""
+            table.add_row(variant, _format_point(trial), _format_score(trial), mark)
     return table
 
 
@@ -196,7 +214,7 @@ class _Range(NamedTuple):
 
 
 def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
-    """What is tried of a method: what is meant for all that have it, for the method, and for this one of its kind."""
+    """Return what is tried of a variant: values for all methods, for its method and for itself, the last winning."""
     valid = list_hparam_names(variant)
     for_all = {
         key: values
@@ -232,28 +250,31 @@ def _parse_values(key: str, raw: Any) -> list[Any] | _Range:
 
 
 def _sample_value(values: list[Any] | _Range, rng: np.random.Generator) -> Any:
-    """A value of a list, or a number between two, evenly on a logarithmic scale, with three digits."""
+    """Return a value of a list, or a number from a range, log-uniform and rounded to three digits."""
     if isinstance(values, _Range):
-        return float(f"{math.exp(rng.uniform(math.log(values.low), math.log(values.high))):.3g}")
+        log_value = rng.uniform(math.log(values.low), math.log(values.high))
+        return float(f"{math.exp(log_value):.3g}")
     return values[rng.integers(len(values))]
 
 
 def _read_score(run_path: Path) -> float | None:
-    """What a trial has reached; NaN if it diverged, None if it has not come to its end."""
+    """Return the score of a trial: NaN if it diverged, None if it has not ended."""
     status = read_status(run_path)
     if status == "diverged":
         return math.nan
-    return (
-        compute_validation_score(RunDir(run_path).read_record()) if status == "finished" else None
-    )
+    if status == "finished":
+        return compute_validation_score(RunDir(run_path).read_record())
+    return None
 
 
-def compute_validation_score(record: Mapping[str, Any]) -> float:
-    """What validation clients reached after personalizing, over the looks in the last fifth of the rounds."""
-    metric, total = record["metric"]["name"], record["config"]["rounds"]
-    eval_points = get_last_eval_points(record["rounds"], total)
-    figures = [entry["scores"]["validation"]["after"][metric] for entry in eval_points]
-    return float(np.mean(figures))
+def compute_validation_score(record: RunRecord) -> float:
+    """Return the mean headline metric of validation clients after personalizing.
+
+    The mean is over clients, and over the evaluations in the last fifth of the rounds.
+    """
+    window = compute_final_window(record.rounds, record.config.rounds)
+    value = window.mean["validation"]["after"][record.metric.name]
+    return math.nan if value is None else value
 
 
 def _has_failed(trial: Trial) -> bool:
@@ -263,14 +284,21 @@ def _has_failed(trial: Trial) -> bool:
 def _is_higher_better(trials: list[Trial]) -> bool:
     for trial in trials:
         try:
-            return bool(read_json(trial.run.path / "record.json")["metric"]["higher_is_better"])
-        except (InputError, OSError, KeyError):
+            return RunDir(trial.run.path).read_record().metric.higher_is_better
+        except (InputError, OSError):
             continue
     raise InputError(f"tune: no trial of {trials[0].variant} has a record.")
 
 
+def _format_score(trial: Trial) -> str:
+    if trial.score is None:
+        return ""
+    return "diverged" if math.isnan(trial.score) else f"{trial.score:.4f}"
+
+
 def _format_trial(trial: Trial) -> str:
-    return f"{'nothing (diverged)' if _has_failed(trial) else f'{trial.score:.4f}'} ({_format_point(trial)})"
+    score = "nothing (diverged)" if _has_failed(trial) else _format_score(trial)
+    return f"{score} ({_format_point(trial)})"
 
 
 def _format_point(trial: Trial) -> str:

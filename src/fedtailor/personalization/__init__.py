@@ -1,1 +1,5 @@
-"""Models for one client: personalized, exported, used to predict."""
+"""Models for one client: personalized on its examples, exported from a run, used to predict.
+
+personal_model.py  a personal model in RAM
+service.py         commands on folders: personalize, export, predict
+"""

@@ -1,4 +1,4 @@
-"""A model for one person: tailored to their examples, and ready to predict."""
+"""A model for one client: personalized on its examples, and ready to predict."""
 
 import threading
 from dataclasses import dataclass
@@ -22,39 +22,42 @@ from fedtailor.errors import DivergedError, require
 from fedtailor.ops.decode import decode_inputs
 from fedtailor.prng.streams import Stream
 
-_MODULE_LOCK = threading.Lock()  # a task's module serves one caller at a time
+_MODULE_LOCK = threading.Lock()  # a task's module serves one thread at a time
 
 
 @dataclass(frozen=True)
 class PersonalModel:
-    """A model that has been tailored to one person. Inputs are in the units of the data that it was trained on."""
+    """A personalized model. Its inputs are in the units of the data that it was trained on."""
 
     task: Task
     example_spec: ExampleSpec
     params: Params
 
     def compute_outputs(self, x: Any) -> Tensor:
-        """The model's raw outputs."""
-        inputs = torch.as_tensor(_check_inputs("predict", self.example_spec, x)).to(
-            next(iter(self.params.values())).device
-        )
+        """Return the model's raw outputs for a batch of inputs."""
+        array = _check_inputs("predict", self.example_spec, x)
+        device = next(iter(self.params.values())).device
+        stored = torch.as_tensor(array).to(device)
+        inputs = decode_inputs(stored, self.example_spec, self.task.dtype)
         with torch.no_grad(), _MODULE_LOCK:
-            return self.task.compute_outputs(
-                self.params, decode_inputs(inputs, self.example_spec, self.task.dtype)
-            )
+            return self.task.compute_outputs(self.params, inputs)
 
     def predict(self, x: Any) -> np.ndarray:
-        """Classes, tokens, labels of 0 and 1, or numbers, as the task has it."""
+        """Return predictions for a batch of inputs, by the kind of task.
+
+        These are classes, tokens, 0 or 1 for each label of a multilabel task, or the numbers of a
+        regression.
+        """
         outputs = self.compute_outputs(x)
         if self.task.kind == "multilabel":
             outputs = outputs > 0
         elif self.task.kind != "regression":
             outputs = outputs.argmax(get_class_axis(self.task))
-        predicted: np.ndarray = outputs.cpu().numpy()
-        return predicted
+        predictions: np.ndarray = outputs.cpu().numpy()
+        return predictions
 
     def to_module(self) -> nn.Module:
-        """The model as an ordinary `nn.Module` in evaluation mode, which takes decoded inputs."""
+        """Return an ordinary `nn.Module` in evaluation mode, which takes decoded inputs."""
         return self.task.to_module(self.params)
 
 
@@ -68,35 +71,53 @@ def personalize_model(
     y: Any,
     offered_states: Tree | None = None,
 ) -> PersonalModel:
-    """A trained method's model, tailored to somebody who is not in the data; `offered` memories are tried, if any."""
-    newcomer = _make_newcomer_dataset(example_spec, x, y)
+    """Personalize a trained method's model on the examples of an unseen client.
+
+    Args:
+        method: The method that was trained.
+        task: Its task.
+        state: The server's state after training.
+        example_spec: Form of the training data, which the examples must have.
+        seed: Seed of the run.
+        x: The client's inputs, in the units of the training data.
+        y: The client's targets.
+        offered_states: Stacked states of participating clients; the client starts from the one
+            with which it personalizes best. None: it starts from an initial state.
+    """
+    client_data = _make_client_dataset(example_spec, x, y)
     device = next(iter(state.params.values())).device
-    dataset = DeviceDataset(newcomer.clients, example_spec, task.dtype, device)
+    device_data = DeviceDataset(client_data.clients, example_spec, task.dtype, device)
     key = prng.key(seed, Stream.PERSONALIZE, Stream.UNSEEN_CLIENT)
-    shared_input, client_input = method.broadcast(state), method.init_client_state(state)
-    with (
-        error_context(f"{method.name}: personalize work", int(state.round), "the newcomer"),
-        _MODULE_LOCK,
-    ):
+    shared_input = method.broadcast(state)
+    client_input = method.init_client_state(state)
+    stage = f"{method.name}: personalize work"
+    with error_context(stage, int(state.round), "the unseen client"), _MODULE_LOCK:
         if offered_states is not None:
             client_input = choose_best_state(
-                method, task, shared_input, offered_states, dataset, 0, key
+                method, task, shared_input, offered_states, device_data, 0, key
             )
         params: Params = run_single_client(
-            method.personalize, shared_input, client_input, dataset, 0, key
+            method.personalize, shared_input, client_input, device_data, 0, key
         )
     if not trees.is_finite(params):
         raise DivergedError(
-            f"{method.name}: the newcomer's model is no longer finite; train with a smaller finetune_lr."
+            f"{method.name}: the personalized model is no longer finite; train with a smaller "
+            "finetune_lr."
         )
     return PersonalModel(task, example_spec, params)
 
 
 def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:
-    """Inputs in the units of the training data, or a sentence."""
+    """Return inputs as an array; raise an InputError if they are not in the training data's form.
+
+    Args:
+        caller: What the user called, with which messages begin.
+        example_spec: Form of the training data.
+        x: The inputs.
+    """
     array = to_numeric_array(caller, "x", x)
     require(
-        array.ndim == len(example_spec.shape) + 1 and array.shape[1:] == example_spec.shape,
+        array.ndim > 0 and array.shape[1:] == example_spec.shape,
         f"{caller}: x must hold examples of shape {example_spec.shape}, as in training, "
         f"got an array of shape {array.shape}.",
     )
@@ -107,28 +128,30 @@ def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:
     )
     require(
         is_integer or example_spec.scale == 1.0,
-        f"{caller}: the training data were integers, which are scaled for the model; "
-        f"give x like them, got {array.dtype}.",
+        f"{caller}: the training data were integers, which are scaled for the model; x must be "
+        f"integers, too, got {array.dtype}.",
     )
-    require(bool(np.isfinite(array).all()), f"{caller}: x holds NaN or infinite numbers.")
+    require(bool(np.isfinite(array).all()), f"{caller}: x must be finite, but has NaN or infinity.")
     return array
 
 
-def _make_newcomer_dataset(example_spec: ExampleSpec, x: Any, y: Any) -> FederatedDataset:
-    """One person's examples as a data set, so that the same promises are checked."""
-    x, y = _check_inputs("personalize", example_spec, x), to_numeric_array("personalize", "y", y)
+def _make_client_dataset(example_spec: ExampleSpec, x: Any, y: Any) -> FederatedDataset:
+    """Make a data set of one client, so that its examples are checked like those of training."""
+    inputs = _check_inputs("personalize", example_spec, x)
+    targets = to_numeric_array("personalize", "y", y)
     require(
-        y.shape[1:] == example_spec.label_shape and y.ndim > 0,
-        f"personalize: y must hold labels of shape {example_spec.label_shape}, as in training, got shape {y.shape}.",
+        targets.ndim > 0 and targets.shape[1:] == example_spec.label_shape,
+        f"personalize: y must hold labels of shape {example_spec.label_shape}, as in training, "
+        f"got an array of shape {targets.shape}.",
     )
+    examples = single_client(inputs, targets)
+    no_rows = np.array([], dtype=np.int64)
     no_clients = np.array([], dtype=np.int64)
-    examples = single_client(x, y)
+    splits = {**examples.splits, "test": Split(no_rows, np.array([0, 0]))}
     return FederatedDataset(
-        name="newcomer",
-        clients=examples._replace(
-            splits={**examples.splits, "test": Split(no_clients, np.array([0, 0]))}
-        ),
-        client_names=np.array(["newcomer"]),
+        name="personalize",  # what the data set's messages begin with
+        clients=examples._replace(splits=splits),
+        client_names=np.array(["unseen"]),
         groups={
             "train": np.array([0]),
             "participating": np.array([0]),

@@ -1,11 +1,11 @@
-"""A study from beginning to end: what is chosen first, then all runs of all parts, in as many processes as wanted.
+"""Running a study: first the trials of parts that are tuned, then the runs of all parts.
 
     OUT/study.json                                  which study, at which scale
-    OUT/PART/METHOD-seedN, OUT/PART/VALUE/...       the runs
-    OUT/PART/tune/                                  the trials, if something is chosen
-    OUT/PART/seconds.jsonl                          how long it took, for as often as it was gone on with
+    OUT/PART/METHOD-seedN, OUT/PART/VALUE/...       runs
+    OUT/PART/tune/                                  trials
+    OUT/PART/seconds.jsonl                          durations: a line per run and call
 
-The same call goes on where it was stopped, at any moment and by whatever.
+A call resumes whatever an earlier one with the same arguments has left unfinished.
 """
 
 import json
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedtailor.errors import require
+from fedtailor.errors import InputError, require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.compare import check_runs, make_runs
 from fedtailor.experiments.executor import (
@@ -38,55 +38,60 @@ from fedtailor.studies.plan import (
 )
 from fedtailor.training.config import ComparisonConfig
 
-STUDY_RECORD_FILE, DURATIONS_FILE = "study.json", "seconds.jsonl"
+STUDY_RECORD_FILE = "study.json"
+DURATIONS_FILE = "seconds.jsonl"
 
 
 class TuningPlan(NamedTuple):
-    """The trials of a part, which choose hyper-parameters before it is run."""
+    """The trials that choose the hyper-parameters of a part."""
 
     comparison: ComparisonConfig
     trials: list[Trial]
-    path: Path
+    path: Path  # their folder
 
 
 class PreparedStudy(NamedTuple):
-    """A study that can be run: everything has been checked, and nothing has been begun."""
+    """A study that has been checked and can be run."""
 
     request: StudyRequest
     planned_parts: list[PlannedPart]
     out: Path
-    tuning_plans: dict[str, TuningPlan]
-    rounds_per_run: list[int]  # of every run, those among the trials included
+    tuning_plans: dict[str, TuningPlan]  # by the name of the part
+    rounds_per_run: list[int]  # of all runs, trials included
 
 
 class PartRun(NamedTuple):
-    """A part that was run, as far as time allowed."""
+    """The scenarios of a part with their runs; none while its trials have not ended."""
 
     planned: PlannedPart
     scenarios: list[Scenario]
     runs: list[list[Run]]  # of each scenario
-    is_finished: bool
+    is_finished: bool  # whether all runs have ended
 
 
 def prepare_study(
     request: StudyRequest, planned_parts: Sequence[PlannedPart], out: Path
 ) -> PreparedStudy:
-    """Checks everything that can be checked before anything is run."""
+    """Check everything that can be checked before anything is run.
+
+    Args:
+        request: What the user asks for.
+        planned_parts: The parts to run.
+        out: The folder of the runs.
+    """
     check_out_dir(request, out)
     tuning_plans: dict[str, TuningPlan] = {}
     rounds_per_run = []
-    for each in planned_parts:
-        name = each.part.name
-        comparison = make_tuning_comparison(request, each)
+    for planned_part in planned_parts:
+        name = planned_part.part.name
+        comparison = make_tuning_comparison(request, planned_part)
         if comparison is not None:
             tuning_path = out / name / TUNING_DIR
-            tuning_plans[name] = TuningPlan(
-                comparison,
-                prepare_trials(comparison, tuning_path, scenario=f"{name} {TUNING_DIR}"),
-                tuning_path,
-            )
-            rounds_per_run += [trial.run.config.rounds for trial in tuning_plans[name].trials]
-        part_run = _make_part_run(request, each, out, _select_tuned(tuning_plans.get(name)))
+            trials = prepare_trials(comparison, tuning_path, scenario=f"{name} {TUNING_DIR}")
+            tuning_plans[name] = TuningPlan(comparison, trials, tuning_path)
+            rounds_per_run += [trial.run.config.rounds for trial in trials]
+        tuned = _select_tuned(tuning_plans.get(name))
+        part_run = _make_part_run(request, planned_part, out, tuned)
         for runs in part_run.runs:
             check_runs(runs)
             rounds_per_run += [run.config.rounds for run in runs]
@@ -94,78 +99,89 @@ def prepare_study(
 
 
 def run_study(
-    ready: PreparedStudy, jobs: int = 1, on_event: OnEvent = bool, should_stop: ShouldStop = bool
+    prepared: PreparedStudy,
+    jobs: int = 1,
+    on_event: OnEvent = bool,
+    should_stop: ShouldStop = bool,
 ) -> list[PartRun]:
-    """Runs what has not been run yet, and ends early when asked to stop."""
-    request, planned_parts, out, tuning_plans, _ = ready
+    """Execute the trials and runs that have not ended, and return the parts.
+
+    Args:
+        prepared: The study.
+        jobs: Number of processes.
+        on_event: Called with every event of a run.
+        should_stop: Whether to stop after the present rounds.
+    """
+    out = prepared.out
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / STUDY_RECORD_FILE, {"study": request.study.name, "scale": request.scale})
-    _execute_timed(
-        [trial.run for tuning_plan in tuning_plans.values() for trial in tuning_plan.trials],
-        out,
-        jobs,
-        on_event,
-        should_stop,
-    )
-    part_runs = []
-    for each in planned_parts:
-        tuning_plan = tuning_plans.get(each.part.name)
-        tuned = _select_tuned(tuning_plan)
-        is_undecided = tuning_plan is not None and tuned is None
-        part_runs.append(
-            PartRun(each, [], [], False)
-            if is_undecided
-            else _make_part_run(request, each, out, tuned)
-        )
-    _execute_timed(
-        [run for each in part_runs for runs in each.runs for run in runs],
-        out,
-        jobs,
-        on_event,
-        should_stop,
-    )
-    return [each._replace(is_finished=_has_ended(each)) for each in part_runs]
+    write_json(out / STUDY_RECORD_FILE, _describe_request(prepared.request))
+    trial_runs = [trial.run for plan in prepared.tuning_plans.values() for trial in plan.trials]
+    _execute_timed(trial_runs, out, jobs, on_event, should_stop)
+    part_runs = [_make_tuned_part_run(prepared, planned) for planned in prepared.planned_parts]
+    all_runs = [run for part_run in part_runs for runs in part_run.runs for run in runs]
+    _execute_timed(all_runs, out, jobs, on_event, should_stop)
+    return [part_run._replace(is_finished=_has_ended(part_run)) for part_run in part_runs]
 
 
 def check_out_dir(request: StudyRequest, out: Path) -> None:
-    """Refuses a folder that is something else's."""
-    require(
-        not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR."
-    )
-    expected, path = {"study": request.study.name, "scale": request.scale}, out / STUDY_RECORD_FILE
-    found = read_json(path) if path.exists() else expected
-    message = f"'{out}' holds study {found['study']} at scale={found['scale']}; choose another folder with out=DIR."
-    require(found == expected, message)
-    other = (
-        ""
-        if path.exists() or not out.exists()
-        else next((each.name for each in sorted(out.iterdir())), "")
-    )
-    require(not other, f"'{out}' holds '{other}'; choose another folder with out=DIR.")
+    """Raise an error for a folder that holds anything but runs of this study at this scale."""
+    if not out.exists():
+        return
+    require(out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR.")
+    path = out / STUDY_RECORD_FILE
+    if path.exists():
+        content = read_json(path)
+        require(
+            content == _describe_request(request),
+            f"'{out}' holds study {content['study']} at scale={content['scale']}; "
+            "choose another folder with out=DIR.",
+        )
+        return
+    other_names = sorted(other_path.name for other_path in out.iterdir())
+    if other_names:
+        raise InputError(f"'{out}' holds '{other_names[0]}'; choose another folder with out=DIR.")
 
 
 def read_minutes(part: str, out: Path) -> float | None:
-    """How long a part took, its runs having gone beside each other; None if nobody knows."""
+    """Return the minutes that a part took, with its runs in parallel; None if not recorded."""
     path = out / part / DURATIONS_FILE
-    lines = path.read_text().splitlines() if path.exists() else []
-    entries = [
-        json.loads(line) for line in lines if line.endswith("}")
-    ]  # the last one may have been cut off
-    return sum(entry["seconds"] / entry["jobs"] for entry in entries) / 60 if entries else None
+    if not path.exists():
+        return None
+    lines = path.read_text().splitlines()
+    # The last line is incomplete if the process was killed while writing it.
+    entries = [json.loads(line) for line in lines if line.endswith("}")]
+    if not entries:
+        return None
+    seconds: float = sum(entry["seconds"] / entry["jobs"] for entry in entries)
+    return seconds / 60
 
 
-def _select_tuned(tuning_plan: TuningPlan | None) -> TunedHParams | None:
-    """What the trials of a part have chosen, for each method; None without trials, or until all of them have ended."""
-    if tuning_plan is None:
+def _describe_request(request: StudyRequest) -> dict[str, str]:
+    """Return the content of `study.json`."""
+    return {"study": request.study.name, "scale": request.scale}
+
+
+def _select_tuned(plan: TuningPlan | None) -> TunedHParams | None:
+    """Return the hyper-parameters that trials have chosen; None until all trials have ended."""
+    if plan is None:
         return None
-    evaluated = evaluate_trials(*tuning_plan)
-    if any(trial.score is None for trial in evaluated):
+    trials = evaluate_trials(plan.comparison, plan.trials, plan.path)
+    if any(trial.score is None for trial in trials):
         return None
-    own = {
-        variant: [trial for trial in evaluated if trial.variant == variant]
-        for variant in tuning_plan.comparison.methods
-    }
-    return {variant: select_winner(trials).point for variant, trials in own.items()}
+    tuned = {}
+    for variant in plan.comparison.methods:
+        winner = select_winner([trial for trial in trials if trial.variant == variant])
+        tuned[variant] = winner.point
+    return tuned
+
+
+def _make_tuned_part_run(prepared: PreparedStudy, planned_part: PlannedPart) -> PartRun:
+    """Return a part with its runs, or without any if its trials have not ended."""
+    plan = prepared.tuning_plans.get(planned_part.part.name)
+    tuned = _select_tuned(plan)
+    if plan is not None and tuned is None:
+        return PartRun(planned_part, [], [], False)
+    return _make_part_run(prepared.request, planned_part, prepared.out, tuned)
 
 
 def _make_part_run(
@@ -187,11 +203,11 @@ def _has_ended(part_run: PartRun) -> bool:
 def _execute_timed(
     runs: Sequence[Run], out: Path, jobs: int, on_event: OnEvent, should_stop: ShouldStop
 ) -> None:
-    """Do what is left of the runs, and note how long each took beside how many others."""
+    """Execute runs, and record how long each took and how many ran in parallel."""
     num_left = sum(read_status(run.path) not in ENDED_STATUSES for run in runs)
     num_parallel = max(1, min(jobs, num_left))
 
-    def heard(event: Event) -> None:
+    def record_duration(event: Event) -> None:
         if event.kind in (*ENDED_STATUSES, "stopped"):
             entry = {"seconds": round(event.seconds, 2), "jobs": num_parallel}
             part = event.run.path.relative_to(out).parts[0]
@@ -199,4 +215,4 @@ def _execute_timed(
                 file.write(json.dumps(entry) + "\n")
         on_event(event)
 
-    execute(runs, jobs, heard, should_stop)
+    execute(runs, jobs, record_duration, should_stop)

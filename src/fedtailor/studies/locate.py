@@ -1,4 +1,4 @@
-"""Where studies are: in ./studies, in the checkout that fedtailor is run from, or in the installed package."""
+"""Finding studies: in ./studies, in the checkout that fedtailor runs from, or in the package."""
 
 from pathlib import Path
 
@@ -10,17 +10,17 @@ PACKAGE_DIR = Path(fedtailor.__file__).parent
 
 
 def list_study_roots() -> list[Path]:
-    """The folders that may hold studies, the nearest first."""
+    """Return the folders that may hold studies, in the order in which they are searched."""
     return [Path("studies"), get_checkout_studies(), PACKAGE_DIR / "_studies"]
 
 
 def get_checkout_studies() -> Path:
-    """The studies of the checkout that fedtailor is run from, if it is run from one."""
+    """Return the folder of studies of the checkout; without a checkout it does not exist."""
     return PACKAGE_DIR.parents[1] / "studies"
 
 
 def find_studies() -> dict[str, Path]:
-    """The studies there are, in the first place that holds any."""
+    """Return the folders of all studies by name, from the first root that holds any."""
     for root in list_study_roots():
         studies = {path.parent.name: path.parent for path in sorted(root.glob(f"*/{STUDY_FILE}"))}
         if studies:
@@ -29,14 +29,15 @@ def find_studies() -> dict[str, Path]:
 
 
 def load_study(name: str) -> Study:
-    """A study by its name."""
-    known = find_studies()
-    where = ", ".join(f"'{root}'" for root in list_study_roots())
-    require(bool(known), f"There are no studies: none of the folders {where} holds one.")
-    require(name in known, f"There is no study '{name}'; {suggest_name(name, known)}")
-    return read_study(known[name])
+    """Return a study by its name."""
+    studies = find_studies()
+    roots = ", ".join(f"'{root}'" for root in list_study_roots())
+    require(bool(studies), f"There are no studies: none of the folders {roots} holds one.")
+    require(name in studies, f"There is no study '{name}'; {suggest_name(name, studies)}")
+    return read_study(studies[name])
 
 
 def is_writable(study: Study) -> bool:
-    """Whether records of a study are kept by version control, and not those of an installed package."""
-    return (study.folder.resolve().parents[1] / "pyproject.toml").is_file()
+    """Return whether a study is in a checkout, not in an installed package."""
+    checkout = study.folder.resolve().parents[1]
+    return (checkout / "pyproject.toml").is_file()

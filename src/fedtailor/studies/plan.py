@@ -1,7 +1,7 @@
-"""From a study to what will be run: its parts' comparisons at a scale, one for each varied value, and their folders.
+"""Planning a study: the comparisons of its parts at a scale, one for each varied value.
 
-Words lie over a comparison's file in this order: those of [parts.tune] while something is chosen, of [parts.quick], of
-[parts.embedded], the user's, and the varied one.
+Overrides of a comparison's file apply in this order, the last one winning: those of [parts.tune]
+for trials, of [parts.quick], of [parts.embedded], the user's, and the varied value.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,67 +21,69 @@ TUNING_DIR = "tune"
 """The folder of a part's trials."""
 
 TunedHParams = Mapping[str, Mapping[str, Any]]
-"""Values of hyper-parameters that validation clients have chosen, for each method."""
+"""Hyper-parameters that were chosen on validation clients, by variant and name."""
 
 
 class StudyRequest(NamedTuple):
-    """What somebody wants of a study."""
+    """What the user asks for: a study, its scale, and overrides of its comparisons."""
 
     study: Study
     scale: Scale = "quick"
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()  # KEY=VALUE
 
 
 class Scenario(NamedTuple):
-    """A comparison that is to be run: a part at one of its values."""
+    """A comparison to run: a part, at one of its varied values if something varies."""
 
     part: Part
     value: Scalar | None
     comparison: ComparisonConfig
-    path: Path
+    path: Path  # the folder of its runs
 
     @property
     def name(self) -> str:
-        """What it is called where it is told of."""
-        return (
-            self.part.name if self.value is None else f"{self.part.name} {format_value(self.value)}"
-        )
+        """The name of the part, followed by the varied value."""
+        if self.value is None:
+            return self.part.name
+        return f"{self.part.name} {format_value(self.value)}"
 
 
 class PlannedPart(NamedTuple):
-    """A part that is to be run, and whether other data stand in for its own."""
+    """A part that will be run."""
 
     part: Part
     vary: Vary | None
-    is_embedded: bool
-    note: str  # what is to be said of it
+    is_embedded: bool  # whether embedded data replace a data set that has not been added
+    note: str  # about that, for the user; "" if nothing is replaced
 
 
 def plan_study(
     request: StudyRequest, names: Sequence[str] = ()
 ) -> tuple[list[PlannedPart], list[str]]:
-    """The parts that will be run, all or those named, and what is said of the others."""
+    """Return the parts that will be run, and a message for each part that is skipped.
+
+    Parts are skipped at scale=quick alone, if their data set has not been added and they name no
+    embedded data; at scale=paper a missing data set is an error. `names` selects parts.
+    """
     for name in names:
-        request.study.get_part(name)
-    parts = [part for part in request.study.parts if not names or part.name in names]
-    planned_parts, skipped = [], []
-    for part in parts:
+        request.study.get_part(name)  # refuses a name that does not exist
+    planned_parts = []
+    skipped = []
+    for part in request.study.parts:
+        if names and part.name not in names:
+            continue
         missing = _find_missing_dataset(read_part_comparison(request, part))
         if not missing:
             planned_parts.append(PlannedPart(part, resolve_vary(request, part, False), False, ""))
             continue
-        add = f"`fedtailor data add {missing}`"
-        message = f"{part.name}: data set '{missing}' is not in the store; add it with {add}."
-        require(request.scale == "quick", message)
+        is_missing = f"data set '{missing}' is not in the store"
+        command = f"`fedtailor data add {missing}`"
+        require(request.scale == "quick", f"{part.name}: {is_missing}; add it with {command}.")
         if part.embedded is None:
-            skipped.append(
-                f"{part.name}: left out, for data set '{missing}' is not in the store; add it with {add}."
-            )
+            skipped.append(f"{part.name}: skipped because {is_missing}; add it with {command}.")
             continue
-        instead = read_part_comparison(request, part, is_embedded=True).data
-        note = (
-            f"{part.name}: data set '{missing}' is not in the store ({add}); {instead} stands in."
-        )
+        embedded_data = read_part_comparison(request, part, is_embedded=True).data
+        note = f"{part.name}: {is_missing} ({command}); using {embedded_data} instead."
         planned_parts.append(PlannedPart(part, resolve_vary(request, part, True), True, note))
     return planned_parts, skipped
 
@@ -89,32 +91,32 @@ def plan_study(
 def make_scenarios(
     request: StudyRequest, planned_part: PlannedPart, out: Path, tuned: TunedHParams | None = None
 ) -> list[Scenario]:
-    """A part's comparisons, one for each varied value."""
-    part, vary, is_embedded, _ = planned_part
+    """Return the comparisons of a part, one for each varied value.
+
+    Args:
+        request: What the user asks for.
+        planned_part: The part.
+        out: The folder of the study's runs.
+        tuned: Hyper-parameters that trials have chosen; None without trials.
+    """
+    part = planned_part.part
+    vary = planned_part.vary
     part_dir = out / part.name
     if vary is None:
-        return [
-            Scenario(
-                part,
-                None,
-                _apply_tuned(read_part_comparison(request, part, is_embedded), tuned or {}, ""),
-                part_dir,
-            )
-        ]
+        comparison = read_part_comparison(request, part, planned_part.is_embedded)
+        comparison = _apply_tuned(comparison, tuned or {}, "")
+        return [Scenario(part, None, comparison, part_dir)]
     scenarios = []
     for value in vary.values:
-        override = f"{vary.key}={format_value(value)}"
-        comparison = _apply_tuned(
-            read_part_comparison(request, part, is_embedded, (override,)), tuned or {}, vary.key
-        )
-        scenarios.append(
-            Scenario(
-                part, value, comparison, part_dir / format_value(value).replace("/", "_").strip('"')
-            )
-        )
-    paths = {scenario.path for scenario in scenarios}
+        value_text = format_value(value)
+        override = f"{vary.key}={value_text}"
+        comparison = read_part_comparison(request, part, planned_part.is_embedded, (override,))
+        comparison = _apply_tuned(comparison, tuned or {}, vary.key)
+        path = part_dir / value_text.replace("/", "_").strip('"')
+        scenarios.append(Scenario(part, value, comparison, path))
+    num_paths = len({scenario.path for scenario in scenarios})
     require(
-        len(paths) == len(scenarios),
+        num_paths == len(scenarios),
         f"{part.name}: varied values must differ, got {', '.join(map(str, vary.values))}.",
     )
     return scenarios
@@ -123,12 +125,11 @@ def make_scenarios(
 def make_tuning_comparison(
     request: StudyRequest, planned_part: PlannedPart
 ) -> ComparisonConfig | None:
-    """The comparison whose hyper-parameters are chosen before a part is run; None where nothing is chosen."""
-    if planned_part.part.tune is None:
+    """Return the comparison of a part's trials, or None if it has none."""
+    part = planned_part.part
+    if part.tune is None:
         return None
-    return read_part_comparison(
-        request, planned_part.part, planned_part.is_embedded, is_tuning=True
-    )
+    return read_part_comparison(request, part, planned_part.is_embedded, is_tuning=True)
 
 
 def read_part_comparison(
@@ -138,68 +139,95 @@ def read_part_comparison(
     last_overrides: Iterable[str] = (),
     is_tuning: bool = False,
 ) -> ComparisonConfig:
-    """A part's comparison with everything that lies over it, baselines included."""
-    is_quick = request.scale == "quick"
-    overrides = format_overrides(part.tune or {}) if is_tuning else []
-    overrides += ["seeds=0", *_format_part_overrides(part.quick)] if is_quick else []
-    overrides += _format_part_overrides(part.embedded or {}) if is_embedded else []
-    overrides += [f"target={part.target}"] if part.target is not None else []
+    """Return the comparison of a part with all overrides applied and baselines added.
+
+    Args:
+        request: What the user asks for.
+        part: The part.
+        is_embedded: Whether embedded data replace its data set.
+        last_overrides: Overrides that win over all others.
+        is_tuning: Whether the comparison is for trials.
+    """
     base = read_toml(request.study.get_comparison_path(part))
+    overrides = _list_overrides(request, part, is_embedded, is_tuning)
     if is_embedded and "data" in (part.embedded or {}):
-        base.pop("data_options", None)  # they are those of another data set
-        overrides = [override for override in overrides if not override.startswith("data.")] + [
-            override
-            for override in _format_part_overrides(part.embedded or {})
-            if override.startswith("data.")
-        ]
+        # Options of the replaced data set do not apply to the embedded one.
+        base.pop("data_options", None)
+        embedded_overrides = _format_part_overrides(part.embedded or {})
+        overrides = [override for override in overrides if not override.startswith("data.")]
+        overrides += [override for override in embedded_overrides if override.startswith("data.")]
     try:
-        values = parse_overrides(
-            overrides, ComparisonConfig, base
-        )  # like a file it may speak of methods that are not asked for
-        return read_comparison([*request.overrides, *last_overrides], values).add_baselines()
+        # Parsed like a file, which may have hyper-parameters of methods that are not compared.
+        values = parse_overrides(overrides, ComparisonConfig, base)
+        words = [*request.overrides, *last_overrides]
+        return read_comparison(words, values).add_baselines()
     except InputError as problem:
         raise InputError(f"{request.study.name}, part {part.name}: {problem}") from None
 
 
+def _list_overrides(
+    request: StudyRequest, part: Part, is_embedded: bool, is_tuning: bool
+) -> list[str]:
+    """Return the overrides that `study.toml` names for a part, in the order they apply."""
+    overrides = []
+    if is_tuning:
+        overrides += format_overrides(part.tune or {})
+    if request.scale == "quick":
+        overrides.append("seeds=0")
+        overrides += _format_part_overrides(part.quick)
+    if is_embedded:
+        overrides += _format_part_overrides(part.embedded or {})
+    if part.target is not None:
+        overrides.append(f"target={part.target}")
+    return overrides
+
+
 def _format_part_overrides(table: dict[str, Any]) -> list[str]:
+    """Return a table as overrides, without `vary`, which is no key of a comparison."""
     return format_overrides({key: value for key, value in table.items() if key != "vary"})
 
 
 def resolve_vary(request: StudyRequest, part: Part, is_embedded: bool) -> Vary | None:
-    """What varies: as the part says, with what is said otherwise of it at a smaller scale."""
+    """Return what varies, with the changes that the part names for a smaller scale.
+
+    Args:
+        request: What the user asks for; at scale=quick the changes in `quick` apply.
+        part: The part.
+        is_embedded: Whether the changes in `embedded` apply.
+
+    Returns:
+        The key and its values, or None if nothing varies.
+    """
     if part.vary is None:
         return None
-    smaller = part.quick.get("vary", {}) if request.scale == "quick" else {}
-    instead = (part.embedded or {}).get("vary", {}) if is_embedded else {}
-    return Vary.model_validate(part.vary.model_dump() | smaller | instead)
+    values = part.vary.model_dump()
+    if request.scale == "quick":
+        values |= part.quick.get("vary", {})
+    if is_embedded:
+        values |= (part.embedded or {}).get("vary", {})
+    return Vary.model_validate(values)
 
 
 def _find_missing_dataset(comparison: ComparisonConfig) -> str:
-    """The first data set that a comparison needs and that has not been added; "" if all are there."""
+    """Return the first data set that a comparison needs and that is not installed; "" if none."""
     needed = (comparison.data, str(comparison.data_options.get("server_set", "")))
-    return next(
-        (
-            name
-            for name in needed
-            if name in sources.CATALOG and name not in sources.list_installed()
-        ),
-        "",
-    )
+    for name in needed:
+        if name in sources.CATALOG and name not in sources.list_installed():
+            return name
+    return ""
 
 
 def _apply_tuned(
     comparison: ComparisonConfig, tuned: TunedHParams, varied_key: str
 ) -> ComparisonConfig:
-    """The comparison with what was chosen, but for the hyper-parameter that varies."""
+    """Return the comparison with the chosen hyper-parameters, except the one that varies."""
     if not tuned:
         return comparison
-    hparams, tuned_by_variant = dict(comparison.hparams), {}
+    hparams = dict(comparison.hparams)
+    tuned_by_variant = {}
     for variant, point in tuned.items():
-        kept = {
-            key: value
-            for key, value in point.items()
-            if varied_key not in (key, f"{variant}.{key}")
-        }
+        varied_keys = (varied_key, varied_key.removeprefix(f"{variant}."))
+        kept = {key: value for key, value in point.items() if key not in varied_keys}
         hparams[variant] = {**hparams.get(variant, {}), **kept}
         tuned_by_variant[variant] = kept
     return comparison.model_copy(update={"hparams": hparams, "tuned": tuned_by_variant})

@@ -1,9 +1,12 @@
-"""What a study leaves behind: records, tables and figures in its folder, and tables in documents."""
+"""Publishing a study: files for finished parts, and tables and figures in documents.
+
+Tables in a document stand between `<!-- PART.TABLE -->` and `<!-- end -->`; figures are those that
+the study's README.md links to.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.storage.atomic import write_bytes
@@ -12,10 +15,11 @@ from fedtailor.studies.execute import PartRun
 from fedtailor.studies.figures import render_figures
 from fedtailor.studies.locate import is_writable
 from fedtailor.studies.plan import StudyRequest
-from fedtailor.studies.record import build_part_record, read_record, write_record
-from fedtailor.studies.tables import build_tables, make_title, render_markdown
+from fedtailor.studies.record import PartRecord, build_part_record, read_record, write_record
+from fedtailor.studies.tables import build_tables, is_percent, make_title, render_markdown
 
-README, FIGURES_DIR = "README.md", "figures"
+README = "README.md"
+FIGURES_DIR = "figures"
 _MARKED_TABLE = re.compile(
     r"(<!-- (?P<part>[^\s]+)\.(?P<table>[a-z]+) -->\n)(?P<shown>.*?)(<!-- end -->)", re.DOTALL
 )
@@ -23,118 +27,155 @@ _FIGURE_LINK = re.compile(rf"\]\({FIGURES_DIR}/([^)\s]+\.svg)\)")
 _TABLE_START = re.compile(r"<!-- [^\s]+\.(accuracy|sweep|speed|overview) -->")
 
 
-def write_part(request: StudyRequest, part_run: PartRun, out: Path) -> dict[str, Any]:
-    """Writes the record of a finished part, its tables and its figures, and returns the record."""
-    part, record = part_run.planned.part, build_part_record(request, part_run, out)
+def write_part(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecord:
+    """Write the record, tables and figures of a finished part, and return the record.
+
+    Args:
+        request: What was run.
+        part_run: The part with its runs.
+        out: The folder of the study's runs.
+    """
+    part = part_run.planned.part
+    record = build_part_record(request, part_run, out)
     write_record(out / f"{part.name}.json", record)
     write_bytes(out / f"{part.name}.md", render_document(record, part).encode())
     (out / FIGURES_DIR).mkdir(exist_ok=True)
-    for name, drawing in render_figures(record, part).items():
-        write_bytes(out / FIGURES_DIR / name, drawing.encode())
+    _write_figures(out, render_figures(record, part))
     return record
 
 
-def render_document(record: Mapping[str, Any], part: Part) -> str:
-    """A part's tables in Markdown."""
-    about = record["about"]
-    shown = "\n\n".join(render_markdown(rows) for rows in build_tables(record, part).values())
-    figures = f"{part.statistic}{' in %' if record['metric']['name'] in ('accuracy', 'f1') else ''}: {about['figures']}"
-    return f"# {make_title(record, part)}\n\n{figures}; mean ± sample standard deviation over seeds.\n\n{shown}\n"
+def _write_figures(folder: Path, figures: dict[str, str]) -> None:
+    """Write figures, SVG by file name, below a folder."""
+    for name, svg in figures.items():
+        (folder / FIGURES_DIR).mkdir(exist_ok=True)
+        write_bytes(folder / FIGURES_DIR / name, svg.encode())
+
+
+def render_document(record: PartRecord, part: Part) -> str:
+    """Return all tables of a part as a Markdown document."""
+    tables = build_tables(record, part)
+    rendered_tables = "\n\n".join(render_markdown(table) for table in tables.values())
+    unit = " in %" if is_percent(record) else ""
+    note = (
+        f"{part.statistic}{unit}: {record.about.figures}; "
+        "mean ± sample standard deviation over seeds."
+    )
+    return f"# {make_title(record, part)}\n\n{note}\n\n{rendered_tables}\n"
 
 
 def copy_records(study: Study, out: Path) -> list[Path]:
-    """Copies the records of finished parts to the study, and brings the tables of its documents up to date."""
+    """Copy the records of finished parts to the study, update its documents, and return the paths.
+
+    Records at any scale but paper are refused.
+    """
     _require_checkout(study)
-    copied = []
+    copied_paths = []
     for part in study.parts:
         path = out / f"{part.name}.json"
         if not path.exists():
             continue
         record = read_record(path)
-        is_paper_scale = record["about"]["scale"] == "paper"
         require(
-            is_paper_scale,
-            f"study {study.name}: the record of {part.name} is of scale=quick; run it with scale=paper.",
+            record.about.scale == "paper",
+            f"study {study.name}: the record of {part.name} is of scale=quick; "
+            "run it with scale=paper.",
         )
-        write_record(study.get_record_path(part), record)
-        copied.append(study.get_record_path(part))
-    require(bool(copied), f"study {study.name}: '{out}' holds no record of a finished part.")
+        target_path = study.get_record_path(part)
+        write_record(target_path, record)
+        copied_paths.append(target_path)
+    require(bool(copied_paths), f"study {study.name}: '{out}' holds no record of a finished part.")
     update_document(study)
-    return copied
+    return copied_paths
 
 
 def update_document(study: Study) -> None:
-    """Brings the tables and figures of a study's documents up to date with its records."""
+    """Replace the tables of a study's documents, and the figures of its README.md, by new ones."""
     _require_checkout(study)
-    own = study.folder / README
+    readme_path = study.folder / README
     for path in documents(study):
         text = replace_tables(study, path.read_text(), path)
-        for name, drawing in (render_linked_figures(study, text) if path == own else {}).items():
-            (study.folder / FIGURES_DIR).mkdir(exist_ok=True)
-            write_bytes(study.folder / FIGURES_DIR / name, drawing.encode())
+        if path == readme_path:
+            _write_figures(study.folder, render_linked_figures(study, text))
         write_bytes(path, text.encode())
 
 
 def documents(study: Study) -> list[Path]:
-    """The documents that show tables of a study: its own, if it has one, and those of the checkout that it names."""
-    own = study.folder / README
-    named = [study.folder.parents[1] / name for name in study.documents]
-    for path in named:
+    """Return the documents with tables of a study: its README.md if it has one, and named ones."""
+    readme_path = study.folder / README
+    checkout = study.folder.parents[1]
+    paths = [checkout / name for name in study.documents]
+    for path in paths:
         require(path.is_file(), f"study {study.name}: there is no document '{path}'.")
-    return [own, *named] if own.exists() else named
+    return [readme_path, *paths] if readme_path.exists() else paths
 
 
 def _require_checkout(study: Study) -> None:
-    here = f"'{study.folder}' is not in a checkout"
     require(
-        is_writable(study), f"study {study.name}: {here}; write=true is for those who work on one."
+        is_writable(study),
+        f"study {study.name}: '{study.folder}' is not in a checkout; "
+        "write=true is for studies in a checkout.",
     )
 
 
 def replace_tables(study: Study, text: str, path: Path | None = None) -> str:
-    """A document with every marked table as the records make it; one without a record stays as it is."""
+    """Return a document with every marked table as its record makes it.
+
+    Tables of parts without a record stay as they are.
+
+    Args:
+        study: The study that the tables are of.
+        text: The content of the document.
+        path: Where the document is, for messages; None: it is the study's README.md.
+    """
     for mark in find_marked_tables(study, text, path):
-        record = study.get_record_path(study.get_part(mark["part"]))
-        if record.exists():
+        record_path = study.get_record_path(study.get_part(mark["part"]))
+        if record_path.exists():
             table = _render_table(study, mark, path or study.folder / README)
             text = text.replace(mark[0], f"{mark[1]}\n{table}\n\n{mark[5]}")
     return text
 
 
 def render_linked_figures(study: Study, text: str) -> dict[str, str]:
-    """The figures that a document shows, as the records make them, by the names of their files."""
+    """Return the figures that a document links to, as SVG by file name."""
     figures: dict[str, str] = {}
     for part in study.parts:
-        if (path := study.get_record_path(part)).exists():
+        path = study.get_record_path(part)
+        if path.exists():
             figures |= render_figures(read_record(path), part)
-    shown = list(dict.fromkeys(_FIGURE_LINK.findall(text)))
-    for name in shown:
+    linked_names = dict.fromkeys(_FIGURE_LINK.findall(text))
+    for name in linked_names:
         require(
             name in figures,
-            f"'{study.folder / README}': no record makes the figure '{name}'; {suggest_name(name, figures)}",
+            f"'{study.folder / README}': no record makes the figure '{name}'; "
+            f"{suggest_name(name, figures)}",
         )
-    return {name: figures[name] for name in shown}
+    return {name: figures[name] for name in linked_names}
 
 
 def find_marked_tables(
     study: Study, text: str, path: Path | None = None
 ) -> Iterator["re.Match[str]"]:
-    """The marked tables of a document; a mark without its end is refused."""
-    found = list(_MARKED_TABLE.finditer(text))
+    """Yield the marked tables of a document; a mark without an end is an error.
+
+    Args:
+        study: The study that the tables are of.
+        text: The content of the document.
+        path: Where the document is, for messages; None: it is the study's README.md.
+    """
+    tables = list(_MARKED_TABLE.finditer(text))
     starts = [match[0] for match in _TABLE_START.finditer(text)]
-    for start in starts[len(found) :]:
-        raise InputError(f"'{path or study.folder / README}': {start} has no <!-- end -->.")
-    yield from found
+    if len(starts) > len(tables):
+        location = path or study.folder / README
+        raise InputError(f"'{location}': {starts[len(tables)]} has no <!-- end -->.")
+    yield from tables
 
 
 def _render_table(study: Study, mark: "re.Match[str]", path: Path) -> str:
     part = study.get_part(mark["part"])
-    part_tables, wanted = (
-        build_tables(read_record(study.get_record_path(part)), part),
-        mark["table"],
-    )
+    table_name = mark["table"]
+    tables = build_tables(read_record(study.get_record_path(part)), part)
     require(
-        wanted in part_tables,
-        f"'{path}': {part.name} shows no table '{wanted}'; {suggest_name(wanted, part_tables)}",
+        table_name in tables,
+        f"'{path}': {part.name} shows no table '{table_name}'; {suggest_name(table_name, tables)}",
     )
-    return render_markdown(part_tables[wanted])
+    return render_markdown(tables[table_name])

@@ -1,92 +1,208 @@
-"""The record of a part: small, and all that its tables and figures are made from.
+"""The record of a part of a study: small, typed, and all that its tables and figures need.
 
-Figures of a run are means over its looks in the last fifth of the rounds (micro, macro), or of everybody after the
-last round (std, worst tenth); there is no best round. A run that diverged has a curve up to there and no figures.
+Figures of a run are means over its evaluations in the last fifth of the rounds (micro, macro), or
+statistics over clients after the last round (std, worst tenth); there is no best round. A run that
+diverged has its curve up to that round, and no figures.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field, ValidationError
 
+from fedtailor.errors import InputError
 from fedtailor.evaluation.client_statistics import (
     compute_rise_time,
     compute_rolling_mean,
     find_first_reaching,
 )
-from fedtailor.evaluation.summary import ROLLING_WINDOW_DIVISOR
 from fedtailor.experiments.executor import COMPUTE_KEYS
 from fedtailor.storage.atomic import write_bytes
 from fedtailor.storage.files import read_json
-from fedtailor.studies.config import COLUMNS, Part, Scalar
+from fedtailor.studies.config import COLUMNS, Part, Scalar, Vary
 from fedtailor.studies.execute import PartRun, read_minutes
 from fedtailor.studies.plan import TUNING_DIR, StudyRequest
+from fedtailor.training.config import ComparisonConfig
+from fedtailor.training.record import Metric, RecordPart, RunCost, RunRecord
 from fedtailor.training.run_dir import RunDir
+from fedtailor.training.summary import ROLLING_WINDOW_DIVISOR
 
-MAX_CURVE_POINTS, MAX_NUMBERS = 60, 12_000
-"""A curve has at most so many looks, and all curves of a part so many numbers together."""
-FIGURES_NOTE = "means over the looks in the last fifth of the rounds"
-COST_KEYS = ("bytes_down", "bytes_up", "steps", "gradients", "seconds", "scoring_seconds")
+MAX_CURVE_POINTS = 60
+"""Maximum number of evaluations in a curve."""
+MIN_CURVE_POINTS = 10
+"""Number of evaluations in a curve, if there are that many, whatever `MAX_NUMBERS` says."""
+MAX_NUMBERS = 12_000
+"""Maximum number of numbers in all curves of a part, to keep records small."""
+FIGURES_NOTE = "means over the evaluations in the last fifth of the rounds"
 
-Record = dict[str, Any]
+
+class About(RecordPart):
+    """How the runs of a part were made, and what their figures are."""
+
+    versions: dict[str, str]
+    commit: str | None
+    machine: str | None  # None: not recorded
+    scale: str
+    stands_in: str | None  # the data set that was used in place of the study's own
+    minutes: float | None  # of all runs, with `jobs` of them in parallel
+    figures: str  # over which evaluations figures are means
+    trials: str | None = None  # how trials were scored, if not like the figures
+    data_options: dict[str, Any] | None = None  # of the data, if the comparison lacks some
 
 
-def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> Record:
-    """What there is to be kept of a part that has come to its end."""
+class TrialSummary(RecordPart):
+    """A trial: its hyper-parameters, and the score on validation clients, None if it diverged."""
+
+    method: str
+    point: dict[str, Any]
+    validation: float | None
+
+
+class PartCost(RecordPart):
+    """The cost of a run; None for what was not counted. See `RunCost`."""
+
+    bytes_down: int | None = None
+    bytes_up: int | None = None
+    steps: int | None = None
+    gradients: float | None = None
+    flops: int | None = None
+    server_gradients: float | None = None
+    server_flops: int | None = None
+    personalize_gradients: float | None = None
+    personalize_flops: int | None = None
+    seconds: float | None = None
+    scoring_seconds: float | None = None
+
+
+class ColumnFigures(RecordPart):
+    """The headline metric of a group before or after personalizing."""
+
+    micro: float | None
+    macro: float | None
+    std: float | None
+    worst_tenth: float | None
+
+    def get_statistic(self, name: str) -> float | None:
+        """Return a figure by its name in a study's file: micro, macro, std or worst tenth."""
+        value: float | None = getattr(self, name.replace(" ", "_"))
+        return value
+
+
+class Speed(RecordPart):
+    """Rounds until nine tenths of the last value, and until the target; None if never reached."""
+
+    rise_time: int | None
+    rounds_to_target: int | None
+
+
+class Curve(RecordPart):
+    """The headline metric by column in some evaluated rounds, the last one among them."""
+
+    rounds: list[int] = Field(default_factory=list)
+    figures: dict[str, list[float | None]] = Field(default_factory=dict)
+
+
+class RunSummary(RecordPart):
+    """One run of a part: a method with a seed, at one of the varied values."""
+
+    name: str
+    seed: int
+    value: Scalar | None = None
+    status: Literal["finished", "diverged"]
+    rounds: int
+    cost: PartCost
+    tuned: dict[str, Any] = Field(default_factory=dict)
+    problem: str | None = None
+    figures: dict[str, ColumnFigures] = Field(default_factory=dict)
+    speed: Speed | None = None
+    curve: Curve = Curve()
+
+
+class PartRecord(RecordPart):
+    """The record of a part: its comparison, trials and runs."""
+
+    format: Literal[1] = 1
+    about: About
+    part: str
+    metric: Metric
+    vary: Vary | None
+    comparison: ComparisonConfig
+    trials: list[TrialSummary] | None
+    runs: list[RunSummary]
+
+
+def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecord:
+    """Return the record of a part whose runs have all ended.
+
+    Args:
+        request: What the user asked for.
+        part_run: The part with its runs.
+        out: The folder of the study's runs.
+    """
     part = part_run.planned.part
-    scenario_runs = zip(part_run.scenarios, part_run.runs, strict=True)
-    found = [
-        (scenario.value, RunDir(run.path).read_record())
-        for scenario, runs in scenario_runs
-        for run in runs
-    ]
-    first, max_points = found[0][1], _compute_max_points(len(found))
+    values: list[Scalar | None] = []
+    records: list[RunRecord] = []
+    for scenario, runs in zip(part_run.scenarios, part_run.runs, strict=True):
+        for run in runs:
+            values.append(scenario.value)
+            records.append(RunDir(run.path).read_record())
+    first = records[0]
+    max_points = _compute_max_points(len(records))
     minutes = read_minutes(part.name, out)
-    return {
-        "about": {
-            "versions": first["versions"],
-            "commit": first["commit"],
-            "machine": first.get("machine", "unknown"),
-            "scale": request.scale,
-            "stands_in": first["config"]["data"] if part_run.planned.is_embedded else None,
-            "minutes": None if minutes is None else round(minutes, 2),
-            "figures": FIGURES_NOTE,
-        },
-        "part": part.name,
-        "metric": first["metric"],
-        "vary": part_run.planned.vary.model_dump() if part_run.planned.vary else None,
-        "comparison": part_run.scenarios[0].comparison.model_dump(mode="json")
-        | {key: first["config"][key] for key in COMPUTE_KEYS},
-        "trials": _read_trials(out / part.name / TUNING_DIR / "trials.json"),
-        "runs": [_summarize_run(part, value, record, max_points) for value, record in found],
-    }
+    compute_options = {key: getattr(first.config, key) for key in COMPUTE_KEYS}
+    return PartRecord(
+        about=About(
+            versions=first.versions,
+            commit=first.commit,
+            machine=first.machine,
+            scale=request.scale,
+            stands_in=first.config.data if part_run.planned.is_embedded else None,
+            minutes=None if minutes is None else round(minutes, 2),
+            figures=FIGURES_NOTE,
+        ),
+        part=part.name,
+        metric=first.metric,
+        vary=part_run.planned.vary,
+        comparison=part_run.scenarios[0].comparison.model_copy(update=compute_options),
+        trials=_read_trials(out / part.name / TUNING_DIR / "trials.json"),
+        runs=[
+            _summarize_run(part, value, record, max_points)
+            for value, record in zip(values, records, strict=True)
+        ],
+    )
 
 
-def _read_trials(path: Path) -> list[Record] | None:
-    """What was tried first, and what validation clients had then; nothing if nothing was to be chosen."""
+def _read_trials(path: Path) -> list[TrialSummary] | None:
+    """Return the trials in a file, or None if the part was not tuned and has no such file."""
     if not path.exists():
         return None
     return [
-        {key: each[key] for key in ("method", "point", "validation")} for each in read_json(path)
+        TrialSummary(method=each["method"], point=each["point"], validation=each["validation"])
+        for each in read_json(path)
     ]
 
 
-def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """Replaces a record: a line for each entry, and for each run."""
-    lines = [
-        f" {json.dumps(key)}: {_dump_json(value)}" for key, value in record.items() if key != "runs"
-    ]
-    runs = ",\n".join(f"  {_dump_json(run)}" for run in record["runs"])
-    content = "{\n" + ",\n".join([*lines, f' "runs": [\n{runs}\n ]']) + "\n}\n"
-    write_bytes(path, content.encode())
+def write_record(path: Path, record: PartRecord) -> None:
+    """Write a record as JSON, with one line for each field and for each run."""
+    content = record.model_dump(mode="json", exclude={"runs"})
+    lines = [f" {json.dumps(key)}: {_dump_json(value)}" for key, value in content.items()]
+    runs = [run.model_dump(mode="json", exclude_defaults=True) for run in record.runs]
+    run_lines = ",\n".join(f"  {_dump_json(run)}" for run in runs)
+    text = "{\n" + ",\n".join([*lines, f' "runs": [\n{run_lines}\n ]']) + "\n}\n"
+    write_bytes(path, text.encode())
 
 
-def read_record(path: Path) -> Record:
-    """A record that was written."""
-    found: Record = read_json(path)
-    return found
+def read_record(path: Path) -> PartRecord:
+    """Return the record in a file."""
+    try:
+        return PartRecord.model_validate(read_json(path))
+    except ValidationError as problem:
+        location = ".".join(map(str, problem.errors()[0]["loc"]))
+        message = f"'{path}' is not a record of a part: {location} is not as expected."
+        raise InputError(message) from None
 
 
 def _dump_json(value: Any) -> str:
@@ -94,99 +210,108 @@ def _dump_json(value: Any) -> str:
 
 
 def _compute_max_points(num_runs: int) -> int:
-    """How many looks a curve may have, if there are so many of them."""
-    return max(10, min(MAX_CURVE_POINTS, MAX_NUMBERS // (num_runs * (1 + len(COLUMNS)))))
+    """Return the maximum number of evaluations in each of `num_runs` curves."""
+    numbers_per_point = num_runs * (1 + len(COLUMNS))
+    return max(MIN_CURVE_POINTS, min(MAX_CURVE_POINTS, MAX_NUMBERS // numbers_per_point))
 
 
 def _summarize_run(
-    part: Part, value: Scalar | None, record: Mapping[str, Any], max_points: int
-) -> Record:
-    config, is_finished = record["config"], record["status"] == "finished"
+    part: Part, value: Scalar | None, record: RunRecord, max_points: int
+) -> RunSummary:
     statistic = "macro" if part.statistic == "macro" else "micro"
     points_by_column = {column: _collect_points(record, column, statistic) for column in COLUMNS}
-    tuned = {key: record["hparams"][key] for key in config["tuned"]}
-    return {
-        "name": record["name"],
-        "seed": config["seed"],
-        **({} if value is None else {"value": value}),
-        "status": record["status"],
-        "rounds": record["rounds"][-1]["round"] if record["rounds"] else 0,
-        "cost": {key: _round_value(record["cost"].get(key)) for key in COST_KEYS},
-        **({"tuned": tuned} if tuned else {}),
-        **(_summarize_figures(record) if is_finished else {"problem": record["problem"]}),
-        **(
-            {"convergence": _compute_convergence(part, record, points_by_column[part.column])}
-            if is_finished and "speed" in part.tables
-            else {}
-        ),
-        "curve": _thin_curve(points_by_column, max_points),
-    }
+    is_finished = record.status == "finished"
+    figures: dict[str, ColumnFigures] = {}
+    speed = None
+    if is_finished:
+        figures = _summarize_columns(record)
+        if "speed" in part.tables:
+            speed = _compute_speed(part, record, points_by_column[part.column])
+    return RunSummary(
+        name=record.name,
+        seed=record.config.seed,
+        value=value,
+        status="finished" if is_finished else "diverged",
+        rounds=record.rounds[-1].round if record.rounds else 0,
+        cost=_summarize_cost(record.cost),
+        tuned={key: record.hparams[key] for key in record.config.tuned},
+        problem=record.problem,
+        figures=figures,
+        speed=speed,
+        curve=_thin_curve(points_by_column, max_points),
+    )
 
 
-def _summarize_figures(record: Mapping[str, Any]) -> Record:
-    metric, found = record["metric"]["name"], {}
+def _summarize_cost(cost: RunCost | None) -> PartCost:
+    if cost is None:
+        return PartCost()
+    figures = {name: _round_value(getattr(cost, name)) for name in PartCost.model_fields}
+    return PartCost.model_validate(figures)
+
+
+def _summarize_columns(record: RunRecord) -> dict[str, ColumnFigures]:
+    """Return the figures of a finished run by column."""
+    assert record.summary is not None
+    assert record.final_window is not None
+    figures: dict[str, ColumnFigures] = {}
     for column in COLUMNS:
         group, stage = column.split()
-        if group in record["summary"]:
-            mean, last = (
-                record["final_window"]["mean"][group][stage],
-                record["summary"][group][stage],
+        if group in record.summary:
+            window_mean = record.final_window.mean[group][stage]
+            last = record.summary[group][stage]
+            figures[column] = ColumnFigures(
+                micro=_round_value(window_mean["acc_micro"]),
+                macro=_round_value(window_mean[record.metric.name]),
+                std=_round_value(last.std),
+                worst_tenth=_round_value(last.worst_tenth),
             )
-            figures = {"micro": mean["acc_micro"], "macro": mean[metric]}
-            figures |= {"std": last["std"], "worst tenth": last["worst_tenth"]}
-            found[column] = {name: _round_value(figure) for name, figure in figures.items()}
-    return found
+    return figures
 
 
-def _collect_points(
-    record: Mapping[str, Any], column: str, statistic: str
-) -> list[tuple[int, float]]:
-    """The rounds at which was looked, and the figure there."""
+def _collect_points(record: RunRecord, column: str, statistic: str) -> list[tuple[int, float]]:
+    """Return the evaluated rounds of a column as pairs (round, headline metric)."""
     group, stage = column.split()
-    name = record["metric"]["name"] if statistic == "macro" else "acc_micro"
-    eval_points = [entry for entry in record["rounds"] if group in (entry["scores"] or {})]
-    values = (
-        (eval_point["round"], eval_point["scores"][group][stage][name])
-        for eval_point in eval_points
-    )
-    return [(round_idx, value) for round_idx, value in values if value is not None]
+    name = record.metric.name if statistic == "macro" else "acc_micro"
+    points = []
+    for entry in record.rounds:
+        if entry.scores and group in entry.scores:
+            value = entry.scores[group][stage][name]
+            if value is not None:
+                points.append((entry.round, value))
+    return points
 
 
-def _compute_convergence(
-    part: Part, record: Mapping[str, Any], points: Sequence[tuple[int, float]]
-) -> Record:
-    """The rounds until the figure, as a rolling mean, is at nine tenths of its end, and until it is at the target."""
-    higher_is_better = bool(record["metric"]["higher_is_better"])
-    eval_rounds, values = [round_idx for round_idx, _ in points], [value for _, value in points]
-    smooth = compute_rolling_mean(
-        eval_rounds, values, max(1, record["config"]["rounds"] // ROLLING_WINDOW_DIVISOR)
-    )
-    target_round = (
-        None
-        if part.target is None
-        else find_first_reaching(eval_rounds, smooth, part.target, higher_is_better)
-    )
-    return {
-        "rise time": compute_rise_time(eval_rounds, smooth) if higher_is_better else None,
-        "rounds to target": target_round,
-    }
+def _compute_speed(part: Part, record: RunRecord, points: Sequence[tuple[int, float]]) -> Speed:
+    """Return how fast the rolling mean of the headline metric rose."""
+    higher_is_better = record.metric.higher_is_better
+    eval_rounds = [round_idx for round_idx, _ in points]
+    values = [value for _, value in points]
+    width = max(1, record.config.rounds // ROLLING_WINDOW_DIVISOR)
+    smooth = compute_rolling_mean(eval_rounds, values, width)
+    rounds_to_target = None
+    if part.target is not None:
+        rounds_to_target = find_first_reaching(eval_rounds, smooth, part.target, higher_is_better)
+    rise_time = None
+    if higher_is_better:
+        rise_time = compute_rise_time(eval_rounds, smooth)
+    return Speed(rise_time=rise_time, rounds_to_target=rounds_to_target)
 
 
 def _thin_curve(
     points_by_column: Mapping[str, Sequence[tuple[int, float]]], max_points: int
-) -> Record:
-    """What was seen, as columns, thinned out; the last look always stays."""
+) -> Curve:
+    """Return at most `max_points` evenly spaced points of each column, the last one among them."""
     values_by_column = {
-        column: dict(values) for column, values in points_by_column.items() if values
+        column: dict(points) for column, points in points_by_column.items() if points
     }
     rounds = sorted({round_idx for values in values_by_column.values() for round_idx in values})
     indices = np.linspace(0, len(rounds) - 1, min(max_points, len(rounds))).astype(int)
     kept_rounds = [rounds[index] for index in indices]
-    columns = {
+    figures = {
         column: [_round_value(values.get(round_idx), 4) for round_idx in kept_rounds]
         for column, values in values_by_column.items()
     }
-    return {"round": kept_rounds, **columns} if kept_rounds else {}
+    return Curve(rounds=kept_rounds, figures=figures)
 
 
 def _round_value(value: float | None, num_digits: int = 6) -> float | None:

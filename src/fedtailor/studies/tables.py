@@ -1,286 +1,330 @@
-"""The tables of a part, from its record: accuracy, sweep, speed, overview, each as a heading and rows of text."""
+"""The tables of a part, made from its record: accuracy, sweep, speed and overview."""
 
-from collections.abc import Callable, Mapping, Sequence
-from math import inf
+from collections.abc import Callable, Sequence
+from math import inf, isnan
 from statistics import mean, stdev
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fedtailor.studies.config import COLUMNS, Part, Scalar
+from fedtailor.studies.record import PartRecord, RunSummary
 from fedtailor.training.command_lines import format_value
 
-Record = Mapping[str, Any]
-Run = Mapping[str, Any]
 MISSING = "-"
-ONE_SPLIT_NOTE = "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, on one split of the data."
+"""The cell of a figure that does not exist."""
+ONE_SPLIT_NOTE = (
+    "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, "
+    "on one split of the data."
+)
+
+RunKey = tuple[str, Scalar | None]
+"""What runs that differ in their seed alone have in common: their method and varied value."""
 
 
 class TextTable(NamedTuple):
-    """A table: method names in the first column, figures in all others but those that say what varied."""
+    """A table of text with method names in its first column."""
 
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
 
 
-def build_tables(record: Record, part: Part) -> dict[str, TextTable]:
-    """The tables that a part shows, by their names."""
+def build_tables(record: PartRecord, part: Part) -> dict[str, TextTable]:
+    """Return the tables that a part shows, by name."""
     return {name: _BUILDERS[name](record, part) for name in part.tables}
 
 
-def make_title(record: Record, part: Part) -> str:
-    """Name a part; one whose data were replaced begins with the name of what was used."""
-    used = record["about"].get("stands_in")
-    return f"{used} in place of: {part.title}" if used else part.title
+def make_title(record: PartRecord, part: Part) -> str:
+    """Return the title of a part, which begins with the data used if that is not its own."""
+    used_data = record.about.stands_in
+    return f"{used_data} in place of: {part.title}" if used_data else part.title
 
 
 def render_markdown(table: TextTable) -> str:
-    """Write a table in Markdown, with what ± leaves out below it."""
+    """Return a table in Markdown, with a note below if it has spreads over seeds."""
     rule = "|---|" + "---:|" * (len(table.header) - 1)
-    lines = [
-        _format_row(table.header),
-        rule,
-        *(_format_row((_format_method(name), *cells)) for name, *cells in table.rows),
-    ]
-    if any("±" in cell for row in table.rows for cell in row):
+    lines = [_format_row(table.header), rule]
+    for name, *cells in table.rows:
+        lines.append(_format_row((_format_method(name), *cells)))
+    has_spread = any("±" in cell for row in table.rows for cell in row)
+    if has_spread:
         lines += ["", ONE_SPLIT_NOTE]
     return "\n".join(lines)
 
 
+def _format_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _format_method(name: str) -> str:
+    """Return the name of a row with its method set as code, as in "`fedavg`, published"."""
     method, comma, rest = name.partition(",")
     return f"`{method}`{comma}{rest}"
 
 
-def format_over_seeds(values: Sequence[float], to_text: Callable[[float], str]) -> str:
-    """The mean, with the sample standard deviation where there are several."""
-    if not values:
-        return MISSING
-    return to_text(mean(values)) + (f" ± {to_text(stdev(values))}" if len(values) > 1 else "")
+# What tables and charts read from a record
 
 
-def is_percent(record: Record) -> bool:
-    """Whether figures are shares."""
-    return record["metric"]["name"] in ("accuracy", "f1")
+def is_percent(record: PartRecord) -> bool:
+    """Return whether figures are shares, which are shown in percent."""
+    return record.metric.name in ("accuracy", "f1")
 
 
-def group_runs(record: Record) -> dict[tuple[str, Scalar | None], list[Run]]:
-    """The runs that differ in their seed alone, by method and varied value."""
-    found: dict[tuple[str, Scalar | None], list[Run]] = {}
-    for run in record["runs"]:
-        found.setdefault((run["name"], run.get("value")), []).append(run)
-    return found
+def group_runs(record: PartRecord) -> dict[RunKey, list[RunSummary]]:
+    """Return the runs that differ in their seed alone, by method and varied value."""
+    runs: dict[RunKey, list[RunSummary]] = {}
+    for run in record.runs:
+        runs.setdefault((run.name, run.value), []).append(run)
+    return runs
 
 
-def list_values(record: Record) -> list[Scalar]:
-    """The values that something was run with."""
-    return list(record["vary"]["values"]) if record["vary"] else []
+def list_values(record: PartRecord) -> list[Scalar]:
+    """Return the varied values; none if nothing varies."""
+    return list(record.vary.values) if record.vary else []
 
 
-def collect_figures(runs: Sequence[Run], column: str, statistic: str) -> list[float]:
-    """The figure of each run that has one."""
-    found = [run[column][statistic] for run in runs if column in run]
-    return [value for value in found if value is not None]
+def get_varied_key(record: PartRecord) -> str:
+    """Return the key that varies; "" if nothing does."""
+    return record.vary.key if record.vary else ""
 
 
-def _build_accuracy_table(record: Record, part: Part) -> TextTable:
-    """A row for each method, and value where something varied; a column for each group, before and after."""
-    columns = [column for column in COLUMNS if any(column in run for run in record["runs"])]
+def collect_figures(runs: Sequence[RunSummary], column: str, statistic: str) -> list[float]:
+    """Return a statistic of each run; runs without one are left out.
+
+    Args:
+        runs: Runs that differ in their seed alone.
+        column: One of `COLUMNS`.
+        statistic: One of `STATISTICS`.
+    """
+    figures = [
+        run.figures[column].get_statistic(statistic) for run in runs if column in run.figures
+    ]
+    return [figure for figure in figures if figure is not None]
+
+
+# The tables
+
+
+def _build_accuracy_table(record: PartRecord, part: Part) -> TextTable:
+    """Return a row for each method and value; columns are groups, and published figures of them."""
+    columns = _list_columns(record)
     published_columns = _list_published_columns(record, part, columns)
-    body = []
+    rows = []
     for (name, value), runs in group_runs(record).items():
-        own = [_format_cell(record, runs, column, part.statistic) for column in columns]
-        more = [
-            _format_published(_get_published(record, part, name, value, column))
-            for column in published_columns
-        ]
-        body.append((name, *_format_varied_value(value), _format_seeds(runs), *own, *more))
-    varied = (record["vary"]["key"],) if record["vary"] else ()
-    headings = (
-        ("published",)
-        if published_columns == [part.column]
-        else (f"{column}, published" for column in published_columns)
-    )
-    return TextTable(("method", *varied, "seeds", *columns, *headings), body)
+        cells = [_format_cell(record, runs, column, part.statistic) for column in columns]
+        for column in published_columns:
+            figure = _get_published(record, part, name, value, column)
+            cells.append(_format_published(figure))
+        rows.append((*_format_run_key(name, value, runs), *cells))
+    published_headings = [f"{column}, published" for column in published_columns]
+    if published_columns == [part.column]:
+        published_headings = ["published"]
+    return TextTable((*_list_key_headings(record), *columns, *published_headings), rows)
 
 
-def _build_sweep_table(record: Record, part: Part) -> TextTable:
-    """A row for each method, a column for each value; published figures in a row of their own."""
-    lines, values, body = group_runs(record), list_values(record), []
-    for name in dict.fromkeys(name for name, _ in lines):
-        own = [lines.get((name, value), []) for value in values]
-        cells = (
-            _format_cell(record, runs, part.column, part.statistic) + _format_diverged(runs)
-            for runs in own
-        )
-        body.append((name, *cells))
+def _build_sweep_table(record: PartRecord, part: Part) -> TextTable:
+    """Return a row for each method, and one for its published figures; columns are values."""
+    runs_by_key = group_runs(record)
+    values = list_values(record)
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(name for name, _ in runs_by_key):
+        cells = []
+        for value in values:
+            runs = runs_by_key.get((name, value), [])
+            figure = _format_cell(record, runs, part.column, part.statistic)
+            cells.append(figure + _format_diverged(runs))
+        rows.append((name, *cells))
         published = [_get_published(record, part, name, value, part.column) for value in values]
-        if any(number is not None for number in published):
-            body.append(
-                (f"{name}, published", *(_format_published(number) for number in published))
-            )
-    return TextTable(
-        (f"{part.headline}, {record['vary']['key']} =", *map(format_value, values)), body
-    )
+        if any(figure is not None for figure in published):
+            published_cells = [_format_published(figure) for figure in published]
+            rows.append((f"{name}, published", *published_cells))
+    first_heading = f"{part.headline}, {get_varied_key(record)} ="
+    return TextTable((first_heading, *map(format_value, values)), rows)
 
 
-def _build_speed_table(record: Record, part: Part) -> TextTable:
-    """A row for each method: how many rounds it took, and what a round cost."""
-    to_target = () if part.target is None else (f"rounds to {_format_figure(record, part.target)}",)
-    varied = (record["vary"]["key"],) if record["vary"] else ()
-    body = []
+def _build_speed_table(record: PartRecord, part: Part) -> TextTable:
+    """Return a row for each method and value: how many rounds it took, and the cost of a round."""
+    rows = []
     for (name, value), runs in group_runs(record).items():
-        paces = [run["convergence"] for run in runs if "convergence" in run]
-        cells = [_format_rounds_reached(paces, "rounds to target", runs)] if to_target else []
+        speeds = [run.speed for run in runs if run.speed]
+        cells = []
+        if part.target is not None:
+            rounds_to_target = [speed.rounds_to_target for speed in speeds]
+            cells.append(_format_rounds_reached(rounds_to_target, runs, "not reached"))
+        rise_times = [speed.rise_time for speed in speeds]
         cells += [
-            _format_rounds_reached(paces, "rise time", runs),
+            _format_rounds_reached(rise_times, runs, MISSING),
             _format_per_round(runs, "gradients", 0),
             _format_per_round(runs, "seconds", 3),
         ]
-        body.append((name, *_format_varied_value(value), _format_seeds(runs), *cells))
-    every = record["comparison"]["evaluate_every"]
-    rise_time = f"rise time, of looks {every} rounds apart" if every else "rise time"
-    head = (
-        "method",
-        *varied,
-        "seeds",
-        *to_target,
-        rise_time,
-        "client gradients a round",
-        "s a round",
-    )
-    return TextTable(head, body)
+        rows.append((*_format_run_key(name, value, runs), *cells))
+    headings = list(_list_key_headings(record))
+    if part.target is not None:
+        headings.append(f"rounds to {_format_figure(record, part.target)}")
+    rise_time_heading = "rise time"
+    eval_interval = record.comparison.evaluate_every
+    if eval_interval:
+        rise_time_heading += f", of evaluations {eval_interval} rounds apart"
+    headings += [rise_time_heading, "client gradients a round", "s a round"]
+    return TextTable(tuple(headings), rows)
 
 
-def _overview(record: Record, part: Part) -> TextTable:
-    """A row for each method, the best first: every group, the clients that fare worst, and what was sent in all."""
-    shown = [column for column in COLUMNS if any(column in run for run in record["runs"])]
-    varied = (record["vary"]["key"],) if record["vary"] else ()
-    sign = 1 if record["metric"]["higher_is_better"] else -1
+def _build_overview_table(record: PartRecord, part: Part) -> TextTable:
+    """Return a row for each method and value, the best first.
 
-    def order(line: tuple[tuple[str, Scalar | None], list[Run]]) -> float:
-        found = collect_figures(line[1], part.column, part.statistic)
-        return -sign * mean(found) if found else inf
+    Columns are groups, the worst tenth of clients, and what was sent in all rounds.
+    """
+    columns = _list_columns(record)
 
-    body = []
-    for (name, value), runs in sorted(group_runs(record).items(), key=order):
-        own = [_format_cell(record, runs, column, part.statistic) for column in shown]
-        worst = _format_cell(record, runs, part.column, "worst tenth")
-        body.append(
-            (name, *_format_varied_value(value), _format_seeds(runs), *own, worst, _megabytes(runs))
-        )
-    return TextTable(
-        ("method", *varied, "seeds", *shown, f"{part.column}, worst tenth", "MB sent"), body
-    )
+    def rank(item: tuple[RunKey, list[RunSummary]]) -> float:
+        _, runs = item
+        figures = collect_figures(runs, part.column, part.statistic)
+        if not figures:
+            return inf
+        return -mean(figures) if record.metric.higher_is_better else mean(figures)
+
+    rows = []
+    for (name, value), runs in sorted(group_runs(record).items(), key=rank):
+        cells = [_format_cell(record, runs, column, part.statistic) for column in columns]
+        cells.append(_format_cell(record, runs, part.column, "worst tenth"))
+        cells.append(_format_megabytes(runs))
+        rows.append((*_format_run_key(name, value, runs), *cells))
+    headings = (*_list_key_headings(record), *columns, f"{part.column}, worst tenth", "MB sent")
+    return TextTable(headings, rows)
 
 
-_BUILDERS: dict[str, Callable[[Record, Part], TextTable]] = {
+_BUILDERS: dict[str, Callable[[PartRecord, Part], TextTable]] = {
     "accuracy": _build_accuracy_table,
     "sweep": _build_sweep_table,
     "speed": _build_speed_table,
-    "overview": _overview,
+    "overview": _build_overview_table,
 }
 
 
-def _format_cell(record: Record, runs: Sequence[Run], column: str, statistic: str) -> str:
-    """A figure over the seeds that came to their end."""
-    if runs and all(run["status"] == "diverged" for run in runs):
-        return "diverged"
-    return format_over_seeds(
-        collect_figures(runs, column, statistic), lambda value: _format_figure(record, value)
-    )
+def _list_columns(record: PartRecord) -> list[str]:
+    """Return the columns that any run has figures of."""
+    return [column for column in COLUMNS if any(column in run.figures for run in record.runs)]
 
 
-def _format_seeds(runs: Sequence[Run]) -> str:
-    return f"{len(runs)}{_format_diverged(runs)}"
+def _list_key_headings(record: PartRecord) -> tuple[str, ...]:
+    """Return the headings of the cells that say which runs a row is of."""
+    if record.vary is None:
+        return ("method", "seeds")
+    return ("method", record.vary.key, "seeds")
 
 
-def _format_diverged(runs: Sequence[Run]) -> str:
-    """How many of several runs diverged, where the others did not."""
-    diverged = sum(run["status"] == "diverged" for run in runs)
-    return f" ({diverged} diverged)" if 0 < diverged < len(runs) else ""
+def _format_run_key(name: str, value: Scalar | None, runs: Sequence[RunSummary]) -> tuple[str, ...]:
+    """Return the cells that say which runs a row is of."""
+    seeds = f"{len(runs)}{_format_diverged(runs)}"
+    if value is None:
+        return (name, seeds)
+    return (name, format_value(value), seeds)
 
 
-def _format_rounds_reached(
-    paces: Sequence[Mapping[str, int | None]], key: str, runs: Sequence[Run]
-) -> str:
-    """Rounds until something was so, over seeds; said where it never was."""
-    if not paces:
-        return "diverged" if any(run["status"] == "diverged" for run in runs) else MISSING
-    round_counts = [pace[key] for pace in paces]
-    reached = [float(count) for count in round_counts if count is not None]
-    if not reached:
-        return "not reached" if key == "rounds to target" else MISSING
-    text = format_over_seeds(reached, lambda value: f"{value:.0f}")
-    return (
-        text
-        if len(reached) == len(round_counts)
-        else f"{text} ({len(round_counts) - len(reached)} of {len(round_counts)} never)"
-    )
+# Published figures
 
 
-def _format_per_round(runs: Sequence[Run], key: str, digits: int) -> str:
-    found = [
-        run["cost"][key] / run["rounds"]
-        for run in runs
-        if run["rounds"] and run["cost"].get(key) is not None
-    ]
-    return f"{mean(found):.{digits}f}" if found else MISSING
-
-
-def _megabytes(runs: Sequence[Run]) -> str:
-    """What went down and up in all rounds of the runs that came to their end."""
-    costs = [
-        run["cost"] for run in runs if run["status"] == "finished" and "bytes_down" in run["cost"]
-    ]
-    return (
-        f"{mean(cost['bytes_down'] + cost['bytes_up'] for cost in costs) / 1e6:.0f}"
-        if costs
-        else MISSING
-    )
-
-
-def _list_published_columns(record: Record, part: Part, columns: Sequence[str]) -> list[str]:
-    """The columns of which published figures are known; those of other data are not beside those that stand in."""
-    if record["about"].get("stands_in") or not part.published:
+def _list_published_columns(record: PartRecord, part: Part, columns: Sequence[str]) -> list[str]:
+    """Return the columns that have published figures; none if other data was used."""
+    if record.about.stands_in:
         return []
-    named_columns = {
-        column
-        for numbers in part.published.values()
-        if isinstance(numbers, dict)
-        for column in numbers
-    }
-    plain_columns = (
-        {part.column}
-        if any(not isinstance(numbers, dict) for numbers in part.published.values())
-        else set()
-    )
-    return [column for column in columns if column in named_columns | plain_columns]
+    published_columns = set()
+    for figures in part.published.values():
+        if isinstance(figures, dict):
+            published_columns |= set(figures)
+        else:
+            published_columns.add(part.column)
+    return [column for column in columns if column in published_columns]
 
 
 def _get_published(
-    record: Record, part: Part, name: str, value: Scalar | None, column: str
+    record: PartRecord, part: Part, name: str, value: Scalar | None, column: str
 ) -> float | None:
-    numbers = part.published.get(name)
-    if isinstance(numbers, dict):
-        return numbers.get(column)
-    if numbers is None or column != part.column or record["about"].get("stands_in"):
+    """Return the published figure of a method at a varied value, or None if there is none."""
+    published = part.published.get(name)
+    if isinstance(published, dict):
+        return published.get(column)
+    if published is None or column != part.column or record.about.stands_in:
         return None
-    if isinstance(numbers, list):
-        known = dict(zip(part.vary.values if part.vary else (), numbers, strict=True))
-        return known.get(value) if value is not None else None
-    return numbers
+    if isinstance(published, list):
+        values = part.vary.values if part.vary else ()
+        figures = dict(zip(values, published, strict=True))
+        return None if value is None else figures.get(value)
+    return published
 
 
-def _format_published(number: float | None) -> str:
-    return MISSING if number is None or number != number else f"{number:.2f}"
+def _format_published(figure: float | None) -> str:
+    if figure is None or isnan(figure):
+        return MISSING
+    return f"{figure:.2f}"
 
 
-def _format_figure(record: Record, value: float) -> str:
-    return f"{100 * value:.2f}" if is_percent(record) else f"{value:.4f}"
+# Cells
 
 
-def _format_varied_value(value: Scalar | None) -> tuple[str, ...]:
-    return () if value is None else (format_value(value),)
+def format_over_seeds(values: Sequence[float], to_text: Callable[[float], str]) -> str:
+    """Return the mean of values, and their sample standard deviation if there are several."""
+    if not values:
+        return MISSING
+    text = to_text(mean(values))
+    if len(values) > 1:
+        text += f" ± {to_text(stdev(values))}"
+    return text
 
 
-def _format_row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _format_cell(
+    record: PartRecord, runs: Sequence[RunSummary], column: str, statistic: str
+) -> str:
+    """Return a statistic over the seeds that finished; "diverged" if none did."""
+    if runs and all(run.status == "diverged" for run in runs):
+        return "diverged"
+    figures = collect_figures(runs, column, statistic)
+    return format_over_seeds(figures, lambda figure: _format_figure(record, figure))
+
+
+def _format_figure(record: PartRecord, figure: float) -> str:
+    return f"{100 * figure:.2f}" if is_percent(record) else f"{figure:.4f}"
+
+
+def _format_diverged(runs: Sequence[RunSummary]) -> str:
+    """Return how many of the runs diverged; "" if none did, or all."""
+    num_diverged = sum(run.status == "diverged" for run in runs)
+    return f" ({num_diverged} diverged)" if 0 < num_diverged < len(runs) else ""
+
+
+def _format_rounds_reached(
+    round_counts: Sequence[int | None], runs: Sequence[RunSummary], never: str
+) -> str:
+    """Return the rounds until a level was reached, over seeds; `never` if no run reached it.
+
+    Args:
+        round_counts: The rounds of each finished run; None if it never reached the level.
+        runs: All runs.
+        never: Text for runs none of which reached the level.
+    """
+    if not round_counts:
+        return "diverged" if any(run.status == "diverged" for run in runs) else MISSING
+    reached = [float(count) for count in round_counts if count is not None]
+    if not reached:
+        return never
+    text = format_over_seeds(reached, lambda count: f"{count:.0f}")
+    num_missing = len(round_counts) - len(reached)
+    if num_missing:
+        text += f" ({num_missing} of {len(round_counts)} never)"
+    return text
+
+
+def _format_per_round(runs: Sequence[RunSummary], field: str, num_digits: int) -> str:
+    """Return a field of the cost per round, as the mean over runs."""
+    costs = [(getattr(run.cost, field), run.rounds) for run in runs]
+    per_round = [cost / rounds for cost, rounds in costs if cost is not None and rounds]
+    return f"{mean(per_round):.{num_digits}f}" if per_round else MISSING
+
+
+def _format_megabytes(runs: Sequence[RunSummary]) -> str:
+    """Return the bytes down and up in all rounds of the finished runs, in MB."""
+    num_bytes = []
+    for run in runs:
+        bytes_down = run.cost.bytes_down
+        bytes_up = run.cost.bytes_up
+        if run.status == "finished" and bytes_down is not None and bytes_up is not None:
+            num_bytes.append(bytes_down + bytes_up)
+    return f"{mean(num_bytes) / 1e6:.0f}" if num_bytes else MISSING

@@ -1,5 +1,6 @@
-"""From a specification to the things themselves: data, model, method."""
+"""Make data, model and method from a specification."""
 
+import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -33,40 +34,43 @@ IMAGE_MODELS = {
     "fedsim-femnist": models.fedsim_femnist,
     "resnet18": models.resnet18,
 }
-"""Models that are made for images of a shape and a number of classes."""
+"""Models that are made for the shape of an image and a number of classes."""
 TEXT_MODELS = {"shakespeare": models.shakespeare, "stackoverflow": models.stackoverflow}
-"""Models that are made for texts of a vocabulary."""
+"""Models that are made for the size of a vocabulary."""
 MODELS = ("mlp", "linear", *IMAGE_MODELS, *TEXT_MODELS, "lstm", "FILE.py:NAME")
 ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
-    """The data set that a specification names."""
+    """Return the data set that a specification names."""
     return sources.load(config.data, **config.data_options)
 
 
 def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None) -> Task:
-    """The task that a specification names, with first weights drawn from the seed.
+    """Return the task that a specification names, with first weights drawn from the seed.
 
-    A model of the user's own is made by the copy of its file in the run's folder `home`, if there is one.
+    Args:
+        config: The specification.
+        example_spec: The form of the examples.
+        run_path: The folder of the run; its copy of the user's model file is used if it is there.
     """
     factory = get_model_factory(config, example_spec, run_path)
     with seeded_init(config.seed):
-        model = (
-            _make_custom_model(factory, config.model)
-            if ":" in config.model
-            else _make_builtin_model(factory)
-        )
-    task = infer_task(model, example_spec, config.seed).to(
-        dtype=torch.float64 if config.precision == "float64" else torch.float32
-    )
+        if ":" in config.model:
+            model = _make_custom_model(factory, config.model)
+        else:
+            model = _make_builtin_model(factory)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    task = infer_task(model, example_spec, config.seed).to(dtype=dtype)
     if config.precision in ("tf32", "bf16") and has_kernels_for(torch.device(config.device)):
         task = task.with_stacked_ops()
-    return task.with_compute_dtype(torch.bfloat16) if config.precision == "bf16" else task
+    if config.precision == "bf16":
+        task = task.with_compute_dtype(torch.bfloat16)
+    return task
 
 
 def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]:
-    """The hyper-parameters, with what was left open as it follows from the run."""
+    """Return the hyper-parameters, with those left open computed from the size of the run."""
     facts = compute_run_facts(data, config.rounds, config.cohort)
     return asdict(methods.make_hparams(config.method, **config.hparams).resolve(facts))
 
@@ -74,48 +78,54 @@ def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]
 def get_model_factory(
     config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None
 ) -> Callable[[], Any]:
-    """What makes the model."""
+    """Return the function that makes the model.
+
+    Args:
+        config: The specification.
+        example_spec: The form of the examples, which the model must fit.
+        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+    """
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
-        has_copy = run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists()
-        return _load_custom_factory(
-            run_path / CUSTOM_MODEL_FILE if run_path and has_copy else Path(file), name
-        )
+        path = Path(file)
+        if run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists():
+            path = run_path / CUSTOM_MODEL_FILE
+        return _load_custom_factory(path, name)
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
     )
-    classes = example_spec.classes or 1
     if config.model in (*TEXT_MODELS, "lstm"):
-        require(
-            example_spec.tokens,
-            f"model: {config.model} is for texts, but data set '{config.data}' has none.",
-        )
-        width = config.hidden[0]
-        lstm_factory = partial(
-            models.language_model, embedding=width, hidden=width, layers=len(config.hidden)
-        )
-        return partial(
-            TEXT_MODELS.get(config.model, lstm_factory),
-            classes,
-            last_only=not example_spec.label_shape,
-        )
+        return _get_text_factory(config, example_spec)
     require(
         not example_spec.tokens,
-        f"model: {config.model} is not for texts, as data set '{config.data}' has; take shakespeare.",
+        f"model: {config.model} is not for texts, as data set '{config.data}' has; use shakespeare.",
     )
+    classes = example_spec.classes or 1
     if config.model in IMAGE_MODELS:
         return partial(IMAGE_MODELS[config.model], example_spec.shape, classes)
-    hidden, has_other_activation = (
-        config.hidden if config.model == "mlp" else (),
-        config.activation != "relu",
+    hidden = config.hidden if config.model == "mlp" else ()
+    factory = partial(models.mlp, prod(example_spec.shape), hidden, classes)
+    if config.activation == "relu":
+        return factory
+    return partial(factory, activation=ACTIVATIONS[config.activation])
+
+
+def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> Callable[[], Any]:
+    require(
+        example_spec.tokens,
+        f"model: {config.model} is for texts, but data set '{config.data}' has none.",
     )
-    activation = {"activation": ACTIVATIONS[config.activation]} if has_other_activation else {}
-    return partial(models.mlp, prod(example_spec.shape), hidden, classes, **activation)
+    width = config.hidden[0]
+    lstm_factory = partial(
+        models.language_model, embedding=width, hidden=width, layers=len(config.hidden)
+    )
+    factory = TEXT_MODELS.get(config.model, lstm_factory)
+    return partial(factory, example_spec.classes or 1, last_only=not example_spec.label_shape)
 
 
 def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
-    """A model of the list, or a sentence if the data does not fit it."""
+    """Make a built-in model; raise an InputError if the data do not fit it."""
     try:
         return factory()
     except ValueError as problem:
@@ -123,14 +133,13 @@ def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
-    """What the user's function makes, or a sentence."""
+    """Make the user's model; raise an InputError if that fails or it is no model."""
     try:
         result = factory()
     except Exception as problem:
         raise InputError(f"model: '{model}' failed with {_describe_error(problem)}") from problem
-    is_model = isinstance(result, nn.Module | Task)
     require(
-        is_model,
+        isinstance(result, nn.Module | Task),
         f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a {type(result).__name__}.",
     )
     return result
@@ -142,11 +151,13 @@ def _describe_error(problem: Exception) -> str:
 
 def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
-    module_spec = importlib.util.spec_from_file_location(f"fedtailor_own_{path.stem}", path)
+    # The name depends on the content alone: other ranks load a copy and unpickle what it defines.
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    module_spec = importlib.util.spec_from_file_location(f"fedtailor_custom_model_{digest}", path)
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # so that what the file defines can be pickled
+    sys.modules[module_spec.name] = module  # pickle looks for it there
     try:
         module_spec.loader.exec_module(module)
     except Exception as problem:
@@ -162,7 +173,7 @@ def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
 
 
 def get_pretraining_config(config: RunConfig) -> PretrainingConfig:
-    """How the first model is made."""
+    """Return how the first weights are pre-trained."""
     return PretrainingConfig(config.pretrain, config.pretrain_lr, config.pretrain_batch)
 
 
@@ -172,7 +183,14 @@ def build_context(
     run_path: Path | None = None,
     client_state_dir: Path | None = None,
 ) -> EngineContext:
-    """Method, model and data brought together as the specification says."""
+    """Return method, model and data brought together as a specification says.
+
+    Args:
+        config: The specification.
+        data: The data set that it names.
+        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        client_state_dir: Where client states are kept; None keeps them in RAM.
+    """
     check_pretraining(get_pretraining_config(config), data)
     allow_tf32(config.precision == "tf32")
     return prepare_context(

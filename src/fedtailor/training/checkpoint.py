@@ -1,12 +1,12 @@
-"""Checkpoints: the server's state and every client's state after a round, whole or not at all.
+"""Checkpoints: the server's state and every client's state after a round, complete or not there at all.
 
     OUT/checkpoints/000010/manifest.json      format, round, and the checksum of every file that belongs to it
                            state.safetensors  the server state's tensors, numbered
     OUT/client_state/000010-*.safetensors     the client states that changed since the checkpoint before
 
-Client states are a log: a checkpoint names the segments that make them up, oldest first, and only what has changed is
-written. The log is rewritten as one segment when it has grown to twice what it holds. The last two checkpoints are
-kept. One that is damaged is skipped, and goes when the next one is whole.
+Client states are a log: a checkpoint lists the segments that they are made of, oldest first, and only what has changed
+is written. The log is rewritten as one segment when it has grown to twice the states. The last two checkpoints are kept. A
+damaged one is skipped, and removed when the next one is complete.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedtailor.core import trees
 from fedtailor.core.types import ServerState, Tree
@@ -27,41 +28,60 @@ from fedtailor.storage.files import read_json, read_tensors, write_json, write_t
 
 FORMAT = 1
 NUM_KEPT = 2
+"""Checkpoints that are kept."""
+MAX_LOG_FACTOR = 2
+"""The log of client states is rewritten when it has more than this many states for each client that has one."""
+_DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError, TypeError, AttributeError)
+"""What reading a damaged checkpoint may raise."""
+
+
+class Segment(NamedTuple):
+    """A file with the states of some clients, as a manifest lists it."""
+
+    file: str
+    checksum: str
+    clients: int  # number of clients
 
 
 class RestoredCheckpoint(NamedTuple):
     """A checkpoint that was read back."""
 
     state: ServerState
-    rounds_done: int  # of rounds done
-    skipped: tuple[str, ...]  # damaged ones, with the reason
+    rounds_done: int
+    skipped: tuple[str, ...]  # messages about newer checkpoints that are damaged
 
 
 class CheckpointManager:
-    """The checkpoints of one run."""
+    """Writes and reads the checkpoints of one run."""
 
     def __init__(self, out: Path) -> None:
-        self._checkpoint_dir, self._client_state_dir = out / "checkpoints", out / "client_state"
-        self._log: list[dict[str, Any]] = []
+        self._checkpoint_dir = out / "checkpoints"
+        self._client_state_dir = out / "client_state"
+        self._log: list[Segment] = []
         self._damaged: set[Path] = set()
 
     def save(self, rounds_done: int, state: ServerState, client_states: ClientStateStore) -> None:
-        """Writes a checkpoint; once it returns, the run can go on from here."""
+        """Write a checkpoint; once this returns, the run can be resumed from here.
+
+        Args:
+            rounds_done: Rounds so far, which name the checkpoint.
+            state: The server's state.
+            client_states: All client states; those marked as changed are written, and unmarked.
+        """
         self._client_state_dir.mkdir(parents=True, exist_ok=True)
-        log = self._write_log(rounds_done, client_states)
-        tensors = {f"{path:04}": leaf for path, leaf in enumerate(trees.leaves(tuple(state)))}
+        log = self._extend_log(rounds_done, client_states)
+        leaves = trees.leaves(tuple(state))
+        tensors = {f"{index:04}": leaf for index, leaf in enumerate(leaves)}
         path = self._checkpoint_dir / f"{rounds_done:06}"
         with replace_folder(path) as temp_dir:
-            state_checksum = write_tensors(temp_dir / "state.safetensors", tensors)
             manifest = {
                 "format": FORMAT,
                 "round": rounds_done,
-                "state": state_checksum,
-                "client_state": log,
+                "state": write_tensors(temp_dir / "state.safetensors", tensors),
+                "client_state": [segment._asdict() for segment in log],
             }
-            write_json(
-                temp_dir / "manifest.json", manifest | {"checksum": _compute_checksum(manifest)}
-            )
+            manifest["checksum"] = _compute_checksum(manifest)
+            write_json(temp_dir / "manifest.json", manifest)
         self._log = log
         self._damaged.discard(path)
         client_states.changed.zero_()
@@ -70,31 +90,32 @@ class CheckpointManager:
     def restore_latest(
         self, server_template: ServerState, client_states: ClientStateStore, client_template: Tree
     ) -> RestoredCheckpoint | None:
-        """Read the newest whole checkpoint: states like `server_template` and `client_template`."""
+        """Read the newest intact checkpoint; None if there are no checkpoints.
+
+        Args:
+            server_template: A server state of the same structure.
+            client_states: The store that the clients' states are read into.
+            client_template: A state of one client, of the same structure.
+
+        Raises:
+            InputError: There are checkpoints, but none is intact or one has another format.
+        """
         skipped: list[str] = []
         for folder in reversed(self._list_checkpoints()):
             try:
-                return self._restore(
-                    folder, server_template, client_states, client_template, skipped
-                )
+                state = self._restore(folder, server_template, client_states, client_template)
             except _UnsupportedFormatError:
                 raise
-            except (
-                InputError,
-                OSError,
-                KeyError,
-                ValueError,
-                TypeError,
-                AttributeError,
-            ) as problem:
+            except _DAMAGE_ERRORS as problem:
                 self._damaged.add(folder)
-                skipped.append(
-                    f"checkpoint {folder.name} is damaged and was passed over: {problem}"
-                )
+                skipped.append(f"checkpoint {folder.name} is damaged and was skipped: {problem}")
+            else:
+                return RestoredCheckpoint(state, int(folder.name), tuple(skipped))
+        reasons = "; ".join(reason.rstrip(".") for reason in skipped)
         require(
             not skipped,
-            f"No checkpoint in '{self._checkpoint_dir}' is whole, so start the run anew in another folder: "
-            f"{'; '.join(each.rstrip('.') for each in skipped)}.",
+            f"No checkpoint in '{self._checkpoint_dir}' is intact, so start the run again in another folder: "
+            f"{reasons}.",
         )
         return None
 
@@ -104,69 +125,64 @@ class CheckpointManager:
         server_template: ServerState,
         client_states: ClientStateStore,
         client_template: Tree,
-        skipped: list[str],
-    ) -> RestoredCheckpoint:
+    ) -> ServerState:
+        """Return the server's state of a checkpoint, after reading its client states into the store."""
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
             raise _UnsupportedFormatError(
                 f"'{folder}' was written in format {manifest['format']}, but this fedtailor reads format {FORMAT}; "
-                "go on with the version that wrote it."
+                "resume it with the version that wrote it."
             )
         expected = manifest.pop("checksum")
-        is_intact = expected == _compute_checksum(manifest) and manifest["round"] == int(
-            folder.name
+        is_intact = expected == _compute_checksum(manifest)
+        require(
+            is_intact and manifest["round"] == int(folder.name),
+            "'manifest.json' is not what was written.",
         )
-        require(is_intact, "'manifest.json' is not what was written.")
+        segments = [Segment(**segment) for segment in manifest["client_state"]]
         _verify_checksum(folder / "state.safetensors", manifest["state"])
-        for segment in manifest["client_state"]:
-            _verify_checksum(self._client_state_dir / segment["file"], segment["checksum"])
-        leaves = list(read_tensors(folder / "state.safetensors").items())
-        tensors = [
-            tensor.to(old.device)
-            for (_, tensor), old in zip(
-                sorted(leaves), trees.leaves(tuple(server_template)), strict=True
-            )
+        for segment in segments:
+            _verify_checksum(self._client_state_dir / segment.file, segment.checksum)
+        tensors = read_tensors(folder / "state.safetensors")
+        old_leaves = trees.leaves(tuple(server_template))
+        leaves = [
+            tensors[name].to(old.device)
+            for name, old in zip(sorted(tensors), old_leaves, strict=True)
         ]
-        for segment in manifest["client_state"]:
+        for segment in segments:
             self._replay(segment, client_states, client_template)
         client_states.changed.zero_()
-        self._log = manifest["client_state"]
-        return RestoredCheckpoint(
-            ServerState(*trees.unflatten(tuple(server_template), tensors)),
-            int(manifest["round"]),
-            tuple(skipped),
-        )
+        self._log = segments
+        return ServerState(*trees.unflatten(tuple(server_template), leaves))
 
     def _replay(
-        self, segment: dict[str, Any], client_states: ClientStateStore, client_template: Tree
+        self, segment: Segment, client_states: ClientStateStore, client_template: Tree
     ) -> None:
-        tensors = read_tensors(self._client_state_dir / segment["file"])
-        rows = tensors.pop("clients")
-        client_states.restore(
-            rows.numpy(), [tensors[name] for name in sorted(tensors)], client_template
-        )
+        tensors = read_tensors(self._client_state_dir / segment.file)
+        client_ids = tensors.pop("clients").numpy()
+        leaves = [tensors[name] for name in sorted(tensors)]
+        client_states.restore(client_ids, leaves, client_template)
 
-    def _write_log(self, rounds_done: int, client_states: ClientStateStore) -> list[dict[str, Any]]:
-        """The log with what has changed, or all of it anew."""
-        changed, initialized = (
-            torch.nonzero(client_states.changed).flatten(),
-            torch.nonzero(client_states.initialized).flatten(),
-        )
+    def _extend_log(self, rounds_done: int, client_states: ClientStateStore) -> list[Segment]:
+        """Return the log with the states that have changed, or with all of them in one new segment."""
+        changed = torch.nonzero(client_states.changed).flatten()
         if not len(changed):
             return self._log
-        if sum(segment["clients"] for segment in self._log) + len(changed) > 2 * len(initialized):
+        initialized = torch.nonzero(client_states.initialized).flatten()
+        num_logged = sum(segment.clients for segment in self._log)
+        if num_logged + len(changed) > MAX_LOG_FACTOR * len(initialized):
             return [self._write_segment(rounds_done, client_states, initialized, "whole")]
         return [*self._log, self._write_segment(rounds_done, client_states, changed, "changed")]
 
     def _write_segment(
-        self, rounds_done: int, client_states: ClientStateStore, rows: torch.Tensor, kind: str
-    ) -> dict[str, Any]:
+        self, rounds_done: int, client_states: ClientStateStore, client_ids: Tensor, kind: str
+    ) -> Segment:
         name = f"{rounds_done:06}-{kind}.safetensors"
-        leaves = {
-            f"{index:04}": leaf for index, leaf in enumerate(client_states.read_rows(rows.numpy()))
-        }
-        digest = write_tensors(self._client_state_dir / name, {"clients": rows, **leaves})
-        return {"file": name, "checksum": digest, "clients": len(rows)}
+        tensors = {"clients": client_ids}
+        for index, leaf in enumerate(client_states.read_rows(client_ids.numpy())):
+            tensors[f"{index:04}"] = leaf
+        checksum = write_tensors(self._client_state_dir / name, tensors)
+        return Segment(name, checksum, len(client_ids))
 
     def _list_checkpoints(self) -> list[Path]:
         return sorted(
@@ -174,10 +190,9 @@ class CheckpointManager:
         )
 
     def _prune(self) -> None:
-        """Removes damaged and half-written checkpoints, those beyond the last two, and pieces that none names."""
-        kept = [folder for folder in self._list_checkpoints() if folder not in self._damaged][
-            -NUM_KEPT:
-        ]
+        """Remove damaged, partial and old checkpoints, and segments that no kept checkpoint lists."""
+        intact = [folder for folder in self._list_checkpoints() if folder not in self._damaged]
+        kept = intact[-NUM_KEPT:]
         for path in self._checkpoint_dir.iterdir():
             if path.is_dir() and path not in kept:
                 shutil.rmtree(path)
@@ -188,11 +203,11 @@ class CheckpointManager:
 
 
 class _UnsupportedFormatError(InputError):
-    """A checkpoint that another version wrote."""
+    """A checkpoint was written by another version."""
 
 
 def _list_segment_files(folder: Path) -> list[str]:
-    """The pieces of memory that a checkpoint names; none if it is damaged."""
+    """Return the files of client states that a checkpoint lists; none if it is damaged."""
     try:
         return [segment["file"] for segment in read_json(folder / "manifest.json")["client_state"]]
     except (InputError, KeyError, TypeError):

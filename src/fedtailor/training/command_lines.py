@@ -1,4 +1,4 @@
-"""Commands as a user would type them: to go on with a run, and to make it again."""
+"""Commands as a user would type them: to resume a run, and to make it again."""
 
 import os
 import shlex
@@ -8,18 +8,19 @@ from typing import Any
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import parse_value
 
+_FIRST_KEYS = ("method", "data", "rounds", "seed")
+"""Keys that a command always has, in this order."""
+
 
 def format_resume_command(out: Path) -> str:
-    """The command that goes on with a run."""
+    """Return the command that resumes a run."""
     return f"{format_program()} resume {shlex.quote(str(out))}"
 
 
 def format_program() -> str:
-    """What stands before a command: torchrun, if this process is one of several that it has started."""
-    num_processes, num_machines = (
-        int(os.environ.get("WORLD_SIZE") or 1),
-        int(os.environ.get("GROUP_WORLD_SIZE") or 1),
-    )
+    """Return what a command begins with: fedtailor, or torchrun in one of the processes that it started."""
+    num_processes = int(os.environ.get("WORLD_SIZE") or 1)
+    num_machines = int(os.environ.get("GROUP_WORLD_SIZE") or 1)
     if num_processes == 1:
         return "fedtailor"
     options = "..." if num_machines > 1 else f"--nproc-per-node {num_processes}"
@@ -27,40 +28,31 @@ def format_program() -> str:
 
 
 def format_run_command(config: RunConfig, out: Path) -> str:
-    """The command that would make this run again."""
+    """Return the command that makes a run again, without keys that have their default."""
     values = config.model_dump(mode="json")
-    default = (
-        RunConfig(method=config.method, data=config.data, rounds=config.rounds)
-        .resolve()
-        .model_dump(mode="json")
-    )
-    words = [
-        f"method={config.method}",
-        f"data={config.data}",
-        f"rounds={config.rounds}",
-        f"seed={config.seed}",
-    ]
+    default_config = RunConfig(method=config.method, data=config.data, rounds=config.rounds)
+    defaults = default_config.resolve().model_dump(mode="json")
+    words = [f"{key}={values[key]}" for key in _FIRST_KEYS]
     for key, value in values.items():
-        if key in ("method", "data", "rounds", "seed") or value == default[key]:
+        if key in _FIRST_KEYS or value == defaults[key]:
             continue
         if isinstance(value, dict):
             prefix = "data." if key == "data_options" else ""
-            words += [
-                f"{prefix}{k}={format_value(v)}"
-                for k, v in value.items()
-                if v != default[key].get(k)
-            ]
+            for inner_key, inner_value in value.items():
+                if inner_value != defaults[key].get(inner_key):
+                    words.append(f"{prefix}{inner_key}={format_value(inner_value)}")
         else:
             words.append(f"{key}={format_value(value)}")
-    return f"{format_program()} run " + " ".join(
-        shlex.quote(word) for word in [*words, f"out={out}"]
-    )
+    words.append(f"out={out}")
+    return f"{format_program()} run {shlex.join(words)}"
 
 
 def format_value(value: Any) -> str:
-    """A value as it is written on a command line."""
+    """Return a value as it is written on a command line."""
     if isinstance(value, list):
         return ",".join(map(format_value, value))
     if value is None or isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if parse_value(str(value)) != value else str(value)
+    text = str(value)
+    # Text that would be read as a number or a truth value is quoted.
+    return text if parse_value(text) == value else f'"{text}"'

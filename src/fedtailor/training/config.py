@@ -1,10 +1,9 @@
-"""Configurations of a run and of a comparison: typed, with every default visible.
+"""The specifications of a run and of a comparison: typed, with every default visible.
 
-Keys are those of `RunConfig`; `data.KEY` is for the data set; any other key is a hyper-parameter, of every method that
-has it, or of one method as `METHOD.KEY`. In a file, `[data_options]` and `[hparams]` are tables, and
-`[hparams.fedsim]` is for one method.
-A comparison may hold a method several times, told apart by a mark behind an @:
-`fedmeta fedmeta@first-order fedmeta@first-order.order=1`. For hyper-parameters "none" is None, here and there.
+Keys are the fields of `RunConfig`; `data.KEY` is for the data set; any other key is a hyper-parameter, of every method
+that has it, or of one method as `METHOD.KEY`. In a file, `[data_options]` and `[hparams]` are tables, and
+`[hparams.fedsim]` is for one method. A comparison may hold a method several times, told apart by a label behind an @:
+`fedmeta fedmeta@first-order fedmeta@first-order.order=1`. For hyper-parameters the word "none" is None.
 """
 
 from dataclasses import asdict, fields
@@ -17,175 +16,209 @@ from fedtailor import data as sources
 from fedtailor import methods
 from fedtailor.errors import require, suggest_name
 
+NonNegativeInt = Annotated[int, Field(strict=True, ge=0)]
 PositiveInt = Annotated[int, Field(strict=True, ge=1)]
-
-
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+StrictBool = Annotated[bool, Field(strict=True)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class CommonConfig(BaseModel):
-    """What the runs of a comparison share."""
+    """What the runs of a comparison have in common."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    data: str = "digits"  # a name that `fedtailor data` lists, or an .npz file
+    data: str = "digits"
+    """A name that `fedtailor data` lists, or an .npz file."""
     data_options: dict[str, Any] = {}
-    model: str = "mlp"  # a name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task
-    hidden: tuple[PositiveInt, ...] = (64,)  # layers of the mlp or the lstm
-    activation: Literal["relu", "elu", "tanh"] = "relu"  # of the mlp
-    pretrain: Annotated[int, Field(strict=True, ge=0)] = (
-        0  # epochs on the server's data before the first round
-    )
-    pretrain_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    """Options of the data set."""
+    model: str = "mlp"
+    """A name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task."""
+    hidden: tuple[PositiveInt, ...] = (64,)
+    """Widths of the hidden layers of the mlp or the lstm."""
+    activation: Literal["relu", "elu", "tanh"] = "relu"
+    """Activation of the mlp."""
+    pretrain: NonNegativeInt = 0
+    """Epochs of pre-training on the server's data before the first round."""
+    pretrain_lr: PositiveFloat = 0.1
     pretrain_batch: PositiveInt = 20
     rounds: PositiveInt = 50
-    budget: Literal["rounds", "gradients", "bytes"] = (
-        "rounds"  # what the methods of a comparison have equally much of
-    )
-    cohort: PositiveInt = 10  # clients a round
+    budget: Literal["rounds", "gradients", "bytes"] = "rounds"
+    """What all methods of a comparison get the same amount of."""
+    cohort: PositiveInt = 10
+    """Clients a round."""
     engine: Literal["vectorized", "sequential", "distributed"] = "vectorized"
-    device: str = "cpu"  # cpu, cuda, mps
-    precision: Literal["float32", "tf32", "bf16", "float64"] = (
-        "float32"  # tf32, bf16: what models calculate in
-    )
-    chunk: PositiveInt | None = None  # clients stacked at a time; none: as many as fit
-    compile: Annotated[bool, Field(strict=True)] | Literal["auto", "training"] = (
-        "auto"  # auto: training, if it pays
-    )
-    threads: PositiveInt | None = None  # of the CPU; none: as torch chooses
-    client_state: Literal["ram", "files"] = "ram"  # where clients' memory is while training
-    evaluate_every: PositiveInt | None = (
-        None  # rounds between two looks at the scores; none: 10 looks
-    )
-    eval_clients: PositiveInt = 100  # how many clients of a group are looked at then
-    final_eval_clients: PositiveInt | None = (
-        None  # how many clients of a group are scored in the end; none: everybody
-    )
-    eval_groups: Literal["all", "validation"] = "all"  # whose scores are worked out at all
-    target: Annotated[float, Field(allow_inf_nan=False)] | None = (
-        None  # a figure whose first round is to be found
-    )
-    checkpoint_every: PositiveInt = 10  # rounds between two checkpoints
-    log: Literal["none", "tensorboard", "mlflow"] = "none"  # besides the record
+    device: str = "cpu"
+    """cpu, cuda or mps."""
+    precision: Literal["float32", "tf32", "bf16", "float64"] = "float32"
+    """What models calculate in; with tf32 and bf16 parameters are float32."""
+    chunk: PositiveInt | None = None
+    """Clients that are stacked at a time; none: as many as fit."""
+    compile: StrictBool | Literal["auto", "training"] = "auto"
+    """training: not personalizing and scoring; auto: training, if it pays."""
+    threads: PositiveInt | None = None
+    """Threads of the CPU; none: as torch chooses."""
+    client_state: Literal["ram", "files"] = "ram"
+    """Where client states are kept while training."""
+    evaluate_every: PositiveInt | None = None
+    """Rounds between two evaluations; none: ten evaluations in all."""
+    eval_clients: PositiveInt = 100
+    """Clients of a group that are evaluated during training, at most."""
+    final_eval_clients: PositiveInt | None = None
+    """Clients of a group that are evaluated at the end; none: all of them."""
+    eval_groups: Literal["all", "validation"] = "all"
+    """The groups that are evaluated at all."""
+    target: FiniteFloat | None = None
+    """A value of the headline metric; the first round that reaches it is recorded."""
+    checkpoint_every: PositiveInt = 10
+    """Rounds between two checkpoints."""
+    log: Literal["none", "tensorboard", "mlflow"] = "none"
+    """A logger besides the record."""
 
 
 class RunConfig(CommonConfig):
     """One run: one method, one seed."""
 
     method: str = "fedsim"
-    label: str = ""  # what the method is called in tables and folders, if not by its name
+    label: str = ""
+    """The method's name in tables and folders, if another one."""
     hparams: dict[str, Any] = {}
-    tuned: tuple[str, ...] = ()  # hyper-parameters whose values validation clients have chosen
+    """Hyper-parameters of the method."""
+    tuned: tuple[str, ...] = ()
+    """Hyper-parameters whose values were chosen by validation clients."""
     seed: Seed = 0
 
     def resolve(self) -> Self:
-        """The same with every default filled in, and everything checked that can be checked without reading data."""
+        """Return the same with every default filled in.
+
+        Everything is checked that can be checked without reading data.
+        """
         hparams = asdict(methods.make_hparams(self.method, **self.hparams))
         for name in self.tuned:
             require(
                 name in hparams,
                 f"tuned: {self.method} has no hyper-parameter '{name}'; {suggest_name(name, hparams)}",
             )
-        options = sources.fill_defaults(self.data, self.data_options)
-        evaluate_every = self.evaluate_every or max(1, self.rounds // 10)
-        data = str(Path(self.data).resolve()) if self.data.endswith(".npz") else self.data
+        data = self.data
+        if data.endswith(".npz"):
+            data = str(Path(data).resolve())
+        changes = {
+            "data": data,
+            "data_options": sources.fill_defaults(self.data, self.data_options),
+            "model": self._resolve_model(),
+            "hparams": hparams,
+            "evaluate_every": self.evaluate_every or max(1, self.rounds // 10),
+        }
+        return self.model_copy(update=changes)
+
+    def _resolve_model(self) -> str:
+        """Return the model with an absolute path if it is made by a file."""
         file, colon, name = self.model.rpartition(":")
-        has_model_file = not colon or (file.endswith(".py") and Path(file).is_file())
-        require(has_model_file, f"model: there is no Python file '{file}'.")
-        model = f"{Path(file).resolve()}:{name}" if colon else self.model
-        resolved = {"data": data, "model": model, "hparams": hparams, "data_options": options}
-        return self.model_copy(update=resolved | {"evaluate_every": evaluate_every})
+        if not colon:
+            return self.model
+        is_python_file = file.endswith(".py") and Path(file).is_file()
+        require(is_python_file, f"model: there is no Python file '{file}'.")
+        return f"{Path(file).resolve()}:{name}"
 
 
 BASELINES = ("local", "fedavg")
-"""What every table has; fedavg's row after personalizing is FedAvg with fine-tuning."""
+"""Methods that every table has; fedavg's row after personalizing is FedAvg with fine-tuning."""
 
 
 class ComparisonConfig(CommonConfig):
     """Several methods and seeds on the same clients, cohorts and first weights."""
 
     methods: tuple[str, ...] = Field(default=("local", "fedavg", "fedprox", "fedsim"), min_length=1)
-    baselines: Annotated[bool, Field(strict=True)] = (
-        True  # whether commands add local and fedavg where they are missing
-    )
+    baselines: StrictBool = True
+    """Whether commands add local and fedavg where they are missing."""
     seeds: tuple[Seed, ...] = Field(default=(0, 1, 2), min_length=1)
-    hparams: dict[str, Any] = {}  # for all methods, or {method: {...}} for one
-    tuned: dict[
-        str, dict[str, Any]
-    ] = {}  # what `fedtailor tune` has chosen of these, for each method
-    tune: dict[
-        str, Any
-    ] = {}  # what `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}
-    trials: PositiveInt = 4  # how many of these for each method
-    tuning_seed: Seed = 100  # of these
+    hparams: dict[str, Any] = {}
+    """Hyper-parameters for all methods, or {method: {...}} for one."""
+    tuned: dict[str, dict[str, Any]] = {}
+    """Those of them that `fedtailor tune` has chosen, for each method."""
+    tune: dict[str, Any] = {}
+    """What `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}."""
+    trials: PositiveInt = 4
+    """Trials for each method."""
+    tuning_seed: Seed = 100
+    """The seed of trials."""
 
     def make_run_configs(self) -> list[RunConfig]:
-        """The runs, resolved."""
+        """Return the specifications of the runs, resolved."""
         return [
             self.make_run_config(variant, seed) for variant in self.methods for seed in self.seeds
         ]
 
     def make_run_config(self, variant: str, seed: int, **overrides: Any) -> RunConfig:
-        """One of the runs, resolved, with some hyper-parameters or other keys as they are given here."""
+        """Return the specification of one run, resolved.
+
+        Args:
+            variant: A method, perhaps with a label.
+            seed: The seed of the run.
+            **overrides: Other values for some keys; of `hparams` only those that are given are replaced.
+        """
         hparams = self.collect_hparams(variant) | overrides.pop("hparams", {})
-        own = {
+        chosen = self.tuned.get(variant, {})
+        values = self.get_common_values() | {
             "method": parse_method(variant),
             "label": variant if "@" in variant else "",
             "seed": seed,
+            "hparams": hparams,
+            "tuned": tuple(key for key, value in chosen.items() if hparams.get(key) == value),
         }
-        tuned = tuple(
-            key for key, value in self.tuned.get(variant, {}).items() if hparams.get(key) == value
-        )
-        return RunConfig(
-            **self.get_common_values() | own | {"hparams": hparams, "tuned": tuned} | overrides
-        ).resolve()
+        return RunConfig(**values | overrides).resolve()
 
     def resolve(self) -> Self:
-        """Return the same with every default filled in, each method's hyper-parameters in a table of its own."""
+        """Return the same with every default filled in, and a table of hyper-parameters for each method."""
         configs = {
             variant: self.make_run_config(variant, self.seeds[0]) for variant in self.methods
         }
-        shared = next(iter(configs.values())).model_dump(include=set(CommonConfig.model_fields))
-        return self.model_copy(
-            update=shared
-            | {"hparams": {variant: config.hparams for variant, config in configs.items()}}
-        )
+        first = next(iter(configs.values()))
+        common = first.model_dump(include=set(CommonConfig.model_fields))
+        hparams = {variant: config.hparams for variant, config in configs.items()}
+        return self.model_copy(update=common | {"hparams": hparams})
 
     def add_baselines(self) -> Self:
-        """The same with the methods that every table has, in front, where they are missing and not declined."""
+        """Return the same with missing baselines in front, unless they are declined."""
+        if not self.baselines:
+            return self
         present = [parse_method(variant) for variant in self.methods]
-        missing = tuple(name for name in BASELINES if name not in present) if self.baselines else ()
+        missing = tuple(name for name in BASELINES if name not in present)
         return self.model_copy(update={"methods": (*missing, *self.methods)})
 
     def get_common_values(self) -> dict[str, Any]:
-        """What all runs have in common."""
+        """Return the values that all runs have in common."""
         return self.model_dump(include=set(CommonConfig.model_fields))
 
     def collect_hparams(self, variant: str) -> dict[str, Any]:
-        """What is meant for all, for the method, and for this one of its kind, the last said being the strongest."""
-        valid, method = list_hparam_names(variant), parse_method(variant)
+        """Return the hyper-parameters of a variant.
+
+        Those for all methods are overridden by those for the method, and these by those for the variant.
+        """
+        valid = list_hparam_names(variant)
         for_all = {
             key: value
             for key, value in self.hparams.items()
             if not isinstance(value, dict) and key in valid
         }
-        own: dict[str, Any] = self.hparams.get(variant, {})
-        return {**for_all, **self.hparams.get(method, {}), **own}
+        for_method = self.hparams.get(parse_method(variant), {})
+        for_variant = self.hparams.get(variant, {})
+        return {**for_all, **for_method, **for_variant}
 
 
 def parse_method(variant: str) -> str:
-    """The method's name in a word of a comparison: `fedmeta@first-order` is fedmeta."""
-    method, at, suffix = variant.partition("@")
-    is_plain = all(letter.isalnum() or letter in "-_.+" for letter in suffix)
+    """Return the method of a variant: `fedmeta@first-order` is fedmeta."""
+    method, at, label = variant.partition("@")
+    is_plain = all(letter.isalnum() or letter in "-_.+" for letter in label)
     require(
-        bool(suffix) == bool(at) and is_plain,
+        bool(label) == bool(at) and is_plain,
         f"'{variant}': behind the @ letters, digits and -_.+ are expected.",
     )
     return method
 
 
 def list_hparam_names(variant: str) -> list[str]:
-    """The hyper-parameters that a method has."""
-    return [
-        field.name for field in fields(methods.load_method_module(parse_method(variant)).HParams)
-    ]
+    """Return the names of a method's hyper-parameters."""
+    hparams_class = methods.load_method_module(parse_method(variant)).HParams
+    return [field.name for field in fields(hparams_class)]

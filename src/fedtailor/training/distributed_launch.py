@@ -1,6 +1,6 @@
-"""A run of several processes: rank 0 has the run, its folder and its listeners; the others only work for it.
+"""A run of several processes: rank 0 has the run, its folder and its listeners; the other ranks compute for it.
 
-So there is one way to run, resume and compare, which knows nothing of ranks but where it makes its engine.
+So there is one way to run, resume and compare; only where it makes its engine does it know of ranks.
 """
 
 import shutil
@@ -15,7 +15,7 @@ import torch
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.distributed.process_group import Ranks, get_ranks, join
-from fedtailor.engines.factory import DistributedEngine
+from fedtailor.engines.factory import DistributedEngine, EngineOptions
 from fedtailor.errors import FedtailorError, InputError, LostRankError, require
 from fedtailor.training import build
 from fedtailor.training.command_lines import format_resume_command
@@ -24,7 +24,7 @@ from fedtailor.training.dataset_summary import compute_fingerprint
 
 
 class StartRun(NamedTuple):
-    """Announces a run to the ranks that are to work for it."""
+    """Tells the other ranks to prepare for a run."""
 
     config: dict[str, Any]
     run_path: str  # the run's folder
@@ -35,11 +35,11 @@ class StartRun(NamedTuple):
 
 
 class Shutdown(NamedTuple):
-    """Announces that there is nothing more to do."""
+    """Tells the other ranks to exit."""
 
 
 def lead_or_follow(command: Callable[[], None]) -> None:
-    """Runs a command on rank 0 with the others at its service, until it has ended one way or another."""
+    """Run a command on rank 0, which the other ranks compute for until it has ended."""
     ranks = join()
     if ranks.rank:
         _work_for_leader(ranks)
@@ -51,38 +51,49 @@ def lead_or_follow(command: Callable[[], None]) -> None:
 
 
 def start_workers(
-    config: RunConfig, run_path: Path, choices: tuple[str, int | None, bool], data: FederatedDataset
+    config: RunConfig, run_path: Path, options: EngineOptions, data: FederatedDataset
 ) -> None:
-    """Tells the other ranks, if there are any, what to get ready for; raises if one of them cannot."""
-    ranks, (engine, chunk, compile) = get_ranks(), choices
+    """Have the other ranks prepare for a run; raise an error if one of them cannot.
+
+    Args:
+        config: The specification of the run.
+        run_path: Its folder, which all ranks can read.
+        options: What the engine runs with; with several ranks it must be distributed.
+        data: The data of rank 0, which the others must have too.
+    """
+    ranks = get_ranks()
     if ranks.world_size == 1:
         return
     require(
-        engine == "distributed",
-        f"engine={engine} runs in one process, but torchrun has started {ranks.world_size}; "
-        "take engine=distributed for a new run, or leave torchrun out.",
+        options.engine == "distributed",
+        f"engine={options.engine} runs in one process, but torchrun has started {ranks.world_size}; "
+        "use engine=distributed for a new run, or leave torchrun out.",
     )
-    ranks.remedy = (
-        f"what was saved before is whole, so go on with: {format_resume_command(run_path)}"
-    )
-    content, threads = config.model_dump(mode="json"), torch.get_num_threads()
+    command = format_resume_command(run_path)
+    ranks.remedy = f"the last checkpoint is intact, so resume with: {command}"
     ranks.announce(
-        StartRun(content, str(run_path.resolve()), chunk, compile, threads, ranks.remedy)
+        StartRun(
+            config=config.model_dump(mode="json"),
+            run_path=str(run_path.resolve()),
+            chunk=options.chunk,
+            compile=options.compile,
+            threads=torch.get_num_threads(),
+            remedy=ranks.remedy,
+        )
     )
     answers = ranks.all_gather_object(compute_fingerprint(data))
     ranks.finish_command()
     for rank, answer in enumerate(answers):
         if isinstance(answer, FedtailorError):
             raise InputError(f"Rank {rank} cannot take part: {answer}") from answer
-        is_same = answer == answers[0]
         require(
-            is_same,
+            answer == answers[0],
             f"Rank {rank} cannot take part: its data set '{config.data}' is not the same as rank 0's.",
         )
 
 
 def _work_for_leader(ranks: Ranks) -> None:
-    """Works for rank 0, which alone decides when to stop, says what is to be said, and writes."""
+    """Compute for rank 0, which alone decides when to stop, prints and writes."""
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, signal.SIG_IGN)
     try:
@@ -98,8 +109,9 @@ def _work_for_leader(ranks: Ranks) -> None:
 
 
 def _take_part(ranks: Ranks, command: StartRun) -> Any:
-    """Takes part in one run; returns what is announced after it."""
-    ranks.remedy, ranks.round_idx = command.remedy, 0
+    """Take part in one run, and return the command that comes after it."""
+    ranks.remedy = command.remedy
+    ranks.round_idx = 0
     scratch = Path(command.run_path) / "scratch" / f"rank-{ranks.rank}"
     torch.set_num_threads(command.threads)
     try:
@@ -111,22 +123,16 @@ def _take_part(ranks: Ranks, command: StartRun) -> Any:
 
 
 def _prepare_engine(command: StartRun, scratch: Path) -> tuple[DistributedEngine | None, Any]:
-    """This rank's engine and the checksum of its data, or why it cannot take part."""
+    """Return this rank's engine and the checksum of its data, or no engine and the error."""
     try:
         config = RunConfig.model_validate(command.config)
         data = build.load_dataset(config)
-        context = build.build_context(
-            config,
-            data,
-            Path(command.run_path),
-            scratch if config.client_state == "files" else None,
-        )
-        return factory.make_distributed_engine(
-            context, command.chunk, command.compile
-        ), compute_fingerprint(context.data)
+        client_state_dir = scratch if config.client_state == "files" else None
+        context = build.build_context(config, data, Path(command.run_path), client_state_dir)
+        engine = factory.make_distributed_engine(context, command.chunk, command.compile)
+        return engine, compute_fingerprint(context.data)
     except FedtailorError as problem:
         return None, problem
     except Exception as problem:
-        return None, InputError(
-            f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
-        )
+        first_line = next(iter(str(problem).splitlines()), "")
+        return None, InputError(f"{type(problem).__name__}: {first_line}")

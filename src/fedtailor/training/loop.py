@@ -17,7 +17,7 @@ from fedtailor.prng.streams import Stream
 
 
 class Cost(NamedTuple):
-    """What rounds cost."""
+    """The cost of one round or of several."""
 
     bytes_down: int = 0
     bytes_up: int = 0
@@ -25,7 +25,7 @@ class Cost(NamedTuple):
     seconds: float = 0.0
 
     def add(self, other: "Cost") -> "Cost":
-        """The two together."""
+        """Return the sum of two costs."""
         return Cost(
             self.bytes_down + other.bytes_down,
             self.bytes_up + other.bytes_up,
@@ -37,7 +37,7 @@ class Cost(NamedTuple):
 class Round(NamedTuple):
     """A round that has ended."""
 
-    rounds_done: int  # of rounds so far
+    rounds_done: int  # so far, this one included
     state: ServerState
     cohort: np.ndarray
     cost: Cost
@@ -47,29 +47,34 @@ def run_rounds(
     context: EngineContext,
     engine: Engine,
     state: ServerState,
-    cohort: int,
-    should_sync: Callable[[int], bool] = lambda round_idx: True,
+    cohort_size: int,
+    should_sync: Callable[[int], bool] = lambda rounds_done: True,
 ) -> Iterator[Round]:
-    """Train round after round from a state on, for as long as rounds are asked for.
+    """Train round after round, for as long as the caller asks for another one.
 
-    Cohorts depend on the seed and the round alone, so every method of a comparison meets the same ones. A model that
-    has diverged is refused after the round, or, on a GPU, a round later unless `should_sync` asks for it: then
-    the host need not wait for the device in every round.
+    Cohorts depend on the seed and the round alone, so all methods of a comparison train the same ones.
+
+    Args:
+        context: The method, task and data of the run.
+        engine: What trains cohorts and updates the server.
+        state: The state to begin from.
+        cohort_size: Clients a round.
+        should_sync: Whether a model that has diverged must be found after this many rounds. On a GPU it may be found a
+            round later otherwise, so that the host need not wait for the device in every round.
+
+    Raises:
+        DivergedError: The model has parameters that are not finite.
     """
-    client_ids, round_idx = context.data.groups["train"], int(state.round)
+    round_idx = int(state.round)
     previous: _FiniteCheck | None = None
     while True:
         started_at = time.perf_counter()
-        cohort_ids = client_ids[
-            prng.choice(
-                prng.key(context.seed, Stream.COHORT, round_idx).numpy(), len(client_ids), cohort
-            )
-        ]
-        bytes_down = bytes_up = steps = 0
-        if (
-            context.method.client.phases
-        ):  # a method that trains nobody in rounds has nothing to gather
-            cohort_update, bytes_down, bytes_up, steps = engine.train(state, cohort_ids, round_idx)
+        cohort = draw_cohort(context, cohort_size, round_idx)
+        bytes_down = 0
+        bytes_up = 0
+        steps = 0
+        if context.method.client.phases:
+            cohort_update, bytes_down, bytes_up, steps = engine.train(state, cohort, round_idx)
             state = engine.update_server(state, cohort_update, round_idx)
         round_idx += 1
         state = state._replace(round=torch.full_like(state.round, round_idx))
@@ -79,50 +84,52 @@ def run_rounds(
         previous = check
         if should_sync(round_idx) or not state.round.is_cuda:
             check.wait_and_raise()
-        yield Round(
-            round_idx,
-            state,
-            cohort_ids,
-            Cost(bytes_down, bytes_up, steps, time.perf_counter() - started_at),
-        )
+        cost = Cost(bytes_down, bytes_up, steps, time.perf_counter() - started_at)
+        yield Round(round_idx, state, cohort, cost)
 
 
-def check_cohort_size(context: EngineContext, cohort: int) -> None:
-    """Raises if a cohort of that size cannot be drawn."""
+def draw_cohort(context: EngineContext, cohort_size: int, round_idx: int) -> np.ndarray:
+    """Return the clients of a round, drawn without replacement from those that may be trained on."""
+    client_ids = context.data.groups["train"]
+    key = prng.key(context.seed, Stream.COHORT, round_idx).numpy()
+    cohort: np.ndarray = client_ids[prng.choice(key, len(client_ids), cohort_size)]
+    return cohort
+
+
+def check_cohort_size(context: EngineContext, cohort_size: int) -> None:
+    """Raise an error if a cohort of that size cannot be drawn."""
     num_clients = len(context.data.groups["train"])
     require(
-        1 <= cohort <= num_clients,
-        f"{context.method.name}: {cohort} clients a round were asked for, but data set '{context.data.name}' has "
-        f"{num_clients} to train on; choose a cohort of 1 to {num_clients}.",
+        1 <= cohort_size <= num_clients,
+        f"{context.method.name}: {cohort_size} clients a round were asked for, but data set "
+        f"'{context.data.name}' has {num_clients} to train on; choose a cohort of 1 to {num_clients}.",
     )
 
 
 def raise_if_diverged(method: str, state: ServerState) -> None:
-    """Raises if the model is no longer made of finite numbers."""
+    """Raise an error if a model has parameters that are not finite."""
     _FiniteCheck(method, int(state.round), state).wait_and_raise()
 
 
 class _FiniteCheck:
-    """Whether a round ended in finite numbers, known as soon as the device has come that far, whatever it does then."""
+    """Whether a model is finite after a round, copied to the host as soon as the device knows."""
 
     def __init__(self, method: str, rounds_done: int, state: ServerState) -> None:
-        self._method, self._rounds_done, self._finite = (
-            method,
-            rounds_done,
-            trees.is_finite_tensor(state.params),
-        )
+        self._method = method
+        self._rounds_done = rounds_done
+        self._is_finite = trees.is_finite_tensor(state.params)
         self._ready_event = None
-        if self._finite.is_cuda:
+        if self._is_finite.is_cuda:
             flag = torch.empty((), dtype=torch.bool, pin_memory=True)
-            self._finite = flag.copy_(self._finite, non_blocking=True)
+            self._is_finite = flag.copy_(self._is_finite, non_blocking=True)
             self._ready_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._ready_event.record()
 
     def wait_and_raise(self) -> None:
-        """Waits for the round's end if it must, and raises if the model is no longer made of finite numbers."""
+        """Wait until the device has finished the round, and raise an error if the model has diverged."""
         if self._ready_event is not None:
             self._ready_event.synchronize()
-        if not self._finite:
+        if not self._is_finite:
             raise DivergedError(
                 f"{self._method}: the model's parameters were no longer finite after round {self._rounds_done}; "
                 "lower the learning rate (lr) or check the data for extreme values."

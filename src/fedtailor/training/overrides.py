@@ -1,4 +1,4 @@
-"""Configurations from TOML files and `key=value` words."""
+"""Read specifications from TOML files and `key=value` words, and write them as TOML."""
 
 import copy
 import tomllib
@@ -20,15 +20,15 @@ from fedtailor.training.config import (
 )
 
 NONE = "none"
-"""The word for None among hyper-parameters, as TOML has none; elsewhere a key without a value is left out."""
+"""The word for None among hyper-parameters, which TOML cannot say; elsewhere a key without a value is left out."""
 
 
 _HPARAM_TABLES = ("hparams", "tune", "tuned")
-"""Tables with values of hyper-parameters."""
+"""Tables that hold hyper-parameters."""
 
 
 def read_run_config(args: list[str]) -> RunConfig:
-    """The specification of one run, from the words of a command line."""
+    """Return the specification of one run from the words of a command line."""
     for arg in args:
         require("=" in arg or arg.endswith(".toml"), f"'{arg}' is neither FILE.toml nor KEY=VALUE.")
     values = parse_overrides(args, RunConfig)
@@ -44,19 +44,13 @@ def read_run_config(args: list[str]) -> RunConfig:
     return config.resolve()
 
 
-def validate_run_config(content: Any, path: Path) -> RunConfig:
-    """The specification that a run has written down."""
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as problem:
-        where = ".".join(map(str, problem.errors()[0]["loc"]))
-        raise InputError(
-            f"'{path}' is damaged: {where or 'config'} cannot be what was written."
-        ) from None
-
-
 def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> ComparisonConfig:
-    """The specification of a comparison; words without `=` are methods. A file's content may be given as the base."""
+    """Return the specification of a comparison from words; those without `=` are methods.
+
+    Args:
+        args: The words of a command line.
+        base: The content of a file that was read already, which the words override.
+    """
     variants = tuple(arg for arg in args if "=" not in arg and not arg.endswith(".toml"))
     values = parse_overrides([arg for arg in args if arg not in variants], ComparisonConfig, base)
     if variants:
@@ -66,9 +60,8 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
     known = {option for method in all_variants for option in list_hparam_names(method)}
     for key, value in comparison.hparams.items():
         if isinstance(value, dict):
-            methods.load_method_module(
-                parse_method(key)
-            )  # a file may say more than is asked for, a command may not
+            methods.load_method_module(parse_method(key))
+            # A file may have hyper-parameters of methods that are not compared, a command may not.
             is_listed = key in (*all_variants, *map(parse_method, all_variants))
             is_on_command_line = any(arg.startswith(f"{key}.") for arg in args)
             require(
@@ -120,17 +113,34 @@ def _drop_none(value: Any) -> Any:
 def parse_overrides(
     args: list[str], config_class: type[CommonConfig], base: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A file's keys with the words' on top, sorted into fields, data options and hyper-parameters."""
+    """Return the values of fields, data options and hyper-parameters, with words overriding a file.
+
+    Args:
+        args: Names of TOML files and `key=value` words.
+        config_class: The specification that the values are for.
+        base: The content of a file that was read already.
+    """
     values = copy.deepcopy(base or {})
     for arg in args:
         if arg.endswith(".toml") and "=" not in arg:
             values = read_toml(Path(arg))
-    tables = (
-        "data_options",
-        "hparams",
-        *(("tune", "tuned") if config_class is ComparisonConfig else ()),
-    )
-    for table in tables:
+    _check_tables(values, config_class)
+    for arg in args:
+        key, equals, text = arg.partition("=")
+        if equals:
+            _apply_override(values, key, text, config_class)
+    return values
+
+
+def _list_tables(config_class: type[CommonConfig]) -> tuple[str, ...]:
+    if config_class is ComparisonConfig:
+        return ("data_options", "hparams", "tune", "tuned")
+    return ("data_options", "hparams")
+
+
+def _check_tables(values: dict[str, Any], config_class: type[CommonConfig]) -> None:
+    """Add the tables that are missing, refuse what is no table, and read the word for None."""
+    for table in _list_tables(config_class):
         values.setdefault(table, {})
         require(
             isinstance(values[table], dict), f"{table}: must be a table, got {values[table]!r}."
@@ -140,57 +150,59 @@ def parse_overrides(
     for method in methods.NAMES:
         own = values["hparams"].get(method, {})
         require(isinstance(own, dict), f"hparams.{method}: must be a table, got {own!r}.")
-    for key, _, text in (arg.partition("=") for arg in args if "=" in arg):
-        prefix, dot, inner = key.rpartition(".")
-        if prefix == "data":
-            values["data_options"][inner] = parse_value(text)
-        elif prefix.partition(".")[0] == "tune" and config_class is ComparisonConfig:
-            method = prefix.partition(".")[2]
-            own = values["tune"].setdefault(method, {}) if method else values["tune"]
-            own[inner] = (
-                text if ".." in text else [parse_value(part) for part in text.split(",") if part]
-            )
-        elif dot:
-            methods.load_method_module(parse_method(prefix))
-            values["hparams"].setdefault(prefix, {})[inner] = parse_value(text)
-        elif (
-            key in config_class.model_fields
-            and key not in tables
-            and not _is_local_budget(key, text)
-        ):
-            is_list = key in ("hidden", "methods", "seeds", "tuned")
-            values[key] = (
-                [parse_value(part) for part in text.split(",") if part]
-                if is_list
-                else parse_value(text, key=key)
-            )
-        else:
-            _check_hparam_key(key, values, config_class)
-            values["hparams"][key] = parse_value(text)
-    return values
+
+
+def _apply_override(
+    values: dict[str, Any], key: str, text: str, config_class: type[CommonConfig]
+) -> None:
+    """Put the value of a `key=text` word where it belongs."""
+    prefix, dot, inner_key = key.rpartition(".")
+    if prefix == "data":
+        values["data_options"][inner_key] = parse_value(text)
+    elif prefix.partition(".")[0] == "tune" and config_class is ComparisonConfig:
+        method = prefix.partition(".")[2]
+        space = values["tune"].setdefault(method, {}) if method else values["tune"]
+        space[inner_key] = text if ".." in text else _parse_list(text)
+    elif dot:
+        methods.load_method_module(parse_method(prefix))
+        values["hparams"].setdefault(prefix, {})[inner_key] = parse_value(text)
+    elif _is_field(key, text, config_class):
+        is_list = key in ("hidden", "methods", "seeds", "tuned")
+        values[key] = _parse_list(text) if is_list else parse_value(text, key=key)
+    else:
+        _check_hparam_key(key, values, config_class)
+        values["hparams"][key] = parse_value(text)
+
+
+def _is_field(key: str, text: str, config_class: type[CommonConfig]) -> bool:
+    if key in _list_tables(config_class) or _is_local_budget(key, text):
+        return False
+    return key in config_class.model_fields
+
+
+def _parse_list(text: str) -> list[Any]:
+    return [parse_value(part) for part in text.split(",") if part]
 
 
 def _is_local_budget(key: str, text: str) -> bool:
-    """Whether this is not a comparison's budget, which is a word, but the number of epochs that `local` has."""
+    """Return whether this is the number of epochs of `local`; the budget of a comparison is a word."""
     return key == "budget" and isinstance(parse_value(text), int)
 
 
 def _check_hparam_key(key: str, values: dict[str, Any], config_class: type[CommonConfig]) -> None:
-    """Refuses a key that is neither a field nor a hyper-parameter of the method or of any method."""
-    method_names = (
-        [values.get("method", _get_default(RunConfig, "method"))]
-        if config_class is RunConfig
-        else list(methods.NAMES)
-    )
-    known = {option for method in method_names for option in list_hparam_names(str(method))}
+    """Raise an error for a key that is neither a field nor a hyper-parameter."""
+    if config_class is RunConfig:
+        method = values.get("method", _get_default(RunConfig, "method"))
+        known = set(list_hparam_names(str(method)))
+    else:
+        known = _list_all_hparam_names()
     if key not in known:
-        raise InputError(
-            f"There is no key '{key}'; {suggest_name(key, sorted({*known, *config_class.model_fields}))}"
-        )
+        names = sorted({*known, *config_class.model_fields})
+        raise InputError(f"There is no key '{key}'; {suggest_name(key, names)}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file, or a sentence."""
+    """Return the content of a TOML file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -206,28 +218,22 @@ def _validate(config_class: Any, values: dict[str, Any]) -> Any:
         first = problem.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
-            hint = (
-                f"put it under [hparams] as {key} = ..."
-                if key in _list_all_hparam_names()
-                else suggest_name(key, config_class.model_fields)
-            )
+            hint = suggest_name(key, config_class.model_fields)
+            if key in _list_all_hparam_names():
+                hint = f"put it under [hparams] as {key} = ..."
             raise InputError(f"There is no key '{key}'; {hint}") from None
         raise InputError(f"{key}: {_describe_expected(problem)}, got {first['input']!r}.") from None
 
 
 def _describe_expected(problem: ValidationError) -> str:
-    """What the first wrong value should have been; where it may be of several kinds, each of them."""
+    """Return what the first wrong value should have been: each kind that it may be of."""
     first, *rest = problem.errors()
-    same = [
-        each["msg"]
-        for each in rest
-        if each["loc"][0] == first["loc"][0] and each["input"] is first["input"]
-    ]
-    others = [
-        f", or {said.removeprefix('Input should be ')}" for said in same if said != first["msg"]
-    ]
-    said = first["msg"].replace("a valid boolean", "true or false") + "".join(others)
-    return said[0].lower() + said[1:]
+    message = first["msg"].replace("a valid boolean", "true or false")
+    for other in rest:
+        is_same_value = other["loc"][0] == first["loc"][0] and other["input"] is first["input"]
+        if is_same_value and other["msg"] != first["msg"]:
+            message += f", or {other['msg'].removeprefix('Input should be ')}"
+    return message[0].lower() + message[1:]
 
 
 def _list_all_hparam_names() -> set[str]:
@@ -239,7 +245,10 @@ def _get_default(config_class: type[BaseModel], key: str) -> Any:
 
 
 def parse_value(text: str, key: str = "") -> Any:
-    """A number, truth value or None where the text reads as one, else the text, as it always is in double quotes."""
+    """Return a number, truth value or None if the text reads as one, else the text.
+
+    Text in double quotes is always text, and so are the values of some keys.
+    """
     if key in ("data", "model", "device", "method"):
         return text
     if text[:1] == text[-1:] == '"' and len(text) > 1:

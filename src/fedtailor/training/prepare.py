@@ -1,4 +1,4 @@
-"""Training from Python: `fit` a method on data, look at every client's scores, tailor the model to a new person."""
+"""Bring method, model and data together for a run, and refuse what does not fit."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +25,7 @@ from fedtailor.data.examples import ClientExamples
 from fedtailor.engines import factory
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.context import EngineContext
+from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.errors import is_number, require
 from fedtailor.methods.hparams import RunFacts
 from fedtailor.training.loop import check_cohort_size
@@ -32,9 +33,9 @@ from fedtailor.training.loop import check_cohort_size
 ModelLike = nn.Module | Task | Callable[[], nn.Module | Task]
 
 
-def get_cohort_size(context: EngineContext, cohort: int) -> int:
-    """How many clients a round has: the pool is alone."""
-    return 1 if context.method.data_view == "pooled" else cohort
+def get_cohort_size(context: EngineContext, cohort_size: int) -> int:
+    """Return the number of clients a round: `cohort_size`, or 1 where the pool is the only client."""
+    return 1 if context.method.data_view == "pooled" else cohort_size
 
 
 def prepare_context(
@@ -49,24 +50,28 @@ def prepare_context(
     client_state_dir: Path | None = None,
     **hparams: Any,
 ) -> EngineContext:
-    """Brings method, model and data together, and refuses what does not fit."""
-    for name, value, minimum in (
-        ("rounds", rounds, 0),
-        ("cohort", cohort, 0),
-        ("seed", seed, -(2**63)),
-    ):
-        is_valid = is_number(value, integer=True) and value >= minimum
-        require(
-            is_valid,
-            f"fit: {name} must be a whole number{'' if minimum else ' and not negative'}, got {value!r}.",
-        )
-    rounds, cohort, seed = int(rounds), int(cohort), int(seed)
+    """Return what an engine needs to know about a run.
+
+    Args:
+        method: A name that `fedtailor methods` lists, or a method that was built.
+        model: A module, a function that makes one, or a task.
+        data: The data set.
+        rounds: Rounds of the run, from which schedules follow.
+        cohort: Clients a round.
+        seed: The seed of all random draws.
+        device: The name of a device.
+        client_state_dir: Where client states are kept; None keeps them in RAM.
+        **hparams: Hyper-parameters of the method, if it is given by name.
+    """
+    _check_whole_number("rounds", rounds, is_signed=False)
+    _check_whole_number("cohort", cohort, is_signed=False)
+    _check_whole_number("seed", seed, is_signed=True)
     require(
         isinstance(data, FederatedDataset),
         f"fit: data must be a FederatedDataset, got {type(data).__name__}.",
     )
     torch_device = factory.resolve_device(str(device))
-    task = infer_task(model, data.example_spec, seed).to(torch_device)
+    task = infer_task(model, data.example_spec, int(seed)).to(torch_device)
     if isinstance(method, Method):
         require(
             not hparams,
@@ -79,47 +84,54 @@ def prepare_context(
     else:
         require(isinstance(method, str), f"fit: method must be a name or a Method, got {method!r}.")
         task = task.copy_modules()  # so that runs beside each other do not share modules
-        resolved = methods.make_hparams(method, **hparams).resolve(
-            compute_run_facts(data, rounds, cohort)
-        )
+        facts = compute_run_facts(data, int(rounds), int(cohort))
+        resolved = methods.make_hparams(method, **hparams).resolve(facts)
         method = methods.load_method_module(method).build(task, resolved)
     view = get_data_view(method, data)
-    context = EngineContext(
-        method,
-        task,
-        view,
-        seed,
-        torch_device,
-        ClientStateStore(view.clients.count, client_state_dir),
-    )
-    check_cohort_size(context, get_cohort_size(context, cohort))
+    client_states = ClientStateStore(view.clients.count, client_state_dir)
+    context = EngineContext(method, task, view, int(seed), torch_device, client_states)
+    check_cohort_size(context, get_cohort_size(context, int(cohort)))
     _check_model_runs(context)
     return context
 
 
+def _check_whole_number(name: str, value: Any, is_signed: bool) -> None:
+    minimum = -(2**63) if is_signed else 0
+    is_valid = is_number(value, integer=True) and value >= minimum
+    sign = "" if is_signed else " and not negative"
+    require(is_valid, f"fit: {name} must be a whole number{sign}, got {value!r}.")
+
+
 def compute_run_facts(data: FederatedDataset, rounds: int, cohort: int) -> RunFacts:
-    """What a method may know of a run before it begins."""
+    """Return what hyper-parameters that were left open may follow from."""
     client_ids = data.groups["train"]
-    examples = float(data.clients.splits["train"].sizes()[client_ids].mean())
     return RunFacts(
-        rounds, cohort, len(client_ids), examples, 0 if data.server is None else len(data.server.x)
+        rounds=rounds,
+        cohort_size=cohort,
+        num_clients=len(client_ids),
+        examples_per_client=float(data.clients.splits["train"].sizes()[client_ids].mean()),
+        num_server_examples=0 if data.server is None else len(data.server.x),
     )
 
 
 def get_data_view(method: Method, data: FederatedDataset) -> FederatedDataset:
-    """The data as the method sees it."""
-    views = {"pooled": data.with_pooled_client, "shared": data.with_shared_server_data}
-    view = views[method.data_view]() if method.data_view in views else data
-    used_splits = {
-        batch_spec.split for phase in method.client.phases for batch_spec in phase.plan.specs
-    }
-    return view.with_support() if used_splits & {"support", "query"} else view
+    """Return the data as the method sees them."""
+    view = data
+    if method.data_view == "pooled":
+        view = data.with_pooled_client()
+    elif method.data_view == "shared":
+        view = data.with_shared_server_data()
+    specs = [spec for phase in method.client.phases for spec in phase.plan.specs]
+    if any(spec.split in ("support", "query") for spec in specs):
+        return view.with_support()
+    return view
 
 
 def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
-    """The task that a model and the data imply, unless a task is given.
+    """Return the task that a model and the data imply, or the given one.
 
-    Without classes there are numbers to predict; with tokens and a target at each place, sequences.
+    Without classes it is a regression; with tokens and a target at each position, a task of sequences. A model that a
+    function makes has its first weights drawn from `seed`.
     """
     if isinstance(model, Task):
         return model
@@ -131,40 +143,44 @@ def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
         with seeded_init(seed):
             built_model: nn.Module | Task = model()
         return infer_task(built_model, example_spec, seed)
-    if example_spec.tokens and example_spec.label_shape and example_spec.classes is not None:
+    if example_spec.classes is None:
+        return regression(model)
+    if example_spec.tokens and example_spec.label_shape:
         return sequences(model, example_spec.padding, example_spec.unscored_tokens)
-    return regression(model) if example_spec.classes is None else classification(model)
+    return classification(model)
 
 
 def _check_model_runs(context: EngineContext) -> None:
-    """Runs the model once on a few real examples, for tokens on the lowest and the highest."""
-    data, datasets = (
-        context.data,
-        (
-            (context.data.clients, context.make_client_dataset()),
-            (context.data.server, context.make_server_dataset()),
-        ),
-    )
-    for examples, dataset in datasets:
-        if examples is None or dataset is None:
-            continue
-        rows = torch.from_numpy(_select_probe_rows(examples, data.tokens))
-        mask, key = torch.ones(len(rows), dtype=torch.bool), torch.zeros((), dtype=torch.int64)
-        batch = dataset.load_batch(BatchIndices(rows, mask, key))
-        outputs, classes = validate_task(context.task, batch.x, batch.y), data.classes
-        has_classes = context.task.kind in ("classification", "sequences")
+    """Run the model once on a few real examples of the clients, and of the server."""
+    data = context.data
+    _check_model_runs_on(context, data.clients, context.make_client_dataset())
+    server_dataset = context.make_server_dataset()
+    if data.server is not None and server_dataset is not None:
+        _check_model_runs_on(context, data.server, server_dataset)
+
+
+def _check_model_runs_on(
+    context: EngineContext, examples: ClientExamples, dataset: DeviceDataset
+) -> None:
+    data = context.data
+    rows = torch.from_numpy(_select_probe_rows(examples, data.tokens))
+    mask = torch.ones(len(rows), dtype=torch.bool)
+    key = torch.zeros((), dtype=torch.int64)
+    batch = dataset.load_batch(BatchIndices(rows, mask, key))
+    outputs = validate_task(context.task, batch.x, batch.y)
+    if context.task.kind in ("classification", "sequences"):
         num_outputs = outputs.shape[get_class_axis(context.task)]
         require(
-            not has_classes or num_outputs >= (classes or 0),
-            f"Task: the model tells {num_outputs} classes apart, but data set '{data.name}' has {classes}.",
+            num_outputs >= (data.classes or 0),
+            f"Task: the model tells {num_outputs} classes apart, but data set '{data.name}' has {data.classes}.",
         )
 
 
-def _select_probe_rows(examples: ClientExamples, tokens: bool) -> np.ndarray:
-    """The first and the last example, and for tokens those with the lowest and the highest one."""
+def _select_probe_rows(examples: ClientExamples, has_tokens: bool) -> np.ndarray:
+    """Return the first and the last example, and for tokens those with the lowest and the highest token."""
     index = examples.splits["train"].index
     rows = [index[0], index[-1]]
-    if tokens:
+    if has_tokens:
         flat = examples.x.reshape(len(examples.x), -1)
         rows += [flat.min(1).argmin(), flat.max(1).argmax()]
     return np.array(rows, dtype=np.int64)

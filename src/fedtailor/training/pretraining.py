@@ -1,4 +1,4 @@
-"""Pre-training at the server: a first model from the server's own data, the same for all methods of a comparison."""
+"""Pre-training at the server: first weights from the server's own data, the same for all methods of a comparison."""
 
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from fedtailor.prng.streams import Stream
 
 
 class PretrainingConfig(NamedTuple):
-    """How the first model is made; without epochs it is what the model's maker draws."""
+    """How the first weights are trained; without epochs they are those that the model was made with."""
 
     epochs: int = 0
     lr: float = 0.1
@@ -25,41 +25,42 @@ class PretrainingConfig(NamedTuple):
 
 
 def check_pretraining(pretraining: PretrainingConfig, data: FederatedDataset) -> None:
-    """Raises if the server cannot pre-train."""
-    for name, value, minimum, is_whole in (
-        ("pretrain", pretraining.epochs, 0, True),
-        ("pretrain_lr", pretraining.lr, 1e-300, False),
-        ("pretrain_batch", pretraining.batch, 1, True),
-    ):
-        kind = f"a {'whole ' if is_whole else ''}number {'not below ' + str(minimum) if is_whole else 'above 0'}"
-        require(
-            is_number(value, is_whole) and value >= minimum,
-            f"{name} must be {kind}, got {value!r}.",
-        )
+    """Raise an error if the server cannot pre-train."""
+    epochs, lr, batch = pretraining
     require(
-        not pretraining.epochs or data.server is not None,
+        is_number(epochs, integer=True) and epochs >= 0,
+        f"pretrain must be a whole number not below 0, got {epochs!r}.",
+    )
+    require(is_number(lr) and lr > 0, f"pretrain_lr must be a number above 0, got {lr!r}.")
+    require(
+        is_number(batch, integer=True) and batch >= 1,
+        f"pretrain_batch must be a whole number not below 1, got {batch!r}.",
+    )
+    require(
+        not epochs or data.server is not None,
         f"pretrain: the server must have data to train on, but data set '{data.name}' gives it none; "
         "hold some out for it (server=0.05, say) or leave pretrain out.",
     )
 
 
 def run_pretraining(context: EngineContext, pretraining: PretrainingConfig) -> Params:
-    """The first model, after some epochs of SGD on the server's examples. It depends on seed and data, no method."""
+    """Return the weights after some epochs of SGD on the server's examples.
+
+    They depend on the seed, the model and the data, not on the method.
+    """
     initial_params = context.init_server_state().params
     if not pretraining.epochs:
         return initial_params
-    optimizer, dataset = optimizers.sgd(pretraining.lr), context.make_server_dataset()
-    step = partial(
-        local_training.optimizer_step,
-        optimizer,
-        partial(local_training.plain_gradient, context.task.loss),
-    )
+    optimizer = optimizers.sgd(pretraining.lr)
+    gradient = partial(local_training.plain_gradient, context.task.loss)
+    step = partial(local_training.optimizer_step, optimizer, gradient)
     plan = BatchPlan((BatchSpec("train", pretraining.batch),), epochs=pretraining.epochs)
     routine = Routine(
         partial(local_training.init_from_broadcast, optimizer),
         (Phase(step, plan),),
         local_training.get_local_params,
     )
+    dataset = context.make_server_dataset()
     key = prng.key(context.seed, Stream.PRETRAIN)
     with error_context("pre-training", 0, "the server"):
         params: Params = run_single_client(routine, initial_params, (), dataset, 0, key)

@@ -1,11 +1,10 @@
-"""What a run was made with: versions, machine, commit."""
+"""The versions, the machine and the commit that a run was made with."""
 
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,19 +12,20 @@ import torch
 import fedtailor
 
 
-def describe_version_changes(record: Mapping[str, Any]) -> list[str]:
-    """A note if the run was begun with other versions than those here: the last digits may differ then."""
-    then = record["versions"]
+def describe_version_changes(versions: Mapping[str, str]) -> list[str]:
+    """Return a note if a run began with other `versions` than those here: the last digits may differ then."""
     changed = [
-        f"{name} {value} for {then.get(name)}"
-        for name, value in collect_versions().items()
-        if value != then.get(name)
+        f"{name} {version} for {versions.get(name)}"
+        for name, version in collect_versions().items()
+        if version != versions.get(name)
     ]
-    return [f"resumed with {', '.join(changed)}: the last digits may differ"] if changed else []
+    if not changed:
+        return []
+    return [f"resumed with {', '.join(changed)}: the last digits may differ"]
 
 
 def collect_versions() -> dict[str, str]:
-    """What the run was made with."""
+    """Return the versions of what computes, by name."""
     return {
         "fedtailor": fedtailor.__version__,
         "python": platform.python_version(),
@@ -36,7 +36,7 @@ def collect_versions() -> dict[str, str]:
 
 
 def get_machine_name(device: torch.device) -> str:
-    """The GPU's name, or the processor's: seconds mean nothing without it."""
+    """Return the name of the GPU or of the processor, without which seconds mean nothing."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -45,7 +45,10 @@ def get_machine_name(device: torch.device) -> str:
 
 
 def get_commit() -> str | None:
-    """The commit of the source tree that fedtailor is run from, with a + if it was changed; None without one."""
+    """Return the commit of the source tree that fedtailor runs from, with a + if it has changes.
+
+    None if there is no source tree.
+    """
     here = Path(fedtailor.__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty=+", "--exclude=*"]
     try:

@@ -1,146 +1,199 @@
 """The record of a run: what was asked for, what was chosen, what came out.
 
-OUT/config.json    the whole specification, written before anything slow begins
-OUT/record.json    everything; written before the first round, when the run is stopped and at the end
-OUT/rounds.jsonl   a line per round, as they end
-OUT/model.safetensors, OUT/report.html    at the end
+Records are typed and carry the version of their format. `run_dir.py` reads and writes them; their parts are computed
+in `build_record.py`, `dataset_summary.py` and `summary.py`.
 """
 
-import hashlib
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
-import numpy as np
-import torch
+from pydantic import BaseModel, ConfigDict, field_serializer
 
-from fedtailor import methods
-from fedtailor.core.types import Params
-from fedtailor.data.dataset import FederatedDataset
-from fedtailor.engines.context import EngineContext
-from fedtailor.evaluation.client_statistics import Scores, compute_micro_mean
-from fedtailor.evaluation.costs import WORK_KEYS
-from fedtailor.evaluation.evaluate import FinalScores
+from fedtailor.data.dataset import ExampleSpec
+from fedtailor.engines.factory import CompileMode
 from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import compute_fingerprint, summarize_dataset
-from fedtailor.training.provenance import collect_versions, get_commit, get_machine_name
-from fedtailor.training.run_dir import FORMAT
 
-COST_KEYS = ("bytes_down", "bytes_up", "steps", "seconds", *WORK_KEYS)
-"""What a round's entry says that it cost."""
+FORMAT = 2
+"""The version of the files in a run's folder; other versions are refused."""
 
+Status = Literal["running", "interrupted", "finished", "diverged"]
+Origin = Literal["validation", "given", "run", "default"]
+"""Where a hyper-parameter's value comes from: chosen by validation clients, given by the user, computed from the
+size of the run, or the default."""
 
-def make_initial_record(
-    config: RunConfig,
-    hparams: Mapping[str, Any],
-    context: EngineContext,
-    checksums: Mapping[str, str],
-    choices: Mapping[str, Any],
-    command: str,
-) -> dict[str, Any]:
-    """The record before the first round; `checksums` are of what all methods of a comparison have in common."""
-    metric = context.task.metrics[0]
-    return {
-        "format": FORMAT,
-        "status": "running",
-        "name": config.label or context.method.name,
-        "config": config.model_dump(mode="json"),
-        "hparams": dict(hparams),
-        "origins": find_hparam_origins(config, hparams),
-        "command": command,
-        "versions": collect_versions(),
-        "machine": get_machine_name(context.device),
-        "commit": get_commit(),
-        "choices": dict(choices),
-        "metric": {"name": metric.name, "higher_is_better": metric.higher_is_better},
-        "data": summarize_dataset(context.data),
-        "checksums": dict(checksums),
-        "rounds": [],
-        "scores": None,
-        "summary": None,
-        "final_window": None,
-        "convergence": None,
-        "cost": None,
-    }
+Figures = dict[str, float | None]
+"""Means over clients by the name of the figure; None where no client could be tested."""
+ClientFigures = dict[str, list[float | None]]
+"""The figures of each client by name, in the order of their ids; None for a client that could not be tested."""
 
 
-def has_same_data(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether runs had the same clients with the same examples, whatever their seeds."""
-    sums = {record.get("checksums", {}).get("data") for record in records}
-    return len(sums) == 1 and None not in sums
+class RecordPart(BaseModel):
+    """A part of a record: immutable, with declared keys alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def compute_checksums(data: FederatedDataset, params: Params) -> dict[str, str]:
-    """Checksums of the data as they are before any method's view of them, and of the first weights."""
-    return {"data": compute_fingerprint(data), "weights": _hash_params(params)}
+class Metric(RecordPart):
+    """The headline metric of a task."""
+
+    name: str
+    higher_is_better: bool
 
 
-def _hash_params(params: Params) -> str:
-    digest = hashlib.sha256()
-    for name, value in sorted(params.items()):
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+class Choices(RecordPart):
+    """What is chosen once, before the first round; a resumed run keeps it."""
+
+    engine: str
+    chunk: int | None
+    compile: CompileMode
+    compile_reason: str
+    ranks: int | None
+    precision: str
+    threads: int
+    notes: tuple[str, ...]
 
 
-def find_hparam_origins(config: RunConfig, hparams: Mapping[str, Any]) -> dict[str, str]:
-    """Where every hyper-parameter's value comes from.
+class Checksums(RecordPart):
+    """Checksums of what the methods of a comparison have in common."""
 
-    validation: validation clients chose it in trials that scored nobody else; given: it was asked for; run: it follows
-    from the size of the run; default: nobody said anything.
+    data: str
+    weights: str
+
+
+class DatasetSummary(RecordPart):
+    """The clients of a data set, their groups and their sizes; lists are in the order of client indices.
+
+    Label counts are None for data without classes, and where clients times classes are too many to record.
     """
-    default = asdict(methods.make_hparams(config.method))
-    found = {}
-    for name, value in hparams.items():
-        requested = config.hparams.get(name, default[name])
-        origin = (
-            "validation"
-            if name in config.tuned
-            else "given"
-            if requested != default[name]
-            else "default"
-        )
-        found[name] = "run" if origin == "default" and value != requested else origin
-    return found
+
+    name: str
+    classes: int | None
+    server_examples: int
+    overlap: str
+    example_spec: ExampleSpec
+    clients: list[str]
+    groups: dict[str, list[int]]
+    train_sizes: list[int]
+    test_sizes: list[int]
+    adapt_sizes: list[int]
+    adapts_on: str
+    labels: list[list[int]] | None
+    server_labels: list[int] | None
+    checksum: str
+
+    @field_serializer("example_spec")
+    def _serialize_example_spec(self, example_spec: ExampleSpec) -> dict[str, Any]:
+        return example_spec._asdict()
 
 
-def scores_to_json(final: FinalScores) -> dict[str, Any]:
-    """Every client's figures as JSON; None for a client that could not be tested."""
-    scores = final.scores
-    return {
-        "ids": scores.ids.tolist(),
-        "before": {name: _to_json_list(values) for name, values in scores.before.items()},
-        "after": {name: _to_json_list(values) for name, values in scores.after.items()},
-        "after_passes": {
-            num_passes: {name: _to_json_list(values) for name, values in found.items()}
-            for num_passes, found in final.after_passes.items()
-        },
-        "weights": _to_json_list(next(reversed(scores.weights.values()))),
-    }
+class Work(RecordPart):
+    """Bytes, steps, seconds and computation; of one round, or of all.
+
+    `steps`, `gradients` and `flops` are the clients' together. One gradient is one gradient of the plain loss on a
+    batch of FedAvg.
+    """
+
+    bytes_down: int
+    bytes_up: int
+    steps: int
+    seconds: float
+    gradients: float
+    flops: int
+    server_gradients: float
+    server_flops: int
 
 
-def compute_means(scores: Scores, headline: str) -> dict[str, Any]:
-    """Means over the clients that could be tested; of the headline figure also that over all their examples."""
-    return {
-        stage: {name: _average_finite(values) for name, values in found.items()}
-        | {
-            "acc_micro": _to_json_number(
-                compute_micro_mean(found[headline], scores.weights[headline])
-            )
-        }
-        for stage, found in (("before", scores.before), ("after", scores.after))
-    }
+class RoundEntry(Work):
+    """A round: its cost, and mean scores by group and stage ("before" and "after") if clients were evaluated."""
+
+    round: int
+    scores: dict[str, dict[str, Figures]] | None
 
 
-def _average_finite(values: np.ndarray) -> float | None:
-    tested = values[np.isfinite(values)]
-    return float(tested.mean()) if len(tested) else None
+class RunCost(Work):
+    """The cost of all rounds, of the final evaluation, and of personalizing for one client on average."""
+
+    scoring_seconds: float = 0.0
+    personalize_gradients: float | None = None
+    personalize_flops: int | None = None
 
 
-def _to_json_list(values: np.ndarray) -> list[float | None]:
-    return [_to_json_number(float(value)) for value in values]
+class GroupScores(RecordPart):
+    """The final scores of every client of a group.
+
+    `after_passes` has them after 1 and 5 passes of personalizing, with the number of passes as text; `weights` is how
+    much of each client was tested: examples, or tokens.
+    """
+
+    ids: list[str]
+    before: ClientFigures
+    after: ClientFigures
+    weights: list[float | None]
+    after_passes: dict[str, ClientFigures] = {}
+
+    def get_stage(self, stage: str) -> ClientFigures:
+        """Return the figures of a stage: "before", "after", or a number of passes; empty if it was not scored."""
+        stages = {"before": self.before, "after": self.after, **self.after_passes}
+        return stages.get(stage, {})
 
 
-def _to_json_number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+class StageSummary(RecordPart):
+    """The headline metric of a group at one stage, over examples and over clients, with loss and macro F1."""
+
+    acc_micro: float | None
+    acc_macro: float | None
+    std: float | None
+    worst_tenth: float | None
+    loss: float | None
+    f1_macro: float | None = None
+
+
+class FinalWindow(RecordPart):
+    """The evaluations in the last fifth of the rounds: the rounds, and mean figures by group and stage."""
+
+    eval_points: list[int]
+    mean: dict[str, dict[str, Figures]]
+
+
+class Convergence(RecordPart):
+    """Rounds and bytes until the headline metric, as a rolling mean, has reached a level; None if it never does.
+
+    `rise_time` is until nine tenths of its last value, `rounds_to_half` until an accuracy of 0.5.
+    """
+
+    rise_time: int | None
+    rounds_to_half: int | None
+    target: float | None
+    rounds_to_target: int | None
+    bytes_to_target: int | None
+
+
+class RunRecord(RecordPart):
+    """Everything known about a run. Fields that are known at its end are None until then."""
+
+    format: Literal[2] = 2
+    status: Status
+    name: str
+    config: RunConfig
+    hparams: dict[str, Any]
+    origins: dict[str, Origin]
+    command: str
+    versions: dict[str, str]
+    machine: str
+    commit: str | None
+    choices: Choices
+    metric: Metric
+    data: DatasetSummary
+    checksums: Checksums
+    rounds: list[RoundEntry] = []
+    scores: dict[str, GroupScores] | None = None
+    summary: dict[str, dict[str, StageSummary]] | None = None
+    final_window: FinalWindow | None = None
+    convergence: dict[str, dict[str, Convergence]] | None = None
+    cost: RunCost | None = None
+    problem: str | None = None
+
+
+def has_same_data(records: Iterable[RunRecord]) -> bool:
+    """Return whether runs had the same clients with the same examples, whatever their seeds."""
+    return len({record.checksums.data for record in records}) == 1

@@ -1,33 +1,36 @@
 """A run from a specification: recorded, checkpointed, interruptible, resumable.
 
-What is asked for is written down before anything slow begins; automatic choices are made once, written down before the
-first round, and reused when the run is resumed. A run killed at any moment and resumed ends with the same bytes.
+What is asked for is written down before anything slow begins; automatic choices are made once, written down before
+the first round, and kept when the run is resumed. A run killed at any moment and resumed ends with the same bytes.
 """
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
-
-import torch
 
 from fedtailor.core.types import Params, ServerState
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
-from fedtailor.engines.compile_policy import CompileDecision, decide_compile
 from fedtailor.engines.context import EngineContext
-from fedtailor.errors import require
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.evaluation.evaluate import TEST_GROUPS, evaluate, evaluate_final, sample_group
-from fedtailor.evaluation.summary import compute_convergence, compute_final_window, summarize_group
 from fedtailor.storage.atomic import explain_disk_errors
 from fedtailor.storage.files import write_tensors
-from fedtailor.training import build, distributed_launch
-from fedtailor.training.checkpoint import CheckpointManager
+from fedtailor.training import build, choices
+from fedtailor.training.build_record import (
+    compute_checksums,
+    compute_group_means,
+    make_group_scores,
+    make_initial_record,
+    sum_costs,
+)
+from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.command_lines import format_resume_command, format_run_command
 from fedtailor.training.config import RunConfig
 from fedtailor.training.dataset_summary import require_same_data
@@ -36,40 +39,35 @@ from fedtailor.training.loop import Round, run_rounds
 from fedtailor.training.prepare import get_cohort_size
 from fedtailor.training.pretraining import run_pretraining
 from fedtailor.training.provenance import describe_version_changes
-from fedtailor.training.record import (
-    COST_KEYS,
-    compute_checksums,
-    compute_means,
-    make_initial_record,
-    scores_to_json,
-)
+from fedtailor.training.record import Figures, RoundEntry, RunCost, RunRecord
 from fedtailor.training.run_dir import RunDir
+from fedtailor.training.summary import compute_convergence, compute_final_window, summarize_group
 
 EVAL_GROUPS = ("validation", *TEST_GROUPS)
 
 
 class Listener(Protocol):
-    """Somebody who hears how a run goes."""
+    """Is told how a run goes."""
 
-    def on_run_start(self, record: Mapping[str, Any], rounds_done: int) -> None:
-        """The run begins, or goes on after some rounds that are done."""
+    def on_run_start(self, record: RunRecord, rounds_done: int) -> None:
+        """Handle the start of a run, or its resumption after `rounds_done` rounds."""
 
-    def on_round_end(self, entry: Mapping[str, Any]) -> None:
-        """A round has ended."""
+    def on_round_end(self, entry: RoundEntry) -> None:
+        """Handle the end of a round."""
 
-    def on_run_end(self, record: Mapping[str, Any]) -> None:
-        """The run has come to its end."""
+    def on_run_end(self, record: RunRecord) -> None:
+        """Handle the end of a run."""
 
 
 class RunOutcome(NamedTuple):
     """How a run stopped."""
 
-    record: dict[str, Any]
-    is_finished: bool  # False: it was asked to stop, and has saved where it is
+    record: RunRecord
+    is_finished: bool  # False: it was asked to stop, and has saved its state
 
 
 InitialParams = dict[int, Params]
-"""Pre-trained first models by seed, shared by the runs of a comparison."""
+"""First weights by seed, possibly pre-trained, shared by the runs of a comparison."""
 
 
 def start_run(
@@ -79,14 +77,24 @@ def start_run(
     should_stop: Callable[[], bool] = bool,
     initial_params: InitialParams | None = None,
 ) -> RunOutcome:
-    """Starts a run in a new folder. `stop` is asked after every round."""
+    """Start a run in a new folder.
+
+    Args:
+        config: The specification.
+        out: The folder, which must not exist or be empty.
+        listeners: Are told how the run goes, besides the logger that the specification names.
+        should_stop: Asked after every round; the run saves its state and returns if it says yes.
+        initial_params: First weights that runs share; those of the run's seed are added if they are not there.
+    """
     run_dir = RunDir(out)
     data = build.load_dataset(config)
-    build.build_context(config, data)
-    all_listeners = (*make_loggers(config.log, run_dir.path), *listeners)
-    with explain_disk_errors(run_dir.path, "nothing was begun, so mend that and run it again."):
+    context = _build_context(config, data, run_dir)
+    loggers = make_loggers(config.log, run_dir.path)
+    with explain_disk_errors(run_dir.path, "nothing has begun, so fix that and run it again."):
         run_dir.create(config)
-    return _run_locked(config, data, run_dir, all_listeners, should_stop, initial_params)
+    with _prepare_folder(run_dir):
+        run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
+        return run.execute({} if initial_params is None else initial_params)
 
 
 def resume_run(
@@ -95,319 +103,235 @@ def resume_run(
     should_stop: Callable[[], bool] = bool,
     initial_params: InitialParams | None = None,
 ) -> RunOutcome:
-    """Goes on with a run from its last whole checkpoint; a finished run is left as it is."""
+    """Resume a run from its last intact checkpoint; a finished run is left as it is.
+
+    The arguments are those of `start_run`.
+    """
     run_dir = RunDir(out)
     config = run_dir.read_config()
-    if run_dir.has_record() and (record := run_dir.read_record())["status"] == "finished":
-        return RunOutcome(record, True)
-    return _run_locked(
-        config,
-        build.load_dataset(config),
-        run_dir,
-        (*make_loggers(config.log, run_dir.path), *listeners),
-        should_stop,
-        initial_params,
-    )
+    if run_dir.has_record():
+        record = run_dir.read_record()
+        if record.status == "finished":
+            return RunOutcome(record, True)
+    data = build.load_dataset(config)
+    loggers = make_loggers(config.log, run_dir.path)
+    with _prepare_folder(run_dir):
+        context = _build_context(config, data, run_dir)
+        run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
+        return run.execute({} if initial_params is None else initial_params)
 
 
-def _run_locked(
-    config: RunConfig,
-    data: FederatedDataset,
-    run_dir: RunDir,
-    listeners: tuple[Listener, ...],
-    should_stop: Callable[[], bool],
-    initial_params: InitialParams | None,
-) -> RunOutcome:
-    resume_hint = f"what was saved before is whole, so mend that and go on with: {format_resume_command(run_dir.path)}"
-    scratch_dir = run_dir.path / "scratch"
-    with explain_disk_errors(run_dir.path, resume_hint), run_dir.lock():
-        shutil.rmtree(scratch_dir, ignore_errors=True)
+def _build_context(config: RunConfig, data: FederatedDataset, run_dir: RunDir) -> EngineContext:
+    client_state_dir = run_dir.scratch_path if config.client_state == "files" else None
+    return build.build_context(config, data, run_dir.path, client_state_dir)
+
+
+@contextmanager
+def _prepare_folder(run_dir: RunDir) -> Iterator[None]:
+    """Lock a run's folder, and leave no temporary files of this or of a killed process in it."""
+    command = format_resume_command(run_dir.path)
+    hint = f"the last checkpoint is intact, so fix that and resume with: {command}"
+    with explain_disk_errors(run_dir.path, hint), run_dir.lock():
+        shutil.rmtree(run_dir.scratch_path, ignore_errors=True)
         try:
-            context = build.build_context(
-                config, data, run_dir.path, scratch_dir if config.client_state == "files" else None
-            )
-            return _run(
-                config,
-                data,
-                context,
-                run_dir,
-                listeners,
-                should_stop,
-                {} if initial_params is None else initial_params,
-            )
+            yield
         finally:
-            shutil.rmtree(scratch_dir, ignore_errors=True)
+            shutil.rmtree(run_dir.scratch_path, ignore_errors=True)
 
 
-def _run(
-    config: RunConfig,
-    data: FederatedDataset,
-    context: EngineContext,
-    run_dir: RunDir,
-    listeners: tuple[Listener, ...],
-    should_stop: Callable[[], bool],
-    initial_params: InitialParams,
-) -> RunOutcome:
-    """From the last checkpoint, or from the first round, to the end or until asked to stop."""
-    previous_record = run_dir.read_record() if run_dir.has_record() else None
-    if previous_record:
-        require_same_data(previous_record, context.data)
-    engine, choices = _make_engine(
-        config, context, run_dir.path, previous_record["choices"] if previous_record else None
-    )
-    checkpoints, state = CheckpointManager(run_dir.path), context.init_server_state()
-    restored = checkpoints.restore_latest(
-        state, context.client_states, context.method.init_client_state(state)
-    )
-    if restored is None and config.seed not in initial_params:
-        initial_params[config.seed] = run_pretraining(context, build.get_pretraining_config(config))
-    state, rounds_done = (
-        (restored.state, restored.rounds_done)
-        if restored
-        else (context.init_server_state(initial_params[config.seed]), 0)
-    )
-    record = previous_record or make_initial_record(
-        config,
-        build.resolve_hparams(config, data),
-        context,
-        compute_checksums(data, state.params),
-        choices,
-        format_run_command(config, run_dir.path),
-    )
-    new_notes = [*(restored.skipped if restored else ()), *describe_version_changes(record)]
-    notes = list(dict.fromkeys([*choices["notes"], *new_notes]))
-    record = record | {
-        "status": "running",
-        "rounds": [],
-        "cost": None,
-        "choices": choices | {"notes": notes},
-    }
-    run_dir.truncate_rounds(rounds_done)
-    run_dir.write_record(record)
-    for listener in listeners:
-        listener.on_run_start(record, rounds_done)
-    meter = CostMeter(context)
-    state, is_complete = _train_rounds(
-        config, context, engine, meter, run_dir, checkpoints, state, listeners, should_stop
-    )
-    if not is_complete:
-        record = record | {
-            "status": "interrupted",
-            "rounds": run_dir.read_rounds(),
-            "cost": sum_costs(run_dir),
-        }
-        run_dir.write_record(record)
-        return RunOutcome(record, False)
-    record = _finish_run(config, context, engine, meter, run_dir, record, state)
-    for listener in listeners:
-        listener.on_run_end(record)
-    return RunOutcome(record, True)
+@dataclass
+class Run:
+    """A run under way: what it computes with, its folder, its record and its state.
 
+    `data` are the data before the method's view of them, which is `context.data`.
+    """
 
-def _train_rounds(
-    config: RunConfig,
-    context: EngineContext,
-    engine: Engine,
-    meter: CostMeter,
-    run_dir: RunDir,
-    checkpoints: CheckpointManager,
-    state: ServerState,
-    listeners: tuple[Listener, ...],
-    should_stop: Callable[[], bool],
-) -> tuple[ServerState, bool]:
-    """Rounds up to the last one, or until asked to stop; the bool says which."""
-    num_left, should_sync = config.rounds - int(state.round), partial(_should_sync, config)
-    for finished_round in islice(
-        run_rounds(context, engine, state, get_cohort_size(context, config.cohort), should_sync),
-        num_left,
-    ):
-        state, is_last = finished_round.state, finished_round.rounds_done == config.rounds
-        entry = _make_round_entry(config, context, engine, finished_round, meter)
-        is_stopping = should_stop()
-        should_save = (
-            is_stopping or is_last or finished_round.rounds_done % config.checkpoint_every == 0
-        )
-        run_dir.append_round(entry, should_sync=should_save)
-        for listener in listeners:
-            listener.on_round_end(entry)
-        if should_save:
-            checkpoints.save(
-                finished_round.rounds_done, state, factory.collect_client_states(engine)
+    config: RunConfig
+    run_dir: RunDir
+    data: FederatedDataset
+    context: EngineContext
+    listeners: tuple[Listener, ...]
+    should_stop: Callable[[], bool]
+    engine: Engine = field(init=False)
+    checkpoints: CheckpointManager = field(init=False)
+    meter: CostMeter = field(init=False)
+    record: RunRecord = field(init=False)
+    state: ServerState = field(init=False)
+
+    def execute(self, initial_params: InitialParams) -> RunOutcome:
+        """Run from the last checkpoint, or from the first round, to the end or until asked to stop."""
+        rounds_done = self._open(initial_params)
+        for listener in self.listeners:
+            listener.on_run_start(self.record, rounds_done)
+        is_complete = self._train()
+        if not is_complete:
+            rounds = self.run_dir.read_rounds()
+            self._update_record(status="interrupted", rounds=rounds, cost=sum_costs(rounds))
+            return RunOutcome(self.record, False)
+        self._finish()
+        for listener in self.listeners:
+            listener.on_run_end(self.record)
+        return RunOutcome(self.record, True)
+
+    def _open(self, initial_params: InitialParams) -> int:
+        """Make or restore engine, state and record, and return the number of rounds done."""
+        previous = self.run_dir.read_record() if self.run_dir.has_record() else None
+        if previous is None:
+            self.engine, new_choices = choices.make_new_engine(
+                self.config, self.context, self.run_dir.path
             )
-        if is_stopping and not is_last:
-            return state, False
-    return state, True
+        else:
+            require_same_data(previous, self.context.data)
+            self.engine, new_choices = choices.remake_engine(
+                self.config, self.context, self.run_dir.path, previous.choices
+            )
+        self.checkpoints = CheckpointManager(self.run_dir.path)
+        restored = self._restore()
+        if restored is None:
+            self.state = self._make_first_state(initial_params)
+            rounds_done = 0
+            skipped: tuple[str, ...] = ()
+        else:
+            self.state = restored.state
+            rounds_done = restored.rounds_done
+            skipped = restored.skipped
+        record = previous
+        if record is None:
+            record = make_initial_record(
+                self.config,
+                build.resolve_hparams(self.config, self.data),
+                self.context,
+                compute_checksums(self.data, self.state.params),
+                new_choices,
+                format_run_command(self.config, self.run_dir.path),
+            )
+        notes = (*new_choices.notes, *skipped, *describe_version_changes(record.versions))
+        new_choices = new_choices.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
+        self.run_dir.truncate_rounds(rounds_done)
+        self.record = record
+        self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
+        self.meter = CostMeter(self.context)
+        return rounds_done
 
+    def _restore(self) -> RestoredCheckpoint | None:
+        state = self.context.init_server_state()
+        client_state = self.context.method.init_client_state(state)
+        return self.checkpoints.restore_latest(state, self.context.client_states, client_state)
 
-def _should_sync(config: RunConfig, rounds_done: int) -> bool:
-    """Whether the state after a round is scored or saved."""
-    return rounds_done == config.rounds or not all(
-        rounds_done % every for every in (config.evaluate_every or 1, config.checkpoint_every)
-    )
+    def _make_first_state(self, initial_params: InitialParams) -> ServerState:
+        """Return the state before the first round, with weights that the runs of a seed share."""
+        seed = self.config.seed
+        if seed not in initial_params:
+            pretraining = build.get_pretraining_config(self.config)
+            initial_params[seed] = run_pretraining(self.context, pretraining)
+        return self.context.init_server_state(initial_params[seed])
 
+    def _update_record(self, **changes: Any) -> None:
+        self.record = self.record.model_copy(update=changes)
+        self.run_dir.write_record(self.record)
 
-def _make_round_entry(
-    config: RunConfig,
-    context: EngineContext,
-    engine: Engine,
-    finished_round: Round,
-    meter: CostMeter,
-) -> dict[str, Any]:
-    scores = None
-    is_due = (
-        context.method.client.phases
-        and finished_round.rounds_done % (config.evaluate_every or 1) == 0
-    )
-    if (
-        is_due or finished_round.rounds_done == config.rounds
-    ):  # where nobody trains in rounds, nothing changes before the end
-        scores_by_group = evaluate(
-            context,
-            engine,
-            finished_round.state,
-            _select_groups(config, EVAL_GROUPS),
-            config.eval_clients,
+    def _train(self) -> bool:
+        """Train up to the last round, or until asked to stop; return whether it was the last round."""
+        cohort_size = get_cohort_size(self.context, self.config.cohort)
+        rounds = run_rounds(self.context, self.engine, self.state, cohort_size, self._should_sync)
+        num_left = self.config.rounds - int(self.state.round)
+        for finished_round in islice(rounds, num_left):
+            self.state = finished_round.state
+            rounds_done = finished_round.rounds_done
+            is_last = rounds_done == self.config.rounds
+            entry = self._make_entry(finished_round)
+            is_stopping = self.should_stop()
+            should_save = is_stopping or is_last or rounds_done % self.config.checkpoint_every == 0
+            self.run_dir.append_round(entry, should_sync=should_save)
+            for listener in self.listeners:
+                listener.on_round_end(entry)
+            if should_save:
+                client_states = factory.collect_client_states(self.engine)
+                self.checkpoints.save(rounds_done, self.state, client_states)
+            if is_stopping and not is_last:
+                return False
+        return True
+
+    def _should_sync(self, rounds_done: int) -> bool:
+        """Return whether the state after a round is evaluated or saved."""
+        if self._is_evaluated(rounds_done):
+            return True
+        return rounds_done % self.config.checkpoint_every == 0
+
+    def _is_evaluated(self, rounds_done: int) -> bool:
+        """Return whether clients are evaluated after a round.
+
+        Without client phases nothing changes before the end, so only the last round is evaluated.
+        """
+        if rounds_done == self.config.rounds:
+            return True
+        has_training = bool(self.context.method.client.phases)
+        return has_training and rounds_done % (self.config.evaluate_every or 1) == 0
+
+    def _make_entry(self, finished_round: Round) -> RoundEntry:
+        scores = None
+        if self._is_evaluated(finished_round.rounds_done):
+            scores = self._evaluate(finished_round.state)
+        return RoundEntry(
+            round=finished_round.rounds_done,
+            **finished_round.cost._asdict(),
+            **self.meter.compute_round_work(finished_round.cohort)._asdict(),
+            scores=scores,
         )
-        headline = context.task.metrics[0].name
-        scores = {group: compute_means(found, headline) for group, found in scores_by_group.items()}
-    return {
-        "round": finished_round.rounds_done,
-        **finished_round.cost._asdict(),
-        **meter.compute_round_cost(finished_round.cohort),
-        "scores": scores,
-    }
 
+    def _evaluate(self, state: ServerState) -> dict[str, dict[str, Figures]]:
+        """Return mean scores by group and stage."""
+        groups = self._select_groups(EVAL_GROUPS)
+        scores = evaluate(self.context, self.engine, state, groups, self.config.eval_clients)
+        headline = self.context.task.metrics[0].name
+        return {group: compute_group_means(found, headline) for group, found in scores.items()}
 
-def _select_groups(config: RunConfig, groups: tuple[str, ...]) -> tuple[str, ...]:
-    """Of these groups those that may be scored: where something is being chosen, validation clients alone."""
-    return ("validation",) if config.eval_groups == "validation" else groups
+    def _select_groups(self, groups: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the groups that may be evaluated: while tuning, validation clients alone."""
+        if self.config.eval_groups == "validation":
+            return ("validation",)
+        return groups
 
-
-def _finish_run(
-    config: RunConfig,
-    context: EngineContext,
-    engine: Engine,
-    meter: CostMeter,
-    run_dir: RunDir,
-    record: dict[str, Any],
-    state: ServerState,
-) -> dict[str, Any]:
-    started_at, rounds = time.perf_counter(), run_dir.read_rounds()
-    groups = _select_groups(config, TEST_GROUPS)
-    final_scores = evaluate_final(context, engine, state, groups, config.final_eval_clients)
-    module = context.task.to_module(state.params)
-    write_tensors(run_dir.path / "model.safetensors", dict(module.state_dict()))
-    total = (
-        sum_costs(run_dir)
-        | _compute_personalize_cost(config, context, meter, groups)
-        | {"scoring_seconds": time.perf_counter() - started_at}
-    )
-    record = record | {
-        "status": "finished",
-        "rounds": rounds,
-        "scores": {group: scores_to_json(found) for group, found in final_scores.items()},
-        "summary": {
-            group: summarize_group(found, record["metric"]) for group, found in final_scores.items()
-        },
-        "final_window": compute_final_window(rounds, config.rounds),
-        "convergence": compute_convergence(rounds, record),
-        "cost": total,
-    }
-    run_dir.write_record(record)
-    return record
-
-
-def _compute_personalize_cost(
-    config: RunConfig, context: EngineContext, meter: CostMeter, groups: tuple[str, ...]
-) -> dict[str, float]:
-    """What personalizing costs a client of the first group that there is, on average."""
-    client_ids = next(
-        found
-        for group in groups
-        if len(found := sample_group(context, group, config.final_eval_clients))
-    )
-    cost_per_client = meter.compute_personalize_cost(client_ids)
-    return {
-        "personalize_gradients": round(cost_per_client.gradients.mean(), 1),
-        "personalize_flops": round(cost_per_client.flops.mean()),
-    }
-
-
-def sum_costs(run_dir: RunDir) -> dict[str, float]:
-    """What all rounds so far cost together."""
-    rounds = run_dir.read_rounds()
-    return {name: sum(entry.get(name, 0) for entry in rounds) for name in COST_KEYS}
-
-
-def _decide_compile(
-    config: RunConfig, context: EngineContext, previous_choices: Mapping[str, Any] | None
-) -> CompileDecision:
-    """Whether to compile: as was asked for, as was decided before, or as measured now."""
-    if previous_choices:
-        return CompileDecision(
-            previous_choices["compile"], previous_choices.get("compile_reason", "")
+    def _finish(self) -> None:
+        """Evaluate the last state on all clients, and write the model and the record."""
+        started_at = time.perf_counter()
+        rounds = self.run_dir.read_rounds()
+        final_scores = evaluate_final(
+            self.context,
+            self.engine,
+            self.state,
+            self._select_groups(TEST_GROUPS),
+            self.config.final_eval_clients,
         )
-    if config.compile != "auto":
-        return CompileDecision(config.compile, "asked for")
-    if config.engine == "sequential" or not context.method.client.phases:
-        return CompileDecision(False, "there is nothing to compile")
-    return decide_compile(context, get_cohort_size(context, config.cohort), config.rounds)
-
-
-def _make_engine(
-    config: RunConfig,
-    context: EngineContext,
-    run_path: Path,
-    previous_choices: Mapping[str, Any] | None,
-) -> tuple[Engine, dict[str, Any]]:
-    """The engine, with choices made now or, if the run is resumed, made before and only honoured now."""
-    threads = previous_choices["threads"] if previous_choices else config.threads
-    if threads:
-        torch.set_num_threads(threads)
-    decision = _decide_compile(config, context, previous_choices)
-    requested = previous_choices or {
-        "engine": config.engine,
-        "chunk": config.chunk,
-        "compile": decision.compile,
-    }
-    options = (requested["engine"], requested["chunk"], requested["compile"])
-    distributed_launch.start_workers(config, run_path, options, context.data)
-    engine = factory.make_engine(context, *options)
-    current = factory.get_engine_options(engine)
-    if previous_choices is None:
-        compile_notes = (
-            [f"compiled: {decision.reason}"]
-            if current["compile"] and config.compile == "auto"
-            else []
+        module = self.context.task.to_module(self.state.params)
+        write_tensors(self.run_dir.path / "model.safetensors", dict(module.state_dict()))
+        metric = self.record.metric
+        self._update_record(
+            status="finished",
+            rounds=rounds,
+            scores={group: make_group_scores(final) for group, final in final_scores.items()},
+            summary={
+                group: summarize_group(final, metric) for group, final in final_scores.items()
+            },
+            final_window=compute_final_window(rounds, self.config.rounds),
+            convergence=compute_convergence(rounds, self.config.rounds, metric, self.config.target),
+            cost=self._compute_total_cost(rounds, started_at),
         )
-        extra_choices: dict[str, Any] = {
-            "precision": config.precision,
-            "threads": torch.get_num_threads(),
-        }
-        extra_choices |= {
-            "notes": [*engine.notes, *compile_notes],
-            "compile_reason": decision.reason,
-        }
-        return engine, current | extra_choices
-    for name, value in current.items():
-        require(
-            value == previous_choices[name] or name == "ranks",
-            f"The run was begun with {name}={previous_choices[name]}, which cannot be had here "
-            f"({'; '.join(engine.notes)}); "
-            "resume it on a machine like the first one.",
+
+    def _compute_total_cost(self, rounds: list[RoundEntry], started_at: float) -> RunCost:
+        """Return the cost of the run, with the mean cost of personalizing for a client.
+
+        That is averaged over the first group with clients. Final scoring began at `started_at`.
+        """
+        for group in self._select_groups(TEST_GROUPS):
+            client_ids = sample_group(self.context, group, self.config.final_eval_clients)
+            if len(client_ids):
+                break
+        cost_per_client = self.meter.compute_personalize_cost(client_ids)
+        return sum_costs(rounds).model_copy(
+            update={
+                "personalize_gradients": round(float(cost_per_client.gradients.mean()), 1),
+                "personalize_flops": round(float(cost_per_client.flops.mean())),
+                "scoring_seconds": time.perf_counter() - started_at,
+            }
         )
-    return engine, dict(previous_choices) | {
-        "notes": [*previous_choices["notes"], *_describe_rank_change(current, previous_choices)]
-    }
-
-
-def _describe_rank_change(
-    current: Mapping[str, Any], previous_choices: Mapping[str, Any]
-) -> list[str]:
-    """A note if there are more or fewer processes than the run was begun with."""
-    ranks, previous_ranks = current.get("ranks"), previous_choices.get("ranks")
-    return (
-        []
-        if ranks == previous_ranks
-        else [f"resumed with {ranks} ranks for {previous_ranks}: the last digits may differ"]
-    )

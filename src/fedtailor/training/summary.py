@@ -1,13 +1,12 @@
-"""What a record says in short: figures of groups of clients, the last rounds together, and how fast it got there.
+"""Summaries of a run: groups of clients in a few figures, the last rounds together, and how fast it converged.
 
-Nothing here chooses: there is no best round. What stands for a run is its last round, scored on everybody, and the mean
-over the looks in the last fifth of its rounds.
+Nothing here chooses: there is no best round. A run is represented by its last round, with all clients scored, and by
+the mean over the evaluations in the last fifth of its rounds.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 
@@ -19,135 +18,139 @@ from fedtailor.evaluation.client_statistics import (
     find_first_reaching,
 )
 from fedtailor.evaluation.evaluate import FinalScores
+from fedtailor.training.record import (
+    Convergence,
+    Figures,
+    FinalWindow,
+    Metric,
+    RoundEntry,
+    StageSummary,
+)
 
 FINAL_WINDOW_DIVISOR = 5
-"""The looks in the last one in so many of the rounds count."""
+"""The final window is the last fifth of the rounds."""
 ROLLING_WINDOW_DIVISOR = 50
-"""A rolling mean is over one in so many of the rounds: 20 of 1,000, as in FSL's figures."""
+"""A rolling mean is over a fiftieth of the rounds: 20 of 1,000, as in FSL's figures."""
 HALF_ACCURACY = 0.5
-"""The accuracy that T_0.5 is the time of."""
-
-Record = Mapping[str, Any]
+"""The accuracy that the paper of FSL calls T_0.5 the time of."""
 
 
-def get_last_eval_points(rounds: Sequence[Record], total: int) -> list[Record]:
-    """The rounds of the last fifth at which was looked."""
-    return [
-        entry
-        for entry in rounds
-        if entry["scores"] and entry["round"] > total - max(1, total // FINAL_WINDOW_DIVISOR)
-    ]
+def get_last_eval_points(rounds: Sequence[RoundEntry], total: int) -> list[RoundEntry]:
+    """Return the rounds with scores among the last fifth of `total` rounds."""
+    first = total - max(1, total // FINAL_WINDOW_DIVISOR)
+    return [entry for entry in rounds if entry.scores and entry.round > first]
 
 
-def compute_final_window(rounds: Sequence[Record], total: int) -> dict[str, Any]:
-    """The last looks: at which rounds they were, and for each group, before and after, the mean of each figure."""
+def compute_final_window(rounds: Sequence[RoundEntry], total: int) -> FinalWindow:
+    """Return the evaluations in the last fifth of `total` rounds, and the mean of each figure over them."""
     eval_points = get_last_eval_points(rounds, total)
-    groups = eval_points[-1]["scores"] if eval_points else {}
-    means = {
-        group: {
-            stage: {
-                name: _average_known(
-                    [eval_point["scores"][group][stage].get(name) for eval_point in eval_points]
-                )
+    mean: dict[str, dict[str, Figures]] = {}
+    last_scores = eval_points[-1].scores if eval_points else None
+    for group, stages in (last_scores or {}).items():
+        mean[group] = {}
+        for stage, figures in stages.items():
+            mean[group][stage] = {
+                name: _average_known(_collect_figure(eval_points, group, stage, name))
                 for name in figures
             }
-            for stage, figures in figures_by_stage.items()
-        }
-        for group, figures_by_stage in groups.items()
-    }
-    return {"eval_points": [eval_point["round"] for eval_point in eval_points], "mean": means}
+    return FinalWindow(eval_points=[entry.round for entry in eval_points], mean=mean)
 
 
-def summarize_group(final: FinalScores, metric: Mapping[str, Any]) -> dict[str, Any]:
-    """A group's figures before personalizing, after it, and after a few passes of it."""
-    found = {"before": final.scores.before, "after": final.scores.after, **final.after_passes}
-    weights, headline, higher_is_better = (
-        final.scores.weights,
-        metric["name"],
-        metric["higher_is_better"],
-    )
+def _collect_figure(
+    eval_points: Sequence[RoundEntry], group: str, stage: str, name: str
+) -> list[float | None]:
+    return [(entry.scores or {})[group][stage].get(name) for entry in eval_points]
+
+
+def summarize_group(final: FinalScores, metric: Metric) -> dict[str, StageSummary]:
+    """Return a group's figures by stage: before and after personalizing, and after 1 and 5 passes of it."""
+    scores = final.scores
+    stages = {"before": scores.before, "after": scores.after, **final.after_passes}
     return {
-        stage: _summarize_scores(figures, weights, headline, higher_is_better)
-        | _get_f1(final.f1, stage)
-        for stage, figures in found.items()
+        stage: _summarize_stage(figures, scores.weights, metric, final.f1.get(stage))
+        for stage, figures in stages.items()
     }
 
 
-def _summarize_scores(
+def _summarize_stage(
     figures: Mapping[str, np.ndarray],
     weights: Mapping[str, np.ndarray],
-    metric: str,
-    higher_is_better: bool,
-) -> dict[str, float | None]:
-    over_clients = compute_spread(figures[metric], higher_is_better)
-    found = {
-        "acc_micro": compute_micro_mean(figures[metric], weights[metric]),
-        "acc_macro": over_clients.mean,
-        "std": over_clients.std,
-        "worst_tenth": over_clients.worst_tenth,
-        "loss": compute_micro_mean(figures["loss"], weights["loss"]),
-    }
-    return {name: _to_json_number(value) for name, value in found.items()}
+    metric: Metric,
+    f1: float | None,
+) -> StageSummary:
+    over_clients = compute_spread(figures[metric.name], metric.higher_is_better)
+    return StageSummary(
+        acc_micro=_to_json_number(compute_micro_mean(figures[metric.name], weights[metric.name])),
+        acc_macro=_to_json_number(over_clients.mean),
+        std=_to_json_number(over_clients.std),
+        worst_tenth=_to_json_number(over_clients.worst_tenth),
+        loss=_to_json_number(compute_micro_mean(figures["loss"], weights["loss"])),
+        f1_macro=None if f1 is None else _to_json_number(f1),
+    )
 
 
-def _get_f1(f1: Mapping[str, float], stage: str) -> dict[str, float | None]:
-    return {"f1_macro": _to_json_number(f1[stage])} if stage in f1 else {}
+def compute_convergence(
+    rounds: Sequence[RoundEntry], total: int, metric: Metric, target: float | None
+) -> dict[str, dict[str, Convergence]]:
+    """Return how fast the headline metric of each group rose, before and after personalizing.
 
+    The metric is taken as the rolling mean over a fiftieth of the rounds, at the rounds with scores.
 
-def compute_convergence(rounds: Sequence[Record], record: Record) -> dict[str, Any]:
-    """How fast each group's figure rose, before and after personalizing: rounds, and bytes sent, until it was there.
-
-    The figure is the rolling mean over a fiftieth of the rounds, known at the rounds at which was looked.
+    Args:
+        rounds: All rounds of the run.
+        total: The number of rounds that the run has in all, which sets the width of the rolling mean.
+        metric: The headline metric.
+        target: The value of the metric to reach, if one was asked for.
     """
-    eval_points = [entry for entry in rounds if entry["scores"]]
-    groups = eval_points[-1]["scores"] if eval_points else {}
-    sent = list(accumulate(entry["bytes_down"] + entry["bytes_up"] for entry in rounds))
-    return {
-        group: {
-            stage: _compute_group_convergence(eval_points, group, stage, sent, record)
-            for stage in ("before", "after")
-        }
-        for group in groups
-    }
+    eval_points = [entry for entry in rounds if entry.scores]
+    last_scores = eval_points[-1].scores if eval_points else None
+    bytes_by_round = list(accumulate(entry.bytes_down + entry.bytes_up for entry in rounds))
+    eval_rounds = [entry.round for entry in eval_points]
+    width = max(1, total // ROLLING_WINDOW_DIVISOR)
+    convergence: dict[str, dict[str, Convergence]] = {}
+    for group in last_scores or {}:
+        convergence[group] = {}
+        for stage in ("before", "after"):
+            known = _collect_figure(eval_points, group, stage, metric.name)
+            values = [math.nan if value is None else value for value in known]
+            smooth = compute_rolling_mean(eval_rounds, values, width)
+            convergence[group][stage] = _find_levels(
+                eval_rounds, smooth, metric, target, bytes_by_round
+            )
+    return convergence
 
 
-def _compute_group_convergence(
-    eval_points: Sequence[Record], group: str, stage: str, sent: Sequence[int], record: Record
-) -> dict[str, Any]:
-    metric, higher_is_better, target = (
-        record["metric"]["name"],
-        record["metric"]["higher_is_better"],
-        record["config"]["target"],
+def _find_levels(
+    eval_rounds: Sequence[int],
+    values: np.ndarray,
+    metric: Metric,
+    target: float | None,
+    bytes_by_round: Sequence[int],
+) -> Convergence:
+    rise_time = None
+    if metric.higher_is_better:
+        rise_time = compute_rise_time(eval_rounds, values)
+    rounds_to_half = None
+    if metric.name in ("accuracy", "f1"):
+        rounds_to_half = find_first_reaching(eval_rounds, values, HALF_ACCURACY)
+    rounds_to_target = None
+    if target is not None:
+        rounds_to_target = find_first_reaching(eval_rounds, values, target, metric.higher_is_better)
+    bytes_to_target = None
+    if rounds_to_target is not None:
+        bytes_to_target = bytes_by_round[rounds_to_target - 1]
+    return Convergence(
+        rise_time=rise_time,
+        rounds_to_half=rounds_to_half,
+        target=target,
+        rounds_to_target=rounds_to_target,
+        bytes_to_target=bytes_to_target,
     )
-    seen = [
-        (eval_point["round"], eval_point["scores"][group][stage][metric])
-        for eval_point in eval_points
-    ]
-    eval_rounds, values = zip(
-        *((round_idx, math.nan if value is None else value) for round_idx, value in seen),
-        strict=True,
-    )
-    smooth = compute_rolling_mean(
-        eval_rounds, values, max(1, record["config"]["rounds"] // ROLLING_WINDOW_DIVISOR)
-    )
-    target_round = (
-        None
-        if target is None
-        else find_first_reaching(eval_rounds, smooth, target, higher_is_better)
-    )
-    is_share = metric in ("accuracy", "f1")
-    return {
-        "rise_time": compute_rise_time(eval_rounds, smooth) if higher_is_better else None,
-        "T_0.5": find_first_reaching(eval_rounds, smooth, HALF_ACCURACY) if is_share else None,
-        "target": target,
-        "rounds_to_target": target_round,
-        "bytes_to_target": None if target_round is None else sent[target_round - 1],
-    }
 
 
 def _average_known(values: Sequence[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there else None
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def _to_json_number(value: float) -> float | None:
