@@ -73,7 +73,7 @@ def test_recurrent_layers_are_not_compiled_on_a_cpu() -> None:
     setting = text_setting()
     assert decide_compile(setting, 2, 10**9).compile is False
     engine = factory.make_engine(setting, compile=True)
-    assert factory.get_engine_options(engine)["compile"] is False
+    assert factory.get_engine_options(engine).compile is False
     assert any("recurrent layers run one client after another" in note for note in engine.notes)
 
 

@@ -23,6 +23,7 @@ from fedtailor.training import build
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
+from known import known
 from oracles import descended, module_of
 from scenarios import toy_data, toy_setting, toy_task, train
 
@@ -178,17 +179,18 @@ def test_personalize_takes_the_best_head_too() -> None:
 def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
     words = "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 finetune_epochs=1"
     out = tmp_path / "run"
-    scores = start_run(read_run_config(words.split()), out).record["scores"]["unseen"]
+    record = start_run(read_run_config(words.split()), out).record
+    scores = known(record.scores)["unseen"]
     spec = RunDir(out).read_config()
     data = build.load_dataset(spec)
-    for place, client in enumerate(scores["ids"]):
+    for place, client in enumerate(scores.ids):
         made = export_client(out, client, tmp_path / client)
         splits, number = data.clients.splits, data.client_names.tolist().index(client)
         x, y = (column[splits["test"].get_rows(number)] for column in data.clients[:2])
         loss = nn.functional.cross_entropy(
             made.compute_outputs(x), torch.as_tensor(y).long()
         ).item()
-        assert loss == pytest.approx(scores["after"]["loss"][place], rel=1e-4)
+        assert loss == pytest.approx(scores.after["loss"][place], rel=1e-4)
     x, y = (column[splits["train"].get_rows(number)] for column in data.clients[:2])
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     found = personalize(out, tmp_path / "mine.npz", tmp_path / "mine").params

@@ -76,7 +76,7 @@ def test_operations_are_those_of_work_done_step_by_step(name: str) -> None:
 
 def test_nobody_works_in_the_rounds_of_a_method_without_rounds() -> None:
     made = setting("method=local")
-    assert set(CostMeter(made).compute_round_cost(made.data.groups["train"]).values()) == {0}
+    assert set(CostMeter(made).compute_round_work(made.data.groups["train"])) == {0}
 
 
 def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
@@ -88,10 +88,10 @@ def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
     )
     forward, backward = 64 * 8 + 8 * 10, 64 * 8 + 2 * 8 * 10
     steps = 3 * -(-sizes // 7)
-    cost = CostMeter(made).compute_round_cost(cohort)
-    assert cost["flops"] == (steps * np.minimum(sizes, 7) * 2 * (forward + backward)).sum()
-    assert cost["gradients"] == steps.sum() == made.count_steps(cohort).sum()
-    assert cost["server_flops"] == cost["server_gradients"] == 0
+    cost = CostMeter(made).compute_round_work(cohort)
+    assert cost.flops == (steps * np.minimum(sizes, 7) * 2 * (forward + backward)).sum()
+    assert cost.gradients == steps.sum() == made.count_steps(cohort).sum()
+    assert cost.server_flops == cost.server_gradients == 0
 
 
 TIMES = [("fedprox", 1), ("scaffold", 1), ("apfl", 2), ("pfedme", 5), ("per-fedavg variant=fo", 2)]
@@ -101,8 +101,8 @@ TIMES = [("fedprox", 1), ("scaffold", 1), ("apfl", 2), ("pfedme", 5), ("per-feda
 def test_gradients_are_counted_in_those_of_fedavg(words: str, times: int) -> None:
     made, plain = setting(*f"method={words}".split()), setting("method=fedavg")
     cohort = plain.data.groups["train"]
-    expected = times * CostMeter(plain).compute_round_cost(cohort)["gradients"]
-    assert CostMeter(made).compute_round_cost(cohort)["gradients"] == pytest.approx(expected)
+    expected = times * CostMeter(plain).compute_round_work(cohort).gradients
+    assert CostMeter(made).compute_round_work(cohort).gradients == pytest.approx(expected)
 
 
 def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
@@ -110,7 +110,7 @@ def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
     made = setting("method=per-fedavg", "hidden=16")
     made_steps = made.count_steps(made.data.groups["train"]).sum()
     listed = describe_method("per-fedavg")["gradients"]
-    found = CostMeter(made).compute_round_cost(made.data.groups["train"])["gradients"] / made_steps
+    found = CostMeter(made).compute_round_work(made.data.groups["train"]).gradients / made_steps
     assert found == pytest.approx(listed, abs=0.5)
     assert found > 3
 
@@ -118,8 +118,8 @@ def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
 def test_the_servers_gradients_are_its_own() -> None:
     made = setting("method=fedsim")
     cohort = made.data.groups["train"][:4]
-    cost = CostMeter(made).compute_round_cost(cohort)
-    assert cost["server_gradients"] == 2 * len(
+    cost = CostMeter(made).compute_round_work(cohort)
+    assert cost.server_gradients == 2 * len(
         cohort
     )  # of each upload: the change in gradient that a step makes
-    assert cost["gradients"] == made.count_steps(cohort).sum()
+    assert cost.gradients == made.count_steps(cohort).sum()

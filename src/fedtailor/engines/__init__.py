@@ -1,1 +1,1 @@
-"""Where and how the functions of a method run."""
+"""Engines: where and how the routines of a method run."""

@@ -1,7 +1,7 @@
-"""What an engine is: it trains a cohort, does the server's work, and personalizes and scores clients.
+"""The interface of engines, which train cohorts, run the server's routine, and score clients.
 
-Data is reached only inside an engine, because on real machines it is somewhere else. An engine knows the type `Method`
-and no method by name.
+Only engines read the data, since in a real deployment the data stay on other machines. An engine
+takes any `Method` and knows none by name.
 """
 
 from collections.abc import Iterator
@@ -18,23 +18,27 @@ from fedtailor.errors import FedtailorError, RoutineError
 
 
 class TrainResult(NamedTuple):
-    """What training a cohort gives: the aggregated update, and what it cost."""
+    """Aggregated update of a cohort, and the cost of all its clients together."""
 
     cohort_update: CohortUpdate
     bytes_down: int
     bytes_up: int
-    steps: int  # of all clients together
+    steps: int
 
 
 class ScoreResult(NamedTuple):
-    """The (sum, weight) of the loss and of each metric over a client's test examples, [clients, 2] each."""
+    """Scores of clients on their test examples, before and after personalization.
+
+    Each dict has the (sum, weight) [clients, 2] of the loss and of each metric. Both are empty if
+    there are no clients.
+    """
 
     before: dict[str, Tensor]
     after: dict[str, Tensor]
 
 
 class Engine(Protocol):
-    """Where and how the functions of a method run."""
+    """Where and how the routines of a method run."""
 
     notes: tuple[str, ...]
     """Decisions that the user should know of, such as why a run is not compiled."""
@@ -42,13 +46,25 @@ class Engine(Protocol):
     client_states: ClientStateStore
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
-        """Train the clients of a cohort from the broadcast and aggregate their updates."""
+        """Train the clients of a cohort from the broadcast and aggregate their updates.
+
+        Args:
+            state: Server state that the broadcast is made from.
+            cohort: Indices of the clients, [clients].
+            round_idx: Index of the round; random keys derive from it.
+        """
         ...
 
     def update_server(
         self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
     ) -> ServerState:
-        """Return the server state after the server's work on the update of a cohort."""
+        """Return the server state after the server's routine.
+
+        Args:
+            state: Server state that the cohort was trained from.
+            cohort_update: Aggregated update of the cohort.
+            round_idx: Index of the round; random keys derive from it.
+        """
         ...
 
     def score(
@@ -57,9 +73,9 @@ class Engine(Protocol):
         """Personalize clients on the examples they adapt on and score them on their test examples.
 
         Args:
-            state: Server state whose model is broadcast.
-            client_ids: Indices of the clients, participating or unseen.
-            personalize: Routine to personalize by; default: the method's own.
+            state: Server state that the broadcast is made from.
+            client_ids: Indices of the clients, participating or unseen, [clients].
+            personalize: Routine to personalize with; None is the method's own.
         """
         ...
 
@@ -73,15 +89,31 @@ def count_upload_bytes(method: Method, result: ClientResult) -> int:
 
 @contextmanager
 def error_context(stage: str, round_idx: int, subject: str) -> Iterator[None]:
-    """Raise what fails inside as a RoutineError that names stage, round and client."""
+    """Raise any error in the block as a `RoutineError`; errors of fedtailor pass unchanged.
+
+    Args:
+        stage: Name of the method and of the routine that runs, for the message.
+        round_idx: Index of the round.
+        subject: Whose routine it is: the server's, a client's or one of several clients'.
+    """
     try:
         yield
     except FedtailorError:
         raise
     except Exception as problem:
-        message = f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
-        if "out of memory" in message:  # torch goes on to tell of every process on the GPU
-            message = "the device's memory is full; stack fewer clients (chunk=8, say) or have less beside it (jobs=1)."
+        message = describe_error(problem)
+        if "out of memory" in message:
+            # torch's own message also lists every process on the GPU.
+            message = (
+                "the device's memory is full; stack fewer clients (chunk=8, say) "
+                "or run fewer jobs at a time (jobs=1)."
+            )
         raise RoutineError(
             f"{stage} failed in round {round_idx} for {subject}: {message}"
         ) from problem
+
+
+def describe_error(problem: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
+    first_line = next(iter(str(problem).splitlines()), "")
+    return f"{type(problem).__name__}: {first_line}"

@@ -1,6 +1,6 @@
-"""How much memory clients need, measured on a few of them, and how many are stacked at a time because of that.
+"""How many clients are stacked at a time, from the memory that a few of them were measured to need.
 
-On a CPU a large stack of small networks is taken through its steps in parts whose weights stay in the cache.
+On a CPU, a large stack of small networks takes its steps in slices whose weights stay in the cache.
 """
 
 import os
@@ -14,24 +14,26 @@ from torch import Tensor
 from fedtailor.compat.torch_internals import flatten_tree, identify_storage, intercept_operations
 
 MAX_CHUNK = 256
-"""Clients at a time; more of them no longer make a step cheaper per client."""
+"""Maximum number of stacked clients; in larger stacks a step is no cheaper per client."""
 CACHE_BYTES = 1 << 23
-"""Bytes of cache that a thread's clients may fill."""
+"""Bytes of cache that the clients of one thread may fill."""
 MIN_CLIENTS_PER_THREAD = 4
-"""Clients that a thread has in a part, so that all have as much to do."""
+"""Minimum number of clients per thread in a slice, so that all threads have about equal work."""
 
 NUM_PROCESSES_ENV = "FEDTAILOR_PROCESSES"
-"""The environment's name for how many processes share a machine, if they are told."""
+"""Environment variable with the number of processes that share this machine."""
 
 
 class PeakMemory:
-    """Count the bytes of tensors made inside that are alive at the same time.
+    """Context that measures the memory of the tensors that are created in it.
 
-    `peak_bytes` is the most there ever were; 0 where torch does not let its operations be looked at.
+    `peak_bytes` is the maximum number of bytes that were alive at the same time; it is 0 where
+    torch has no hook for intercepting operations.
     """
 
     def __init__(self) -> None:
-        self.peak_bytes = self._live_bytes = 0
+        self.peak_bytes = 0
+        self._live_bytes = 0
         self._storages: dict[int, Any] = {}
         self._interception = intercept_operations(self._run_and_track)
 
@@ -43,7 +45,7 @@ class PeakMemory:
         self._interception.__exit__(*problem)
 
     def _run_and_track(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do what was asked for, and look at what came of it."""
+        """Return the result of an operation, with the storages of its results counted."""
         for leaf in flatten_tree((args, kwargs)):
             self._track(leaf, is_new=False)
         result = function(*args, **kwargs)
@@ -52,16 +54,17 @@ class PeakMemory:
         return result
 
     def _track(self, leaf: Any, is_new: bool) -> None:
-        """Counts a tensor's storage, if it is a tensor's, once, and if it was not there before."""
-        if (
-            isinstance(leaf, Tensor)
-            and (storage_id := identify_storage(storage := leaf.untyped_storage()))
-            not in self._storages
-        ):
-            size = storage.nbytes() if is_new else 0
-            self._storages[storage_id] = weakref.finalize(storage, self._release, storage_id, size)
-            self._live_bytes += size
-            self.peak_bytes = max(self.peak_bytes, self._live_bytes)
+        """Count the storage of a tensor until it is freed; one from outside counts as empty."""
+        if not isinstance(leaf, Tensor):
+            return
+        storage = leaf.untyped_storage()
+        storage_id = identify_storage(storage)
+        if storage_id in self._storages:
+            return
+        size = storage.nbytes() if is_new else 0
+        self._storages[storage_id] = weakref.finalize(storage, self._release, storage_id, size)
+        self._live_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self._live_bytes)
 
     def _release(self, storage_id: int, size: int) -> None:
         self._live_bytes -= size
@@ -69,48 +72,55 @@ class PeakMemory:
 
 
 def max_chunk_size(bytes_per_client: int, device: torch.device) -> int:
-    """How many clients that need so many bytes each are stacked: a power of two, so that it seldom changes."""
-    fits = min(MAX_CHUNK, _available_bytes(device) // max(1, bytes_per_client))
-    return 1 << max(0, fits.bit_length() - 1)
+    """Return the number of clients that fit on a device, rounded down to a power of two.
+
+    Rounding keeps the number the same if a little less memory is free.
+
+    Args:
+        bytes_per_client: Peak memory of a client.
+        device: Device of the stacks.
+    """
+    num_clients = min(MAX_CHUNK, _available_bytes(device) // max(1, bytes_per_client))
+    return 1 << max(0, num_clients.bit_length() - 1)
 
 
 def cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[slice]:
-    """A stack of clients, whose carries take so many bytes each, in parts that stay in cache from step to step.
+    """Return slices of a stack of clients that stay in the cache of a CPU from step to step.
 
-    A step has weights, gradients and what it makes of both, about four times a carry. Parts are of one size, for which
-    code is compiled once, where that divides the stack; where there is but one part, it is the whole stack.
+    A stack that is too small for two slices stays whole. Otherwise all slices have the same size,
+    for which code is compiled once, if a size close to the ideal one divides the stack; if none
+    does, their sizes differ by at most 1.
+
+    Args:
+        num_clients: Number of clients in the stack.
+        bytes_per_client: Size of a client's carry.
     """
-    threads = torch.get_num_threads()
-    size = threads * max(MIN_CLIENTS_PER_THREAD, CACHE_BYTES // (4 * max(1, bytes_per_client)))
-    alike = [
-        some
-        for some in range(-(-size // 2), min(num_clients, size + size // 2) + 1)
-        if num_clients % some == 0
-    ]
-    if num_clients < 2 * size:
+    # A step works on weights, gradients and values that it computes from both.
+    step_bytes = 4 * max(1, bytes_per_client)
+    clients_per_thread = max(MIN_CLIENTS_PER_THREAD, CACHE_BYTES // step_bytes)
+    ideal_size = torch.get_num_threads() * clients_per_thread
+    if num_clients < 2 * ideal_size:
         return [slice(0, num_clients)]
-    if alike:
-        size = min(alike, key=lambda some: abs(some - size))
-        return [slice(at, at + size) for at in range(0, num_clients, size)]
-    ends = [num_clients * part // (num_clients // size) for part in range(num_clients // size + 1)]
-    return [slice(*bytes_per_client) for bytes_per_client in pairwise(ends)]
+    candidates = range(-(-ideal_size // 2), ideal_size + ideal_size // 2 + 1)
+    divisors = [size for size in candidates if num_clients % size == 0]
+    size = min(divisors, key=lambda size: abs(size - ideal_size), default=ideal_size)
+    num_slices = num_clients // size
+    bounds = [num_clients * index // num_slices for index in range(num_slices + 1)]
+    return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
 def _available_bytes(device: torch.device) -> int:
-    """The bytes that stacks may take: half of what a GPU has free, or a quarter of all memory that there is.
+    """Return the bytes that the stacks of this process may take.
 
-    Processes that work side by side have that together.
+    That is half of a GPU's memory, or a quarter of all RAM, shared equally by the processes of this
+    machine.
     """
-    if device.type == "cuda":
-        whole = (
-            torch.cuda.mem_get_info(device)[1]
-            if NUM_PROCESSES_ENV in os.environ
-            else torch.cuda.mem_get_info(device)[0]
-        )
-        return whole // 2 // int(os.environ.get(NUM_PROCESSES_ENV, 1))
-    return (
-        os.sysconf("SC_PAGE_SIZE")
-        * os.sysconf("SC_PHYS_PAGES")
-        // 4
-        // int(os.environ.get(NUM_PROCESSES_ENV, 1))
-    )
+    num_processes = int(os.environ.get(NUM_PROCESSES_ENV, 1))
+    if device.type != "cuda":
+        ram_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return ram_bytes // 4 // num_processes
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    if NUM_PROCESSES_ENV in os.environ:
+        # What is free depends on what the other processes have allocated so far.
+        return total_bytes // 2 // num_processes
+    return free_bytes // 2 // num_processes

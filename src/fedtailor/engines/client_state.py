@@ -1,6 +1,7 @@
-"""The states that clients keep between rounds: a row for each client that has taken part, in RAM or in files.
+"""The states that clients keep between rounds: a row for each client that has one.
 
-Rows are added when clients are first met, so a population of millions costs what its participants need.
+Rows are in RAM or in files. A client gets its row when its state is first stored, so memory grows
+with the clients that take part and not with the population.
 """
 
 import math
@@ -18,17 +19,19 @@ from fedtailor.errors import require
 
 _SUFFIX = ".memory"
 _MIN_CAPACITY = 64
+"""Rows that the store has room for at first."""
 _NO_ROW = -1
 
 
 class ClientStateStore:
     """Client states by client index, stored as one tensor per leaf with a row per client.
 
-    `initialized` says which clients have a state of their own, `changed` which states have changed since it was last
-    cleared; both are [clients] bool. In a distributed run a client may be initialized whose state is on another rank.
+    `initialized` says which clients have a state of their own, `changed` which states have been
+    stored since it was last cleared; both are [clients] bool. In a distributed run `initialized`
+    covers all ranks, while the state itself may be on another rank.
 
     Args:
-        num_clients: Number of clients there are.
+        num_clients: Number of clients in the data set.
         folder: Where to keep the states; None keeps them in RAM.
     """
 
@@ -42,7 +45,7 @@ class ClientStateStore:
         self._refuse_used_folder()
 
     def read(self, client: int, initial: Tree) -> Tree:
-        """Return the state of one client, `initial` if it has none yet."""
+        """Return the state of one client, or `initial` if it has none yet."""
         if self._stored is None or not self.initialized[client]:
             return initial
         row = self._find_rows(torch.tensor([client]))[0]
@@ -55,7 +58,7 @@ class ClientStateStore:
         self.scatter(np.array([client]), trees.apply(lambda leaf: leaf[None], state))
 
     def gather(self, client_ids: np.ndarray, initial: Tree) -> Tree:
-        """Return the stacked states of some clients, with `initial` for those that have none yet."""
+        """Return the stacked states of some clients, with `initial` for those without one."""
         ids = torch.from_numpy(client_ids)
         if self._stored is None:
             return trees.apply(lambda leaf: leaf.expand(len(ids), *leaf.shape), initial)
@@ -87,7 +90,13 @@ class ClientStateStore:
         return [leaf[rows] for leaf in trees.leaves(self._stored)]
 
     def restore(self, client_ids: np.ndarray, leaves: Sequence[Tensor], like: Tree) -> None:
-        """Store what `read_rows` returned; `like` is the state of one client, for its structure."""
+        """Store the states of some clients as `read_rows` returned them.
+
+        Args:
+            client_ids: Indices of the clients, [clients].
+            leaves: Stacked states, leaf by leaf.
+            like: State of one client, for the structure.
+        """
         self.scatter(client_ids, trees.unflatten(like, leaves))
 
     def _find_rows(self, ids: Tensor) -> Tensor:
@@ -98,61 +107,69 @@ class ClientStateStore:
     def _add_rows(self, ids: Tensor, states: Tree) -> Tensor:
         """Return the rows of some clients, after adding rows for those that have none."""
         is_new = self._rows[ids] == _NO_ROW
-        num_new = int(is_new.sum())
-        if self._stored is None or self._num_rows + num_new > self._capacity:
-            self._grow(self._num_rows + num_new, states)
-        self._rows[ids[is_new]] = torch.arange(self._num_rows, self._num_rows + num_new)
-        self._num_rows += num_new
+        num_rows = self._num_rows + int(is_new.sum())
+        if self._stored is None or num_rows > self._capacity:
+            self._grow(num_rows, states)
+        self._rows[ids[is_new]] = torch.arange(self._num_rows, num_rows)
+        self._num_rows = num_rows
         return self._rows[ids]
 
     @property
     def _capacity(self) -> int:
+        """Number of rows that the store has room for."""
+        if self._stored is None:
+            return 0
         return len(trees.leaves(self._stored)[0])
 
     def _grow(self, num_rows: int, states: Tree) -> None:
-        """Make room for at least `num_rows` rows, twice as many as before."""
-        before = None if self._stored is None else trees.leaves(self._stored)
-        if before is None:
+        """Make room for at least `num_rows` rows, if possible for twice as many as before."""
+        is_new = self._stored is None
+        if is_new:
             self._refuse_used_folder()
-        doubled = max(_MIN_CAPACITY, 2 * (self._capacity if before else 0))
+        doubled = max(_MIN_CAPACITY, 2 * self._capacity)
         capacity = max(num_rows, min(doubled, len(self._rows)))
-        grown = []
-        for index, (name, leaf) in enumerate(
-            zip(trees.leaf_names(states), trees.leaves(states), strict=True)
-        ):
+        old_leaves = [] if is_new else trees.leaves(self._stored)
+        named_leaves = zip(trees.leaf_names(states), trees.leaves(states), strict=True)
+        leaves = []
+        for index, (name, leaf) in enumerate(named_leaves):
             shape = (capacity, *leaf.shape[1:])
+            # A file without bytes cannot be mapped.
             if self._folder is None or math.prod(shape) == 0:
                 tensor = torch.empty(shape, dtype=leaf.dtype)
-                if before:
-                    tensor[: self._num_rows] = before[index][: self._num_rows]
+                if old_leaves:
+                    tensor[: self._num_rows] = old_leaves[index][: self._num_rows]
             else:
                 path = self._folder / f"{index}-{_sanitize_name(name)}{_SUFFIX}"
-                tensor = _map_file(path, shape, leaf.dtype, is_new=before is None)
-            grown.append(tensor)
-        self._stored = trees.unflatten(states, grown)
+                tensor = _map_file(path, shape, leaf.dtype, is_new)
+            leaves.append(tensor)
+        self._stored = trees.unflatten(states, leaves)
 
     def _refuse_used_folder(self) -> None:
-        used = self._folder is not None and any(self._folder.glob(f"*{_SUFFIX}"))
+        if self._folder is None:
+            return
+        is_used = any(self._folder.glob(f"*{_SUFFIX}"))
         require(
-            not used,
-            f"Client states: folder '{self._folder}' holds another run's states; choose an empty one.",
+            not is_used,
+            f"Client states: folder '{self._folder}' holds another run's states; "
+            "choose an empty one.",
         )
 
 
 def _map_file(path: Path, shape: tuple[int, ...], dtype: torch.dtype, is_new: bool) -> Tensor:
-    """Return a tensor that lives in a file, made longer if it is there already."""
-    numel = math.prod(shape)
+    """Return a tensor whose memory is a file, which must not exist if it is new and else grows."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    numel = math.prod(shape)
     with path.open("xb" if is_new else "r+b") as file:
         file.truncate(numel * dtype.itemsize)
     return torch.from_file(str(path), shared=True, size=numel, dtype=dtype).reshape(shape)
 
 
 def _sanitize_name(name: str) -> str:
-    """Return a leaf's name as part of a file's name; an index before it keeps names apart."""
+    """Return a leaf's name as part of a file name; two leaves may get the same."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:100]
 
 
 def _select_rows(stored: Tensor, rows: Tensor, is_initialized: Tensor, initial: Tensor) -> Tensor:
+    """Return the stored rows of initialized clients, and `initial` for the others."""
     mask = is_initialized.reshape(-1, *(1 for _ in initial.shape)).to(initial.device)
     return torch.where(mask, stored[rows].to(initial.device), initial)

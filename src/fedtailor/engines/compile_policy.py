@@ -1,8 +1,8 @@
-"""Whether compiling pays, decided from counts alone, and where torch keeps what it has compiled.
+"""When to compile the steps of a run, and where torch caches the compiled code.
 
-Compiling takes about half a minute on a CPU and saves about two fifths of the time of steps (benchmarks/README.md). How
-long steps would take is estimated from how many there are and from the operations of one: equal specifications are
-decided alike on any machine.
+Compiling takes about half a minute on a CPU and saves about two fifths of the time of steps
+(benchmarks/README.md). That time is estimated from the number of steps and from the operations of
+one, never measured: the decision for a specification is the same on any machine.
 """
 
 import os
@@ -21,63 +21,81 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, compile_cache_dir
 
 STEP_SECONDS = 1e-3
-"""Seconds of a cohort's step whatever its size."""
+"""Seconds that a step of a cohort takes whatever the size of its operations."""
 FLOPS_PER_SECOND = {"cpu": 3e10, "cuda": 1e13}
-"""Operations a second."""
+"""Floating-point operations per second of uncompiled steps; other devices count as CPUs."""
 MIN_STEP_SECONDS = {"cpu": 75.0, "cuda": 110.0}
-"""Seconds of steps from which on compiling pays."""
+"""Estimated seconds of all steps from which on compiling pays; other devices count as CPUs."""
 
 
 class CompileDecision(NamedTuple):
-    """Whether to compile, and why."""
+    """Which steps to compile, and the reason, as the end of a sentence."""
 
     compile: CompileMode
     reason: str
 
 
 def decide_compile(context: EngineContext, cohort_size: int, rounds: int) -> CompileDecision:
-    """Decide whether compiling pays for this many rounds of training; clients are scored too seldom for it."""
-    if reason := get_no_compile_reason(context):
+    """Decide whether to compile training; scoring is too rare for compiling it to pay.
+
+    Args:
+        context: The run.
+        cohort_size: Number of clients in a round.
+        rounds: Number of rounds of the whole run.
+    """
+    reason = get_no_compile_reason(context)
+    if reason:
         return CompileDecision(False, reason)
     device = context.device.type
-    clients = context.data.groups["train"]
-    quantile = 1 - 0.5 / max(1, cohort_size)
-    steps = rounds * int(np.quantile(context.count_steps(clients), quantile)) if len(clients) else 0
-    operations = cohort_size * _count_flops(context)
-    seconds = steps * (
-        STEP_SECONDS + operations / FLOPS_PER_SECOND.get(device, FLOPS_PER_SECOND["cpu"])
-    )
-    pays = seconds > MIN_STEP_SECONDS.get(device, MIN_STEP_SECONDS["cpu"])
-    size = f"{steps:,} steps of {operations / 1e6:,.0f} MFLOP"
-    return CompileDecision(
-        "training" if pays else False, f"{size} are {'enough' if pays else 'too few'} for it to pay"
-    )
+    flops_per_second = FLOPS_PER_SECOND.get(device, FLOPS_PER_SECOND["cpu"])
+    min_seconds = MIN_STEP_SECONDS.get(device, MIN_STEP_SECONDS["cpu"])
+    num_steps = rounds * _estimate_round_steps(context, cohort_size)
+    flops = cohort_size * _count_flops(context)
+    seconds = num_steps * (STEP_SECONDS + flops / flops_per_second)
+    size = f"{num_steps:,} steps of {flops / 1e6:,.0f} MFLOP"
+    if seconds > min_seconds:
+        return CompileDecision("training", f"{size} are enough for it to pay")
+    return CompileDecision(False, f"{size} are too few for it to pay")
 
 
 def get_no_compile_reason(context: EngineContext) -> str:
-    """Return why steps of a model are never compiled on a device; an empty string if they may be."""
+    """Return why steps of the model are never compiled on the device; empty if they may be."""
     if context.device.type == "cpu" and client_loop.is_recurrent(context.task.train_module):
-        return "on a CPU recurrent layers run one client after another, which compiled code would not make faster"
+        return (
+            "on a CPU recurrent layers run one client after another, "
+            "which compiled code would not make faster"
+        )
     return ""
 
 
 def set_cache_dir() -> None:
-    """Has torch keep compiled code beside the data, unless the user has said where."""
+    """Have torch cache compiled code beside the data, unless the user has set another folder."""
     os.environ[INDUCTOR_CACHE_ENV] = str(compile_cache_dir())
 
 
+def _estimate_round_steps(context: EngineContext, cohort_size: int) -> int:
+    """Return the steps in a typical round of the client with the most steps in the cohort."""
+    clients = context.data.groups["train"]
+    if not len(clients):
+        return 0
+    # About the median of the maximum over a cohort of random clients.
+    quantile = 1 - 0.5 / max(1, cohort_size)
+    return int(np.quantile(context.count_steps(clients), quantile))
+
+
 def _count_flops(context: EngineContext) -> float:
-    """Count the operations of a client's step: of one gradient for each batch that it draws."""
-    phases = [phase for phase in context.method.client.phases if phase.plan.specs]
-    sizes = [spec.size or 1 for phase in phases for spec in phase.plan.specs]
+    """Count the operations of a client's step as one gradient for each batch that it draws."""
+    batch_sizes = [
+        spec.size or 1 for phase in context.method.client.phases for spec in phase.plan.specs
+    ]
     batch = _make_example_batch(context)
     with FlopCounterMode(display=False) as counter:
         autodiff.gradient(context.task.loss, context.init_server_state().params, batch)
-    return float(counter.get_total_flops() * sum(sizes))
+    return float(counter.get_total_flops() * sum(batch_sizes))
 
 
 def _make_example_batch(context: EngineContext) -> Batch:
-    """Return the first example of the clients as a batch."""
+    """Return a batch of one example, the first in the clients' columns."""
     row = torch.zeros(1, dtype=torch.int64)
     mask = torch.ones(1, dtype=torch.bool)
     key = torch.zeros((), dtype=torch.int64)

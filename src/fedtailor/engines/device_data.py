@@ -1,4 +1,4 @@
-"""Examples on a device: batches are gathered and decoded there."""
+"""Examples on a device, where batches are gathered and decoded."""
 
 from functools import cached_property, partial
 
@@ -7,45 +7,26 @@ import torch
 from torch import Tensor
 
 from fedtailor.compat.torch_internals import silence_read_only_warning
-from fedtailor.core.types import (
-    Batch,
-)
+from fedtailor.core.types import Batch
 from fedtailor.data.batching import BatchIndices
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.data.examples import ClientExamples
 from fedtailor.data.store.memory_map import advise_random_access
 from fedtailor.ops.decode import decode_rows, decode_targets
 
-_TRANSFER_BYTES = 1 << 26  # bytes of a column that are sent to a device at a time
-
-
-def _to_device_tensor(column: np.ndarray, device: torch.device) -> Tensor:
-    """A column on the device; where it lies already if it can, even if it may not be written to: it never is.
-
-    There may be gaps between rows, as in a view of a memory map. What is sent to another device is sent piece by piece,
-    since torch would first copy a column with gaps whole.
-    """
-    step, whole_rows = column.strides[0], column[:1].flags.c_contiguous
-    if (
-        not whole_rows or step < 0 or step % column.itemsize
-    ):  # torch knows no steps backwards or of parts of numbers
-        column = np.ascontiguousarray(column)
-    with silence_read_only_warning():
-        here = torch.from_numpy(column)
-    if device.type == "cpu":
-        advise_random_access(column)
-        return here
-    there, rows = (
-        torch.empty(here.shape, dtype=here.dtype, device=device),
-        max(1, _TRANSFER_BYTES // max(1, here[:1].nbytes)),
-    )
-    for start in range(0, len(here), rows):
-        there[start : start + rows] = here[start : start + rows]
-    return there
+_TRANSFER_BYTES = 1 << 26
+"""Bytes of a column that are copied to a device at a time."""
 
 
 class DeviceDataset:
-    """The examples of clients, or of the server, as tensors on a device, where batches are gathered and decoded."""
+    """Examples of all clients, or of the server, as tensors on a device.
+
+    Args:
+        examples: Columns, which are copied to the device when the first batch is loaded.
+        example_spec: What the columns hold: tokens, or numbers with a scale.
+        dtype: Floating-point type of the batches.
+        device: Where batches are gathered; a CPU shares the memory of the columns.
+    """
 
     def __init__(
         self,
@@ -62,7 +43,7 @@ class DeviceDataset:
 
     @cached_property
     def columns(self) -> tuple[Tensor, Tensor]:
-        """The inputs and targets of all examples, on the device."""
+        """Inputs and targets of all examples, on the device."""
         x = _to_device_tensor(self.examples.x, self.device)
         y = _to_device_tensor(self.examples.y, self.device)
         return x, y
@@ -83,12 +64,47 @@ def decode_batch(
     """Gather examples from columns and convert them to what models and losses take.
 
     Args:
-        example_spec: What the columns hold: tokens, or amounts with a scale.
+        example_spec: What the columns hold: tokens, or numbers with a scale.
         dtype: Floating-point type of the model.
         columns: Inputs and targets of all examples.
-        indices: Which examples; on the device of the columns.
+        indices: Rows of the batch, or of a stack of batches, on the device of the columns.
     """
     x, y = columns
     inputs = decode_rows(x, indices.rows, example_spec, dtype)
     targets = decode_targets(y[indices.rows], dtype)
     return Batch(inputs, targets, indices.mask.to(dtype), indices.key)
+
+
+def _to_device_tensor(column: np.ndarray, device: torch.device) -> Tensor:
+    """Return a column as a tensor on the device.
+
+    On a CPU the tensor shares the memory of the column if torch can express it, even if that is
+    read-only: examples are never written to.
+    """
+    if not _is_valid_tensor_layout(column):
+        column = np.ascontiguousarray(column)
+    with silence_read_only_warning():
+        tensor = torch.from_numpy(column)
+    if device.type == "cpu":
+        advise_random_access(column)
+        return tensor
+    return _copy_in_pieces(tensor, device)
+
+
+def _is_valid_tensor_layout(column: np.ndarray) -> bool:
+    """Return whether rows are contiguous; there may be gaps between them, as in a memory map."""
+    stride = column.strides[0]
+    # torch has no negative strides, and none of a fraction of an element.
+    has_valid_stride = stride >= 0 and stride % column.itemsize == 0
+    return has_valid_stride and column[:1].flags.c_contiguous
+
+
+def _copy_in_pieces(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device in pieces: torch would first make a column with gaps contiguous."""
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    row_bytes = tensor[:1].nbytes
+    rows_per_piece = max(1, _TRANSFER_BYTES // max(1, row_bytes))
+    for begin in range(0, len(tensor), rows_per_piece):
+        end = begin + rows_per_piece
+        copy[begin:end] = tensor[begin:end]
+    return copy

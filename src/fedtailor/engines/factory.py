@@ -1,9 +1,9 @@
-"""Engines: where and how the functions of a method run."""
+"""Make an engine by its name, and say why it does not run in the fastest way if it does not."""
 
 import warnings
 from dataclasses import replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ __all__ = [
     "DistributedEngine",
     "Engine",
     "EngineContext",
+    "EngineOptions",
     "ScoreResult",
     "SequentialEngine",
     "TrainResult",
@@ -45,7 +46,24 @@ __all__ = [
 ]
 
 NAMES = ("vectorized", "sequential")
-"""Engines of one process; `distributed` has one of these in each of several."""
+"""Engines of one process; `distributed` has one of them in each of several processes."""
+
+
+class EngineOptions(NamedTuple):
+    """Arguments of `make_engine` that make the same engine again."""
+
+    engine: str
+    chunk: int | None
+    compile: CompileMode
+    ranks: int | None = None  # number of processes of a distributed engine
+
+
+class VmapProbe(NamedTuple):
+    """Result of running a method once on a stack of two clients."""
+
+    failure: str  # first line of the error; empty if there was none
+    slow_operations: tuple[str, ...] = ()  # those that vmap has no rule for
+    bytes_per_client: int = 0  # peak memory
 
 
 def make_engine(
@@ -54,151 +72,183 @@ def make_engine(
     chunk: int | None = None,
     compile: CompileMode = False,
 ) -> Engine:
-    """An engine by name. What cannot be vectorized or compiled runs the slower way, and `notes` says why."""
+    """Return an engine; its `notes` say why it is slower than what was asked for, if it is.
+
+    Args:
+        context: The run.
+        name: "vectorized", "sequential" or "distributed". What vmap cannot run gets a sequential
+            engine in any case.
+        chunk: Maximum number of stacked clients; None fits it to the memory.
+        compile: Steps to compile. What cannot be compiled runs uncompiled.
+    """
     validate_engine_options(name, chunk)
-    known = isinstance(compile, bool) or compile == "training"
-    require(known, f"Engine: compile must be True, False or 'training', got {compile!r}.")
+    _validate_compile_mode(compile)
     if name == "sequential":
         return SequentialEngine(context)
     if name == "distributed":
         return make_distributed_engine(context, chunk, compile)
-    method_name, probe = context.method.name, probe_vmap(context)
+    probe = probe_vmap(context)
     if probe.failure:
-        return SequentialEngine(
-            context,
-            (
-                f"{method_name} runs one client at a time, since vmap cannot run it: {probe.failure}",
-            ),
-        )
-    notes = probe.notes
+        return SequentialEngine(context, (_note_vmap_failure(context, probe),))
     if context.device.type == "cpu":
         cpu.tune_malloc()
-    if compile and (no_compile_reason := get_no_compile_reason(context)):
-        notes = (*notes, f"{method_name} runs uncompiled: {no_compile_reason}.")
+    uncompiled_note = _note_uncompiled(context) if compile else None
+    if uncompiled_note:
         compile = False
-    if compile and not is_torch_tested():
-        notes = (*notes, f"{method_name} runs uncompiled: {describe_tested_torch()}")
-        _warn_once(f"All runs uncompiled, with the same results: {describe_tested_torch()}")
-        compile = False
-    if compile:
-        set_cache_dir()
-    if compile and (reason := get_compile_error(context.device)):
-        notes = (
-            *notes,
-            f"{method_name} runs uncompiled, since torch.compile does not work here: {reason}",
-        )
-        compile = False
-    if (
-        context.device.type == "cpu"
-        and context.task.compute_dtype == torch.bfloat16
-        and not cpu.has_native_bf16()
-    ):
-        notes = (
-            *notes,
-            f"{method_name} calculates in bf16, which this processor has to imitate: float32 is many times as fast",
-        )
-    chunk_size = chunk or max_chunk_size(probe.bytes_per_client, context.device)
-    return VectorizedEngine(context, chunk_size, compile, notes)
+    notes = (_note_slow_operations(context, probe), uncompiled_note, _note_emulated_bf16(context))
+    return VectorizedEngine(
+        context,
+        chunk=chunk or max_chunk_size(probe.bytes_per_client, context.device),
+        compile=compile,
+        notes=tuple(note for note in notes if note is not None),
+    )
 
 
 def make_distributed_engine(
     context: EngineContext, chunk: int | None = None, compile: CompileMode = False
 ) -> DistributedEngine:
-    """The engine of all ranks that have joined, this one's part of it."""
-    together = get_ranks().world_size == get_launched_world_size()
+    """Return this rank's part of an engine of all ranks.
+
+    Args:
+        context: The run, the same on all ranks.
+        chunk: Maximum number of clients that a rank stacks; None fits it to the memory.
+        compile: Steps to compile.
+    """
+    ranks = get_ranks()
     require(
-        together,
-        "Engine: several processes of engine=distributed are started by: torchrun ... -m fedtailor run ...",
+        ranks.world_size == get_launched_world_size(),
+        "Engine: several processes of engine=distributed are started by: "
+        "torchrun ... -m fedtailor run ...",
     )
-    return DistributedEngine(
-        context, make_engine(make_rank_context(context), "vectorized", chunk, compile), get_ranks()
-    )
+    inner = make_engine(make_rank_context(context), "vectorized", chunk, compile)
+    return DistributedEngine(context, inner, ranks)
 
 
 def validate_engine_options(name: str, chunk: int | None) -> None:
-    """Refuses a name or a chunk size that no engine has."""
-    known = (*NAMES, "distributed")
-    if name not in known:
-        raise InputError(f"There is no engine '{name}'; {suggest_name(name, known)}")
-    fits = chunk is None or (is_number(chunk, integer=True) and chunk >= 1)
-    require(fits, f"Engine: chunk must be a whole number of at least 1 client, got {chunk!r}.")
+    """Raise an InputError if there is no such engine or chunk size."""
+    names = (*NAMES, "distributed")
+    if name not in names:
+        raise InputError(f"There is no engine '{name}'; {suggest_name(name, names)}")
+    is_valid = chunk is None or (is_number(chunk, integer=True) and chunk >= 1)
+    require(is_valid, f"Engine: chunk must be a whole number of at least 1 client, got {chunk!r}.")
 
 
-def get_engine_options(engine: Engine) -> dict[str, Any]:
-    """What an engine runs with, to make the same one again."""
+def _validate_compile_mode(compile: CompileMode) -> None:
+    is_valid = isinstance(compile, bool) or compile == "training"
+    require(is_valid, f"Engine: compile must be True, False or 'training', got {compile!r}.")
+
+
+def get_engine_options(engine: Engine) -> EngineOptions:
+    """Return the options that an engine runs with."""
     if isinstance(engine, DistributedEngine):
-        return {
-            **get_engine_options(engine.inner),
-            "engine": "distributed",
-            "ranks": engine.ranks.world_size,
-        }
+        inner = get_engine_options(engine.inner)
+        return inner._replace(engine="distributed", ranks=engine.ranks.world_size)
     if isinstance(engine, VectorizedEngine):
-        return {"engine": "vectorized", "chunk": engine.chunk, "compile": engine.compile_mode}
-    return {"engine": "sequential", "chunk": None, "compile": False}
+        return EngineOptions("vectorized", engine.chunk, engine.compile_mode)
+    return EngineOptions("sequential", None, False)
 
 
 def collect_client_states(engine: Engine) -> ClientStateStore:
-    """Every client's memory in one place, to be written down."""
-    return (
-        engine.collect_client_states()
-        if isinstance(engine, DistributedEngine)
-        else engine.client_states
-    )
-
-
-class VmapProbe(NamedTuple):
-    """What came of trying to vectorize."""
-
-    failure: str  # "": it worked
-    notes: tuple[str, ...]
-    bytes_per_client: int  # that a client needs, at most
+    """Return the store of all client states, after collecting them from all ranks."""
+    if isinstance(engine, DistributedEngine):
+        return engine.collect_client_states()
+    return engine.client_states
 
 
 def probe_vmap(context: EngineContext) -> VmapProbe:
-    """Tries one step of everything on the two largest clients, whatever the caller does with warnings."""
-    train_ids = context.data.groups["train"]
-    largest_ids = train_ids[
-        np.argsort(
-            -get_client_sizes(context.data.clients.splits["train"], train_ids), kind="stable"
-        )[[0, min(1, len(train_ids) - 1)]]
-    ]
-    shortened = replace(
+    """Train and score a stack of the two largest clients with one step per phase.
+
+    The client states of the run stay as they are.
+    """
+    short_context = replace(
         context,
         method=limit_to_one_step(context.method),
         client_states=ClientStateStore(context.data.clients.count),
     )
-    engine, state, peak = (
-        VectorizedEngine(shortened, use_programs=False),
-        context.init_server_state(),
-        PeakMemory(),
-    )
-    with record_vmap_fallbacks() as slow_ops:
+    engine = VectorizedEngine(short_context, use_programs=False)
+    client_ids = _find_largest_clients(context)
+    state = context.init_server_state()
+    peak = PeakMemory()
+    with record_vmap_fallbacks() as slow_operations:
         try:
             with peak:
-                engine.train(state, largest_ids, 0)
-                engine.score(state, largest_ids)
+                engine.train(state, client_ids, 0)
+                engine.score(state, client_ids)
         except RoutineError as problem:
-            return VmapProbe(
-                next(iter(str(problem.__cause__).splitlines()), type(problem.__cause__).__name__),
-                (),
-                0,
-            )
-    note = f"{context.method.name} is slower than it could be: vmap has no rule for {', '.join(sorted(slow_ops))}."
-    return VmapProbe("", (note,) if slow_ops else (), -(-peak.peak_bytes // 2))
+            return VmapProbe(_get_first_line(problem.__cause__))
+    bytes_per_client = -(-peak.peak_bytes // len(client_ids))
+    return VmapProbe("", tuple(sorted(slow_operations)), bytes_per_client)
+
+
+def get_compile_error(device: torch.device) -> str | None:
+    """Compile a trivial function; return the first line of the error if that fails, else None."""
+    try:
+        bind_compiled(_double, (torch.ones(2, device=device),))()
+    except Exception as problem:
+        return _get_first_line(problem)
+    return None
+
+
+def _find_largest_clients(context: EngineContext) -> np.ndarray:
+    """Return the two training clients with the most examples; an only client appears twice."""
+    client_ids = context.data.groups["train"]
+    sizes = get_client_sizes(context.data.clients.splits["train"], client_ids)
+    order = np.argsort(-sizes, kind="stable")
+    largest_ids: np.ndarray = client_ids[order[[0, min(1, len(client_ids) - 1)]]]
+    return largest_ids
+
+
+def _note_vmap_failure(context: EngineContext, probe: VmapProbe) -> str:
+    return (
+        f"{context.method.name} runs one client at a time, since vmap cannot run it: "
+        f"{probe.failure}"
+    )
+
+
+def _note_slow_operations(context: EngineContext, probe: VmapProbe) -> str | None:
+    """Return a note on operations that vmap has no rule for, or None."""
+    if not probe.slow_operations:
+        return None
+    operations = ", ".join(probe.slow_operations)
+    return f"{context.method.name} is slower than it could be: vmap has no rule for {operations}."
+
+
+def _note_uncompiled(context: EngineContext) -> str | None:
+    """Return a note on why steps cannot be compiled here, or None if they can."""
+    prefix = f"{context.method.name} runs uncompiled"
+    reason = get_no_compile_reason(context)
+    if reason:
+        return f"{prefix}: {reason}."
+    if not is_torch_tested():
+        _warn_once(f"All runs uncompiled, with the same results: {describe_tested_torch()}")
+        return f"{prefix}: {describe_tested_torch()}"
+    set_cache_dir()
+    error = get_compile_error(context.device)
+    if error:
+        return f"{prefix}, since torch.compile does not work here: {error}"
+    return None
+
+
+def _note_emulated_bf16(context: EngineContext) -> str | None:
+    """Return a note if the model computes in bf16 on a CPU that only emulates it, or None."""
+    if context.device.type != "cpu" or context.task.compute_dtype != torch.bfloat16:
+        return None
+    if cpu.has_native_bf16():
+        return None
+    return (
+        f"{context.method.name} computes in bf16, which this CPU only emulates: "
+        "float32 is many times as fast"
+    )
 
 
 @cache
 def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=3)
+    warnings.warn(message, RuntimeWarning, stacklevel=4)  # the caller of `make_engine`
 
 
-def get_compile_error(device: torch.device) -> str | None:
-    """Compiles something trivial; the reason if that fails."""
-    try:
-        bind_compiled(_double, (torch.ones(2, device=device),))()
-    except Exception as problem:
-        return next(iter(str(problem).splitlines()), type(problem).__name__)
-    return None
+def _get_first_line(problem: BaseException | None) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return next(iter(str(problem).splitlines()), type(problem).__name__)
 
 
 def _double(x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Scoring a model, and whose stored states an unseen client is offered."""
+"""The routine that scores a model, and the choice of the states that unseen clients may try."""
 
 from functools import partial
 
@@ -18,39 +18,44 @@ SCORE_BATCH_SIZE = 256
 
 
 def scoring_routine(task: Task, split: str = "test") -> Routine:
-    """The work of scoring a model: (nothing, params) -> sums and weights over the holder's examples of a split."""
+    """Return a routine (unused, params) -> (sum, weight) [2] of the loss and of each metric."""
     plan = BatchPlan((BatchSpec(split, SCORE_BATCH_SIZE),), epochs=1)
-    return Routine(
-        partial(_init_sums, task), (Phase(partial(_accumulate_sums, task), plan),), _finalize_sums
-    )
+    step = partial(_accumulate_sums, task)
+    return Routine(partial(_init_sums, task), (Phase(step, plan),), _finalize_sums)
 
 
 def select_offered(
     client_states: ClientStateStore, client_ids: np.ndarray, num_offered: int, seed: int
 ) -> np.ndarray:
-    """Of the people who remember something at most so many, always the same ones."""
-    initialized_ids: np.ndarray = client_ids[client_states.initialized.numpy()[client_ids]]
+    """Return the clients whose states unseen clients may try, in the order of `client_ids`.
+
+    They are all that have a state, or a random sample that depends on the seed and on their number.
+
+    Args:
+        client_states: Which clients have a state.
+        client_ids: Clients to choose from.
+        num_offered: Maximum number of clients.
+        seed: Seed of the run.
+    """
+    is_initialized = client_states.initialized.numpy()[client_ids]
+    initialized_ids: np.ndarray = client_ids[is_initialized]
     if len(initialized_ids) <= num_offered:
         return initialized_ids
-    some = (
-        prng.choice(prng.key(seed, Stream.OFFERED_STATES), len(initialized_ids), num_offered)
-        .sort()
-        .values
-    )
-    return np.asarray(initialized_ids[some.numpy()])
+    key = prng.key(seed, Stream.OFFERED_STATES)
+    positions = prng.choice(key, len(initialized_ids), num_offered).sort().values
+    return np.asarray(initialized_ids[positions.numpy()])
 
 
-def compute_mean_loss(figures: dict[str, Tensor]) -> Tensor:
-    """The mean loss that a scoring found; one that is no number is the worst."""
-    total, weight = figures["loss"].unbind(-1)
+def compute_mean_loss(sums: dict[str, Tensor]) -> Tensor:
+    """Return the mean loss from the result of a scoring routine; infinity if it is not finite."""
+    total, weight = sums["loss"].unbind(-1)
     return torch.nan_to_num(total / weight.clamp(min=1), nan=torch.inf)
 
 
 def _init_sums(task: Task, shared_input: Tree, params: Params) -> tuple[Params, dict[str, Tensor]]:
-    dtype, device = (
-        torch.promote_types(task.dtype, torch.float32),
-        next(iter(params.values())).device,
-    )
+    # Sums over many examples lose too many digits in a shorter type.
+    dtype = torch.promote_types(task.dtype, torch.float32)
+    device = next(iter(params.values())).device
     names = ("loss", *(metric.name for metric in task.metrics))
     return params, {name: torch.zeros(2, dtype=dtype, device=device) for name in names}
 

@@ -1,8 +1,8 @@
 """The reference engine: one client after another, one step after another.
 
-It reads like the pseudocode of the papers, and the fast engine is tested against it. The two share what makes their
-numbers comparable, random keys (`prng`) and the order of batches (`data/batching.py`), but no code that takes a
-step, loads a batch or averages updates.
+It reads like the pseudocode of the papers, and the fast engine is tested against it. The two share
+what makes their numbers comparable, random keys (`prng`) and the order of batches
+(`data/batching.py`), but no code that takes a step, loads a batch or averages updates.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,12 @@ from fedtailor.prng.streams import Stream
 
 
 class SequentialEngine:
-    """Run every client by itself; an error names the stage, the round and the client."""
+    """Engine that runs each client by itself; an error names the stage, the round and the client.
+
+    Args:
+        context: The run.
+        notes: Decisions that the user should know of.
+    """
 
     def __init__(self, context: EngineContext, notes: tuple[str, ...] = ()) -> None:
         self.context = context
@@ -45,13 +50,19 @@ class SequentialEngine:
         self._server_data = context.make_server_dataset()
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
-        """Train the clients of a cohort and average their updates."""
+        """Train the clients of a cohort and aggregate their updates (see `Engine.train`).
+
+        Args:
+            state: Server state that the broadcast is made from.
+            cohort: Indices of the clients, [clients].
+            round_idx: Index of the round.
+        """
         method = self.context.method
         broadcast = method.broadcast(state)
         initial_state = method.init_client_state(state)
         weights = self.context.compute_weights(cohort)
-        updates = []
         weighted_sum = None
+        updates = []
         bytes_up = 0
         for client, weight in zip(cohort.tolist(), weights, strict=True):
             client_state = self.client_states.read(client, initial_state)
@@ -61,16 +72,14 @@ class SequentialEngine:
             self.client_states.write(client, result.state)
             bytes_up += count_upload_bytes(method, result)
             update = self._correct_update(state, result.update, round_idx)
-            if method.aggregate is not None:
-                updates.append(update)
-            elif weighted_sum is None:
-                weighted_sum = trees.scale(update, weight)
+            if method.aggregate is None:
+                weighted_sum = _add_weighted(weighted_sum, update, weight)
             else:
-                weighted_sum = trees.add(weighted_sum, update, weight)
-        if method.aggregate is not None:
-            update = method.aggregate(trees.stack(updates), weights)
-        else:
+                updates.append(update)
+        if method.aggregate is None:
             update = divide(weighted_sum, weights.sum())
+        else:
+            update = method.aggregate(trees.stack(updates), weights)
         return TrainResult(
             self.context.make_cohort_update(update, cohort),
             bytes_down=len(cohort) * trees.nbytes(broadcast),
@@ -81,7 +90,13 @@ class SequentialEngine:
     def update_server(
         self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
     ) -> ServerState:
-        """Return the server state after the server's work on the update of a cohort."""
+        """Return the server state after the server's routine (see `Engine.update_server`).
+
+        Args:
+            state: Server state that the cohort was trained from.
+            cohort_update: Aggregated update of the cohort.
+            round_idx: Index of the round.
+        """
         routine = self.context.method.server
         new_state: ServerState = self._run_server(routine, state, cohort_update, round_idx)
         return new_state
@@ -89,7 +104,13 @@ class SequentialEngine:
     def score(
         self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
     ) -> ScoreResult:
-        """Personalize and score clients, by `personalize` if the method's own routine is not meant."""
+        """Personalize and score clients (see `Engine.score`).
+
+        Args:
+            state: Server state that the broadcast is made from.
+            client_ids: Indices of the clients, [clients].
+            personalize: Routine to personalize with; None is the method's own.
+        """
         method = self.context.method
         after_routine = personalize or method.personalize
         before_routine = after_routine._replace(phases=())
@@ -109,7 +130,7 @@ class SequentialEngine:
     def _score_client(
         self, personalize: Routine, broadcast: Tree, client_state: Tree, client: int
     ) -> dict[str, Tensor]:
-        """Return each metric's (sum, weight) over a client's test examples."""
+        """Return the (sum, weight) of each metric over a client's test examples."""
         params: Params = self._run_client(
             personalize, broadcast, client_state, client, Stream.PERSONALIZE
         )
@@ -165,12 +186,12 @@ def run_single_client(
     """Run a routine for one client, step by step: the reference for every other way of running it.
 
     Args:
-        routine: What is run, with its phases in order.
-        shared_input: What all clients are given alike, such as the broadcast.
-        client_input: What only this client has, such as its state.
-        device_data: The examples of all clients; None for a routine whose steps see no batches.
+        routine: Its phases run in their order.
+        shared_input: Input that all clients have in common, such as the broadcast.
+        client_input: The client's own input, such as its state.
+        device_data: Examples of all clients; None if steps see no batches.
         client: Index of the client.
-        key: The client's random key for this routine and round.
+        key: Random key of the client for this routine and round.
     """
     carry = routine.init(shared_input, client_input)
     for phase_idx, phase in enumerate(routine.phases):
@@ -183,22 +204,21 @@ def run_single_client(
 def iter_batches(
     plan: BatchPlan, device_data: DeviceDataset | None, client_ids: np.ndarray, key: Tensor
 ) -> Iterator[tuple[Batch, ...]]:
-    """Yield the batches of each step of one client, one per spec of the plan.
+    """Yield the batches of each step of one client, one for each spec of the plan.
 
     Args:
-        plan: Which batches the steps see, and how many steps there are.
-        device_data: The examples; without any, steps see no batches.
-        client_ids: The client's index, [1].
-        key: The client's random key for this phase.
+        plan: Plan of the phase, which also says how many steps there are.
+        device_data: Examples of all clients; None if steps see no batches.
+        client_ids: Index of the client, [1].
+        key: Random key of the client for this phase.
     """
     if device_data is None:
         for _ in range(plan.steps or 0):
             yield ()
         return
-    num_steps = int(count_steps(plan, device_data.examples, client_ids)[0])
-    for step_indices in iter_batch_indices(
-        plan, device_data.examples, client_ids, key[None], num_steps
-    ):
+    examples = device_data.examples
+    num_steps = int(count_steps(plan, examples, client_ids)[0])
+    for step_indices in iter_batch_indices(plan, examples, client_ids, key[None], num_steps):
         yield tuple(load_batch(device_data, indices.select(0)) for indices in step_indices)
 
 
@@ -208,29 +228,35 @@ def load_batch(device_data: DeviceDataset, indices: BatchIndices) -> Batch:
     x = torch.from_numpy(device_data.examples.x[rows])
     y = torch.from_numpy(device_data.examples.y[rows])
     dtype = device_data.dtype
-    inputs = (
-        x.long()
-        if device_data.example_spec.tokens
-        else x.to(dtype) * device_data.example_spec.scale
-    )
+    example_spec = device_data.example_spec
+    inputs = x.long() if example_spec.tokens else x.to(dtype) * example_spec.scale
     targets = y.to(dtype) if y.is_floating_point() else y.long()
     batch = Batch(inputs, targets, indices.mask.to(dtype), indices.key)
     return trees.to(batch, device_data.device)
 
 
 def divide(weighted_sum: Tree, total_weight: Tensor) -> Tree:
-    """Return the weighted mean from the weighted sum; zero if no client has any weight."""
+    """Return the weighted mean from the weighted sum; zero if the total weight is zero."""
     if total_weight == 0:
         return trees.zeros_like(weighted_sum)
     return trees.apply(lambda leaf: leaf / total_weight.to(leaf.dtype), weighted_sum)
 
 
+def _add_weighted(weighted_sum: Tree | None, update: Tree, weight: Tensor) -> Tree:
+    """Return `weighted_sum` + `weight` * `update`; None is the sum of no updates."""
+    if weighted_sum is None:
+        return trees.scale(update, weight)
+    return trees.add(weighted_sum, update, weight)
+
+
 def _stack_sums(sums: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the (sum, weight) pairs of all clients by metric, [clients, 2], on the CPU."""
     if not sums:
         return {}
-    return {
-        name: torch.stack([client_sums[name] for client_sums in sums]).cpu() for name in sums[0]
-    }
+    stacked = {}
+    for name in sums[0]:
+        stacked[name] = torch.stack([client_sums[name] for client_sums in sums]).cpu()
+    return stacked
 
 
 def resolve_client_state(
@@ -240,10 +266,17 @@ def resolve_client_state(
     initial_state: Tree,
     client: int,
 ) -> Tree:
-    """Return the state a client personalizes from.
+    """Return the state that a client personalizes from.
 
-    That is its own if it has taken part; else the best of the states that clients offer, for methods with
-    `num_offered_states`, or the initial one.
+    That is its own state if it has one. Otherwise it is the initial state or, for a method with
+    `num_offered_states`, the best of the states that other clients offer.
+
+    Args:
+        context: The run.
+        device_data: Examples of all clients.
+        shared_input: The broadcast.
+        initial_state: State of a client that has not taken part yet.
+        client: Index of the client.
     """
     client_states = context.client_states
     if not context.method.num_offered_states or client_states.initialized[client]:
@@ -267,7 +300,17 @@ def choose_best_state(
     client: int,
     key: Tensor,
 ) -> Tree:
-    """Return the stacked state whose personalized model has the least loss on what the client adapts on."""
+    """Return the state whose personalized model has the lowest loss on what the client adapts on.
+
+    Args:
+        method: Its `personalize` is run for each state.
+        task: Loss and model.
+        shared_input: The broadcast.
+        candidate_states: Stacked states, [states, ...].
+        device_data: Examples of all clients.
+        client: Index of the client.
+        key: Random key of the client, the same for all states.
+    """
     score = scoring_routine(task, "adapt")
     losses = []
     for index in range(len(trees.leaves(candidate_states)[0])):

@@ -1,12 +1,12 @@
-"""Steps of a phase for a stack of clients, in whichever of three ways is fastest.
+"""Steps of a phase for a stack of clients, in whichever of three ways is fastest:
 
-- one client after another (`client_loop.py`), for models that stacking slows down on a CPU;
-- as programs (`compiler/step_program.py`), if steps are compiled, or recorded on a GPU;
+- one client after another (`client_loop.py`), for models that are slower in stacks on a CPU;
+- as programs (`compiler/step_program.py`), if steps are compiled, or captured on a GPU;
 - stacked by `torch.func.vmap`, step by step, otherwise.
 
-Clients are sorted by their number of steps and leave the stack when they have finished, so unequal clients cost no
-masked steps; masks exist only inside the last batch of an epoch. Programs let clients leave in a few lots, so that
-there are few shapes to make programs for.
+Clients are sorted by their number of steps and leave the stack once they have finished, so unequal
+clients cost no masked steps; masks exist only inside the last batch of an epoch. Programs are made
+for a few sizes of stacks only, and finished clients stay until the next smaller one is reached.
 """
 
 import itertools
@@ -33,10 +33,10 @@ from fedtailor.ops.transfer import to_device
 
 
 class ClientStack(NamedTuple):
-    """Carries that take the steps of a phase together, and whose batches they see.
+    """Carries that take the steps of a phase together, and the clients whose batches they see.
 
-    The members are clients, or uploads that the server corrects; with `shares_batches` all of them see the same
-    batches, those of the only entry of `client_ids` and `keys`.
+    The members are clients, or uploads that the server corrects; with `shares_batches` all of them
+    see the same batches, those of the only entry of `client_ids` and `keys`.
     """
 
     carry: Tree  # stacked, [members, ...]
@@ -50,7 +50,7 @@ class ClientStack(NamedTuple):
         return self._select(trees.take_rows(self.carry, members), members)
 
     def reorder(self, order: np.ndarray, device: torch.device) -> "ClientStack":
-        """Return the stack with its members, which are on a device, in another order."""
+        """Return the stack, which is on `device`, with its members in another order."""
         return self._select(_reorder_rows(self.carry, order, device), order)
 
     def _select(self, carry: Tree, members: slice | np.ndarray) -> "ClientStack":
@@ -61,21 +61,21 @@ class ClientStack(NamedTuple):
 
 
 class PhaseWork(NamedTuple):
-    """A phase and what all members of a stack have in common when they go through it."""
+    """A phase, with what the members of a stack have in common in it."""
 
     phase: Phase
     shared_input: Tree
     device_data: DeviceDataset | None  # None: steps see no batches
-    is_compiled: bool  # whether programs are compiled
+    is_compiled: bool  # applies where steps are programs
 
     def count_steps(self, client_ids: np.ndarray) -> np.ndarray:
-        """Return the number of steps of each client."""
+        """Return the number of steps of each client, [clients]."""
         if self.device_data is None:
             return np.full(len(client_ids), self.phase.plan.steps or 0)
         return count_plan_steps(self.phase.plan, self.device_data.examples, client_ids)
 
     def iter_batch_indices(self, stack: ClientStack) -> Iterator[tuple[BatchIndices, ...]]:
-        """Yield which examples the members of a stack see, step by step."""
+        """Yield the batch indices of a sorted stack, step by step."""
         if self.device_data is None:
             return itertools.repeat((), int(stack.num_steps[0]))
         return iter_batch_indices(
@@ -89,7 +89,7 @@ class PhaseWork(NamedTuple):
     def load_batches(
         self, indices: tuple[BatchIndices, ...], index: slice | int
     ) -> tuple[Batch, ...]:
-        """Return the batches of a step, for some members of a stack or for one."""
+        """Return the batches of a step for one member of a stack, or for a slice of members."""
         if self.device_data is None:
             return ()
         load_batch = self.device_data.load_batch
@@ -97,13 +97,13 @@ class PhaseWork(NamedTuple):
 
 
 class StackRunner:
-    """Takes stacks of clients through phases, and keeps the programs that it makes for that.
+    """Runs phases for stacks of clients, and keeps the programs and graphs that it makes.
 
     Args:
         device: Where steps run.
         use_programs: Whether steps are programs.
-        loops_clients: Whether clients take their steps one after another where these are not compiled.
-        steps_alone: Whether programs are for one client, since a stack of them is slower.
+        loops_clients: Whether clients run one after another where steps are not compiled.
+        steps_alone: Whether a CPU's programs are for one client, since one for a stack is slower.
     """
 
     def __init__(
@@ -113,16 +113,16 @@ class StackRunner:
         self.loops_clients = loops_clients
         self._device = device
         self._steps_alone = steps_alone
-        # Both keep what they are named after by its id, so that nothing else gets the same id.
+        # Keys contain ids of objects, which are kept in the values so that no id is used again.
         self._programs: dict[Any, tuple[Phase, StepProgram]] = {}
         self._traced: dict[tuple[int, bool], tuple[Any, TracedFunction]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out programs, which do not pickle and are made again when they are needed."""
+        """Leave out programs and graphs, which do not pickle and are made again on demand."""
         return self.__dict__ | {"_programs": {}, "_traced": {}}
 
     def run_phase(self, work: PhaseWork, stack: ClientStack) -> Tree:
-        """Return the carry of a stack after all steps of a phase."""
+        """Return the carry of a stack, in its order, after all steps of a phase."""
         order = np.argsort(-stack.num_steps, kind="stable")
         is_sorted = bool((order == np.arange(len(order))).all())
         if not is_sorted:
@@ -141,6 +141,7 @@ class StackRunner:
         return _reorder_rows(carry, np.argsort(order), self._device)
 
     def _run_active(self, work: PhaseWork, stack: ClientStack) -> Tree:
+        """Return the carry of a sorted stack whose members all have steps to take."""
         if self.loops_clients and not work.is_compiled:
             return client_loop.run_phase_per_client(
                 work.phase,
@@ -150,7 +151,7 @@ class StackRunner:
                 np.broadcast_to(stack.client_ids, stack.num_steps.shape),
                 stack.keys.expand(len(stack.num_steps)),
             )
-        # A step without batches is done once, and may change the carry's shape.
+        # A step without batches runs once and may change the carry's shape; no program can.
         if self.use_programs and work.phase.plan.specs:
             return self._run_programs(work, stack)
         if stack.shares_batches:
@@ -166,7 +167,7 @@ class StackRunner:
         return carry
 
     def _run_shrinking_stack(self, work: PhaseWork, stack: ClientStack) -> Tree:
-        """Return the carry after all steps; clients that have finished leave the stack at once."""
+        """Return the carry after all steps; clients leave the stack as soon as they finish."""
         carry = stack.carry
         num_stacked = len(stack.num_steps)
         finished: list[Tree] = []
@@ -182,19 +183,18 @@ class StackRunner:
         return trees.concat([carry, *finished]) if finished else carry
 
     def _run_programs(self, work: PhaseWork, stack: ClientStack) -> Tree:
-        """Return the carry after all steps of the stack, or of a slice of it at a time."""
+        """Return the carry after all steps of the stack, one slice of it after another."""
         result = trees.apply(_empty_like, stack.carry)
         slices = self._split(stack)
+        if len(slices) == 1:
+            self._run_program(work, stack, result)
+            return result
         for members in slices:
-            part = stack
-            part_result = result
-            if len(slices) > 1:
-                part = stack.take(members)
-                part_result = trees.take_rows(result, members)
-            self._run_program(work, part, part_result)
+            self._run_program(work, stack.take(members), trees.take_rows(result, members))
         return result
 
-    def _run_program(self, work: PhaseWork, stack: ClientStack, result: Tree) -> None:
+    def _run_program(self, work: PhaseWork, stack: ClientStack, out: Tree) -> None:
+        """Run all steps of a stack as one program and write the carry into the buffers `out`."""
         assert work.device_data is not None
         index_blocks = iter_batch_index_blocks(
             work.phase.plan,
@@ -206,20 +206,20 @@ class StackRunner:
         )
         first_block = next(index_blocks)
         program = self._get_program(work, stack, first_block[1])
-        blocks = itertools.chain([first_block], index_blocks)
+        all_blocks = itertools.chain([first_block], index_blocks)
         backend = bind_compiled if work.is_compiled else bind_eager
-        program.run(work.shared_input, stack.carry, blocks, stack.num_steps, backend, result)
+        program.run(work.shared_input, stack.carry, all_blocks, stack.num_steps, backend, out)
 
     def _get_program(
         self, work: PhaseWork, stack: ClientStack, block: tuple[BatchIndices, ...]
     ) -> StepProgram:
-        """Return the program for such a phase and such shapes, which is made once."""
+        """Return the program for a phase and for the shapes of a stack, which is made once."""
         assert work.device_data is not None
         step_rows = [indices.rows[0] for indices in block]
         leaves = trees.leaves((work.shared_input, stack.carry, *step_rows))
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        name = (id(work.phase.step), stack.shares_batches, work.is_compiled, shapes)
-        if name not in self._programs:
+        key = (id(work.phase.step), stack.shares_batches, work.is_compiled, shapes)
+        if key not in self._programs:
             program = StepProgram(
                 work.phase.step,
                 work.device_data.columns,
@@ -229,13 +229,13 @@ class StackRunner:
                 block,
                 stack.shares_batches,
             )
-            self._programs[name] = work.phase, program
-        return self._programs[name][1]
+            self._programs[key] = work.phase, program
+        return self._programs[key][1]
 
     def _split(self, stack: ClientStack) -> list[slice]:
-        """Return what takes its steps together: all members, or slices where large stacks are slow.
+        """Return the members that run as one program: all, or slices where a stack is slow.
 
-        On a CPU they are for clients with large convolutions, and where carries fill the cache.
+        It is slow on a CPU with wide convolutions, and where its carries do not fit into the cache.
         """
         num_members = len(stack.num_steps)
         if self._device.type != "cpu":
@@ -253,17 +253,17 @@ class StackRunner:
         return lambda shared_input, inputs: stacked(shared_input, inputs, torch.arange(num_clients))
 
     def trace_once(self, function: Any, is_stacked: bool = False) -> Callable[..., Tree]:
-        """Return a function, or its stacked form, traced into a graph at its second call if steps are programs."""
-        name = (id(function), is_stacked)
-        if name in self._traced:
-            return self._traced[name][1]
+        """Return a function, or its stacked form; where steps are programs, as a traced one."""
+        key = (id(function), is_stacked)
+        if key in self._traced:
+            return self._traced[key][1]
         called = function
         if is_stacked:
             called = vmap(partial(_call_without_index, function), (None, 0, 0))
         if not self.use_programs:
             return called  # type: ignore[no-any-return]
-        self._traced[name] = function, TracedFunction(called)
-        return self._traced[name][1]
+        self._traced[key] = function, TracedFunction(called)
+        return self._traced[key][1]
 
 
 def _reorder_rows(stacked: Tree, order: np.ndarray, device: torch.device) -> Tree:

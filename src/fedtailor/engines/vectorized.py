@@ -1,7 +1,7 @@
-"""The fast engine: the clients of a cohort take their steps together, a chunk at a time.
+"""The fast engine: the clients of a cohort take their steps together, a chunk of them at a time.
 
-On a GPU nothing in a round waits for the device: the host prepares the next steps while it works. How a stack of
-clients takes its steps is up to `stack_runner.py`.
+On a GPU nothing in a round waits for the device: the host prepares the next steps while the device
+works. How a stack of clients takes its steps is up to `stack_runner.py`.
 """
 
 from collections.abc import Iterator
@@ -29,15 +29,15 @@ from fedtailor.prng.streams import Stream
 
 
 class VectorizedEngine:
-    """Runs whole cohorts, in stacks of clients.
+    """Engine that runs cohorts in stacks of clients.
 
     Args:
-        context: The method, task and data of the run.
-        chunk: Clients that are stacked at most.
-        compile: Whether steps are compiled. With "training" those of personalizing and scoring, which take many shapes
-            and run seldom, are not.
+        context: The run.
+        chunk: Maximum number of clients in a stack.
+        compile: Steps to compile. "training" leaves out those of personalization and scoring, which
+            have many shapes and run seldom.
         notes: Decisions that the user should know of.
-        use_programs: Whether steps are programs; default: if they are compiled, or on a GPU.
+        use_programs: Whether steps are programs; None: if they are compiled, or on a GPU.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class VectorizedEngine:
         self._server_data = context.make_server_dataset()
         self._scoring_routine = scoring_routine(context.task)
         self._adapt_scoring_routine = scoring_routine(context.task, "adapt")
-        # Kept, as the runner knows functions by their identity.
+        # Made once, since the runner knows functions by their ids.
         self._server_function = partial(_run_without_phases, context.method.server)
         model = context.task.train_module
         loops_clients = False
@@ -72,7 +72,13 @@ class VectorizedEngine:
         )
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
-        """Train a cohort chunk by chunk and aggregate the updates."""
+        """Train a cohort chunk by chunk and aggregate the updates (see `Engine.train`).
+
+        Args:
+            state: Server state that the broadcast is made from.
+            cohort: Indices of the clients, [clients].
+            round_idx: Index of the round.
+        """
         method = self.context.method
         chunks = list(self._iter_chunks(cohort))
         aggregator = UpdateAggregator(
@@ -100,35 +106,27 @@ class VectorizedEngine:
     def update_server(
         self, state: ServerState, cohort_update: CohortUpdate, round_idx: int
     ) -> ServerState:
-        """Return the server state after the server's work on the update of a cohort."""
+        """Return the server state after the server's routine (see `Engine.update_server`).
+
+        Args:
+            state: Server state that the cohort was trained from.
+            cohort_update: Aggregated update of the cohort.
+            round_idx: Index of the round.
+        """
         with self._error_context("server work", round_idx, "the server"):
             new_state: ServerState = self._run_server(state, cohort_update, round_idx)
         return new_state
 
-    def _run_server(self, state: ServerState, update: CohortUpdate, round_idx: int) -> Tree:
-        routine = self.context.method.server
-        keys = self.context.derive_keys(Stream.SERVER, round_idx, [0])
-        if not self._runner.use_programs:
-            return client_loop.run_routine(routine, state, update, self._server_data, 0, keys[0])
-        if not routine.phases:
-            return self._runner.trace_once(self._server_function)(state, update)
-        carry = self._runner.trace_once(routine.init)(state, update)
-        for phase_idx, phase in enumerate(routine.phases):
-            work = PhaseWork(phase, state, self._server_data, self._is_compiled(Stream.SERVER))
-            server = np.array([0])
-            stack = ClientStack(
-                trees.apply(_add_row_dim, carry),
-                work.count_steps(server),
-                server,
-                _fold_keys(keys, phase_idx),
-            )
-            carry = trees.take_row(self._runner.run_phase(work, stack), 0)
-        return self._runner.trace_once(routine.finalize)(state, carry)
-
     def score(
         self, state: ServerState, client_ids: np.ndarray, personalize: Routine | None = None
     ) -> ScoreResult:
-        """Personalize and score clients chunk by chunk, by `personalize` if not the method's own routine."""
+        """Personalize and score clients chunk by chunk (see `Engine.score`).
+
+        Args:
+            state: Server state that the broadcast is made from.
+            client_ids: Indices of the clients, [clients].
+            personalize: Routine to personalize with; None is the method's own.
+        """
         method = self.context.method
         after_routine = personalize or method.personalize
         before_routine = after_routine._replace(phases=())
@@ -145,11 +143,35 @@ class VectorizedEngine:
             chunk_scores.append((before, after))
         if not chunk_scores:
             return ScoreResult({}, {})
-        return ScoreResult(*trees.apply(lambda leaf: leaf.cpu(), trees.concat(chunk_scores)))
+        before, after = trees.apply(lambda leaf: leaf.cpu(), trees.concat(chunk_scores))
+        return ScoreResult(before, after)
+
+    def _run_server(self, state: ServerState, update: CohortUpdate, round_idx: int) -> Tree:
+        """Return the result of the server's routine, whose steps are programs of a stack of one."""
+        routine = self.context.method.server
+        keys = self.context.derive_keys(Stream.SERVER, round_idx, [0])
+        if not self._runner.use_programs:
+            return client_loop.run_routine(routine, state, update, self._server_data, 0, keys[0])
+        if not routine.phases:
+            return self._runner.trace_once(self._server_function)(state, update)
+        server = np.array([0])
+        is_compiled = self._is_compiled(Stream.SERVER)
+        carry = self._runner.trace_once(routine.init)(state, update)
+        for phase_idx, phase in enumerate(routine.phases):
+            work = PhaseWork(phase, state, self._server_data, is_compiled)
+            stack = ClientStack(
+                carry=trees.apply(_add_row_dim, carry),
+                num_steps=work.count_steps(server),
+                client_ids=server,
+                keys=_fold_keys(keys, phase_idx),
+            )
+            carry = trees.take_row(self._runner.run_phase(work, stack), 0)
+        return self._runner.trace_once(routine.finalize)(state, carry)
 
     def _personalize_and_score(
         self, personalize: Routine, broadcast: Tree, client_states: Tree, client_ids: np.ndarray
     ) -> dict[str, Tensor]:
+        """Return the (sum, weight) of each metric over the clients' test examples, [clients, 2]."""
         params = self._run_clients(
             personalize, broadcast, client_states, client_ids, Stream.PERSONALIZE
         )
@@ -165,33 +187,41 @@ class VectorizedEngine:
         offering_ids: np.ndarray,
         client_ids: np.ndarray,
     ) -> Tree:
-        """Return what clients personalize from: their own states, and for unseen clients the best offered ones.
+        """Return the stacked states that clients personalize from.
 
-        All pairs of an unseen client and an offered state are tried together, in chunks.
+        These are their own states and, for unseen clients, the best of the offered ones.
         """
-        state_owners = client_ids.copy()
         is_unseen = ~self.client_states.initialized.numpy()[client_ids]
-        unseen = np.flatnonzero(is_unseen)
-        if len(offering_ids) and len(unseen):
-            trying = np.repeat(client_ids[unseen], len(offering_ids))
-            offering = np.tile(offering_ids, len(unseen))
-            losses = []
-            for pairs in split_into_chunks(np.stack([trying, offering], axis=1), self.chunk):
-                states = self.client_states.gather(pairs[:, 1], initial_state)
-                params = self._run_clients(
-                    self.context.method.personalize,
-                    broadcast,
-                    states,
-                    pairs[:, 0],
-                    Stream.PERSONALIZE,
-                )
-                sums = self._run_clients(
-                    self._adapt_scoring_routine, (), params, pairs[:, 0], Stream.SCORE
-                )
-                losses.append(compute_mean_loss(sums))
-            best = torch.cat(losses).reshape(len(unseen), -1).argmin(1)
-            state_owners[unseen] = offering_ids[best.cpu().numpy()]
+        unseen_ids = client_ids[is_unseen]
+        state_owners = client_ids.copy()
+        if len(offering_ids) and len(unseen_ids):
+            losses = self._compute_adapt_losses(broadcast, initial_state, offering_ids, unseen_ids)
+            state_owners[is_unseen] = offering_ids[losses.argmin(1).cpu().numpy()]
         return self.client_states.gather(state_owners, initial_state)
+
+    def _compute_adapt_losses(
+        self,
+        broadcast: Tree,
+        initial_state: Tree,
+        offering_ids: np.ndarray,
+        client_ids: np.ndarray,
+    ) -> Tensor:
+        """Return the loss of each client on what it adapts on, from each offered state.
+
+        All pairs of a client and an offered state, [clients, states], run together, in chunks.
+        """
+        pair_clients = np.repeat(client_ids, len(offering_ids))
+        pair_owners = np.tile(offering_ids, len(client_ids))
+        losses = []
+        for pairs in split_into_chunks(np.stack([pair_clients, pair_owners], axis=1), self.chunk):
+            clients = pairs[:, 0]
+            states = self.client_states.gather(pairs[:, 1], initial_state)
+            params = self._run_clients(
+                self.context.method.personalize, broadcast, states, clients, Stream.PERSONALIZE
+            )
+            sums = self._run_clients(self._adapt_scoring_routine, (), params, clients, Stream.SCORE)
+            losses.append(compute_mean_loss(sums))
+        return torch.cat(losses).reshape(len(client_ids), len(offering_ids))
 
     def _iter_chunks(self, cohort: np.ndarray) -> Iterator[np.ndarray]:
         """Return the cohort in chunks of clients with similar numbers of steps."""
@@ -226,16 +256,16 @@ class VectorizedEngine:
     def _correct_updates(
         self, state: ServerState, updates: Tree, num_updates: int, round_idx: int
     ) -> Tree:
-        """Return stacked updates after the server's work on each, on the same batches for all."""
+        """Return stacked updates after the server's correction, on the same batches for all."""
         routine = self.context.method.correct_update
         if routine is None:
             return updates
         server = np.array([0])
         keys = self.context.derive_keys(Stream.SERVER, round_idx, server)
+        is_compiled = self._is_compiled(Stream.SERVER)
         with self._error_context("server's correction", round_idx, "the server"):
             carry = self._runner.vmap_over_clients(routine.init, num_updates)(state, updates)
             for phase_idx, phase in enumerate(routine.phases):
-                is_compiled = self._is_compiled(Stream.SERVER)
                 work = PhaseWork(phase, state, self._server_data, is_compiled)
                 num_steps = work.count_steps(server).repeat(num_updates)
                 phase_keys = _fold_keys(keys, phase_idx)
@@ -258,14 +288,20 @@ class VectorizedEngine:
             yield
 
     def _describe(self, client_ids: np.ndarray) -> str:
+        """Return how errors call the clients of a stack."""
         first = self.context.data.client_names[client_ids[0]]
         if len(client_ids) == 1:
             return f"client '{first}'"
         return f"one of {len(client_ids)} clients from '{first}' on"
 
 
+def split_into_chunks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """Return consecutive slices of at most `size` rows."""
+    return (array[begin : begin + size] for begin in range(0, len(array), size))
+
+
 def _fold_keys(keys: Tensor, phase_idx: int) -> Tensor:
-    """Return the keys of a phase; in NumPy, which is faster for the few keys of a stack."""
+    """Return the keys of a phase; NumPy is faster than torch for the few keys of a stack."""
     return torch.from_numpy(prng.fold(keys.numpy(), phase_idx))
 
 
@@ -275,8 +311,3 @@ def _run_without_phases(routine: Routine, shared_input: Tree, client_input: Tree
 
 def _add_row_dim(leaf: Tensor) -> Tensor:
     return leaf[None]
-
-
-def split_into_chunks(array: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """Return consecutive slices of at most `size` rows."""
-    return (array[begin : begin + size] for begin in range(0, len(array), size))

@@ -1,1 +1,1 @@
-"""Figures: of clients, of classes, over rounds, and what they cost."""
+"""Evaluation: scores of clients, statistics over clients, classes and rounds, and costs."""

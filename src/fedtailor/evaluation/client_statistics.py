@@ -1,4 +1,7 @@
-"""Figures over clients (mean, standard deviation, worst tenth), over classes (F1) and over rounds (rise time)."""
+"""Statistics over clients (mean, spread, worst tenth), over classes (F1) and over rounds.
+
+A client without test examples has NaN in place of its score, and statistics leave it out.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,79 +12,98 @@ from torch import Tensor
 
 
 class Scores(NamedTuple):
-    """What a group of clients scored: for each figure a number per client, NaN for one with nothing to test on."""
+    """Scores of a group of clients, before and after personalization; all arrays are [clients]."""
 
-    ids: np.ndarray
-    before: dict[str, np.ndarray]
+    ids: np.ndarray  # names of the clients
+    before: dict[str, np.ndarray]  # by metric
     after: dict[str, np.ndarray]
-    weights: dict[str, np.ndarray]  # how much of a client was tested: examples, or tokens
+    weights: dict[str, np.ndarray]  # number of test examples, or of tokens
 
 
 class Spread(NamedTuple):
-    """A figure over the clients of a group."""
+    """A metric over the clients of a group."""
 
     mean: float
     std: float
-    worst_tenth: float  # the mean over the tenth of the clients that fare worst
+    worst_tenth: float  # mean over the tenth of the clients with the worst scores
 
 
 def compute_ratios(sums: Tensor) -> np.ndarray:
-    """Ratios of (sum, weight) pairs; NaN where the weight is 0. A model that has diverged has an infinite loss."""
+    """Return the ratios of (sum, weight) pairs [clients, 2], NaN where the weight is 0.
+
+    A model that has diverged has an infinite loss.
+    """
     total, weight = sums.double().numpy().T
-    ratios: np.ndarray = np.divide(
-        total, weight, out=np.full(len(total), math.nan), where=weight > 0
-    )
+    ratios = np.full(len(total), math.nan)
+    np.divide(total, weight, out=ratios, where=weight > 0)
     return ratios
 
 
 def compute_spread(values: np.ndarray, higher_is_better: bool = True) -> Spread:
-    """Mean, standard deviation and worst tenth (at least one client) over the clients that could be tested."""
+    """Return mean, standard deviation and worst tenth; the tenth has at least one client."""
     tested = np.sort(values[~np.isnan(values)])
     if not len(tested):
         return Spread(math.nan, math.nan, math.nan)
-    worst = tested if higher_is_better else tested[::-1]
-    return Spread(
-        float(tested.mean()),
-        float(tested.std()),
-        float(worst[: math.ceil(len(tested) / 10)].mean()),
-    )
+    worst_first = tested if higher_is_better else tested[::-1]
+    worst_tenth = worst_first[: math.ceil(len(tested) / 10)]
+    return Spread(float(tested.mean()), float(tested.std()), float(worst_tenth.mean()))
 
 
 def compute_micro_mean(values: np.ndarray, weights: np.ndarray) -> float:
-    """The mean over all examples: clients count by how much of them was tested."""
-    tested = ~np.isnan(values) & (weights > 0)
-    return float(np.average(values[tested], weights=weights[tested])) if tested.any() else math.nan
+    """Return the mean over the test examples of all clients together; NaN without any.
+
+    `values` and `weights`, both [clients], are scores and numbers of test examples.
+    """
+    is_tested = ~np.isnan(values) & (weights > 0)
+    if not is_tested.any():
+        return math.nan
+    return float(np.average(values[is_tested], weights=weights[is_tested]))
 
 
 def compute_macro_f1(pairs: np.ndarray) -> float:
-    """The mean over classes of 2 hits / (said + true), from these two for each class [classes, 2].
+    """Return the mean over classes of 2 hits / (predicted + actual); NaN without classes.
 
-    A class that nobody has and that was never said is left out.
+    `pairs` has (2 hits, predicted + actual) for each class, [classes, 2]. A class that no example
+    has and that was never predicted is left out.
     """
     present = pairs[pairs[:, 1] > 0]
-    return float((present[:, 0] / present[:, 1]).mean()) if len(present) else math.nan
+    if not len(present):
+        return math.nan
+    return float((present[:, 0] / present[:, 1]).mean())
 
 
 def compute_share_better(
     values: np.ndarray, others: np.ndarray, higher_is_better: bool = True
 ) -> float:
-    """The share of clients who fare better with `values` than with `others`, of those tested with both."""
-    both = ~np.isnan(values) & ~np.isnan(others)
-    if not both.any():
+    """Return the fraction of the clients tested with both whose score in `values` is better.
+
+    Args:
+        values: Scores, [clients].
+        others: Scores of the same clients to compare with, [clients].
+        higher_is_better: Whether a higher score is better.
+    """
+    has_both = ~np.isnan(values) & ~np.isnan(others)
+    if not has_both.any():
         return math.nan
-    better = values > others if higher_is_better else values < others
-    return float(better[both].mean())
+    is_better = values > others if higher_is_better else values < others
+    return float(is_better[has_both].mean())
 
 
 def compute_rolling_mean(rounds: Sequence[int], values: Sequence[float], width: int) -> np.ndarray:
-    """At every look the mean over the looks of the last `width` rounds, itself among them."""
-    eval_rounds, figures = np.asarray(rounds), np.asarray(values, dtype=float)
-    return np.array(
-        [
-            figures[(eval_rounds > round_idx - width) & (eval_rounds <= round_idx)].mean()
-            for round_idx in eval_rounds
-        ]
-    )
+    """Return, for each evaluation, the mean over the evaluations of the last `width` rounds.
+
+    Args:
+        rounds: Rounds after which there was an evaluation, in ascending order.
+        values: Result of each evaluation.
+        width: Rounds in the window, the evaluation's own among them.
+    """
+    eval_rounds = np.asarray(rounds)
+    eval_values = np.asarray(values, dtype=float)
+    means = []
+    for last_round in eval_rounds:
+        is_in_window = (eval_rounds > last_round - width) & (eval_rounds <= last_round)
+        means.append(eval_values[is_in_window].mean())
+    return np.array(means)
 
 
 def find_first_reaching(
@@ -90,14 +112,32 @@ def find_first_reaching(
     target: float,
     higher_is_better: bool = True,
 ) -> int | None:
-    """The first of the rounds at which the target is reached; None if it never is. T_0.5 has the target 0.5."""
-    seen = np.asarray(values, dtype=float)
-    indices = np.flatnonzero(seen >= target if higher_is_better else seen <= target)
-    return int(rounds[indices[0]]) if len(indices) else None
+    """Return the first round whose evaluation reaches the target, or None; T_0.5 has target 0.5.
+
+    Args:
+        rounds: Rounds after which there was an evaluation, in ascending order.
+        values: Result of each evaluation.
+        target: Value to reach.
+        higher_is_better: Whether values reach the target from below.
+    """
+    eval_values = np.asarray(values, dtype=float)
+    has_reached = eval_values >= target if higher_is_better else eval_values <= target
+    indices = np.flatnonzero(has_reached)
+    if not len(indices):
+        return None
+    return int(rounds[indices[0]])
 
 
 def compute_rise_time(
     rounds: Sequence[int], values: Sequence[float] | np.ndarray, share: float = 0.9
 ) -> int | None:
-    """The first of the rounds at which a figure reaches that share of what it ends at (FSL, section V)."""
-    return find_first_reaching(rounds, values, share * float(values[-1])) if len(rounds) else None
+    """Return the first round that reaches a share of the final value (FSL, section V).
+
+    Args:
+        rounds: Rounds after which there was an evaluation, in ascending order.
+        values: Result of each evaluation; higher is better.
+        share: Fraction of the last value.
+    """
+    if not len(rounds):
+        return None
+    return find_first_reaching(rounds, values, share * float(values[-1]))

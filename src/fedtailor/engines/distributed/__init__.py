@@ -1,1 +1,1 @@
-"""One engine over several processes."""
+"""One engine over several processes, which torchrun starts."""

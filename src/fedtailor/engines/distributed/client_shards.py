@@ -1,7 +1,8 @@
-"""Clients' memories on several ranks: each stays with the rank that last worked with the client.
+"""Client states over several ranks: each is on the rank that last trained or scored the client.
 
-It is sent on when another rank gets the client. So who works with whom does not depend on where memories are, but on
-the cohort alone, and a run that is resumed deals out its cohorts as if it had never stopped.
+A state is sent to another rank when that rank gets the client. Which rank gets a client therefore
+depends on the cohort alone and not on where states are, and a resumed run splits its cohorts as if
+it had not been interrupted.
 """
 
 from typing import NamedTuple
@@ -13,26 +14,40 @@ from fedtailor.core.types import Tree
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.distributed.process_group import Ranks
 
-_TRANSFER_BYTES = 1 << 26  # bytes of memories that are sent at a time
+_TRANSFER_BYTES = 1 << 26
+"""Bytes of client states that are sent at a time."""
 
 
 class Move(NamedTuple):
-    """Memories that are sent from one rank to another."""
+    """Client states that one rank sends to another."""
 
     src: int
     dst: int
-    client_ids: np.ndarray
+    client_ids: np.ndarray  # [clients]
 
 
 class ClientStateShards:
-    """One rank's memories; on rank 0 also the list of who is where. What is read from a checkpoint is on rank 0."""
+    """This rank's client states and, on rank 0, the rank that owns each client's state.
+
+    States restored from a checkpoint are on rank 0.
+
+    Args:
+        client_states: Store of this rank.
+        ranks: This process among all.
+    """
 
     def __init__(self, client_states: ClientStateStore, ranks: Ranks) -> None:
-        self._client_states, self._ranks = client_states, ranks
+        self._client_states = client_states
+        self._ranks = ranks
         self._owner_ranks = np.zeros(len(client_states.initialized), dtype=np.int32)
 
     def plan_moves_to_parts(self, parts: tuple[np.ndarray, ...], initial: Tree) -> list[Move]:
-        """What must be sent so that every rank has what its part remembers."""
+        """Return the moves that give each rank the states of its part, and make it their owner.
+
+        Args:
+            parts: Indices of each rank's clients.
+            initial: State of a client that has not taken part yet.
+        """
         moves: list[Move] = []
         for rank, part in enumerate(parts):
             initialized_ids = part[self._client_states.initialized.numpy()[part]]
@@ -41,49 +56,57 @@ class ClientStateShards:
         return moves
 
     def plan_moves_to_all(self, client_ids: np.ndarray, initial: Tree) -> list[Move]:
-        """What must be sent so that every rank has a copy of some clients' memories."""
-        return [
-            move
-            for rank in range(self._ranks.world_size)
-            for move in self._plan_moves(client_ids, rank, initial)
-        ]
+        """Return the moves that give each rank a copy of some clients' states."""
+        moves: list[Move] = []
+        for rank in range(self._ranks.world_size):
+            moves += self._plan_moves(client_ids, rank, initial)
+        return moves
 
     def plan_moves_to_rank_0(self, initial: Tree) -> list[Move]:
-        """What must be sent so that rank 0 has a copy of everything that has changed."""
-        return self._plan_moves(np.flatnonzero(self._client_states.changed.numpy()), 0, initial)
+        """Return the moves that give rank 0 a copy of all states that have changed."""
+        changed_ids = np.flatnonzero(self._client_states.changed.numpy())
+        return self._plan_moves(changed_ids, 0, initial)
 
     def record_training(self, parts: tuple[np.ndarray, ...], initial: Tree) -> None:
-        """Notes that every rank has worked with its part."""
+        """Record that each rank has trained its part, so that it owns their changed states."""
+        has_leaves = bool(trees.leaves(initial))
         for rank, part in enumerate(parts):
             self._owner_ranks[part] = rank
             self._client_states.initialized[part] = True
-            self._client_states.changed[part] = bool(trees.leaves(initial))
+            self._client_states.changed[part] = has_leaves
 
     def apply_moves(self, moves: list[Move], initial: Tree) -> None:
-        """Sends and receives. All ranks go through the moves in one order, so nobody waits in a circle."""
+        """Send and receive the states of this rank's moves.
+
+        All ranks go through the moves in the same order, so there are no deadlocks.
+        """
+        # A state that was moved has not changed.
         changed = self._client_states.changed.clone()
-        for src, dst, client_ids in moves:
-            if self._ranks.rank == src:
-                self._ranks.send(self._client_states.read_rows(client_ids), dst)
-            elif self._ranks.rank == dst:
-                like = [
-                    ((len(client_ids), *leaf.shape), leaf.dtype) for leaf in trees.leaves(initial)
-                ]
-                self._client_states.restore(client_ids, self._ranks.receive(like, src), initial)
+        for move in moves:
+            if self._ranks.rank == move.src:
+                self._ranks.send(self._client_states.read_rows(move.client_ids), move.dst)
+            elif self._ranks.rank == move.dst:
+                self._receive(move, initial)
         self._client_states.changed.copy_(changed)
 
+    def _receive(self, move: Move, initial: Tree) -> None:
+        shapes = []
+        for leaf in trees.leaves(initial):
+            shapes.append(((len(move.client_ids), *leaf.shape), leaf.dtype))
+        leaves = self._ranks.recv(shapes, move.src)
+        self._client_states.restore(move.client_ids, leaves, initial)
+
     def _plan_moves(self, client_ids: np.ndarray, dst: int, initial: Tree) -> list[Move]:
-        """The moves of clients who are elsewhere, in pieces that are not too large."""
+        """Return the moves to a rank of the states on other ranks, in pieces of limited size."""
         if not trees.leaves(initial):
             return []
-        rows = max(1, _TRANSFER_BYTES // max(1, trees.nbytes(initial)))
-        found = [
-            (src, client_ids[self._owner_ranks[client_ids] == src])
-            for src in range(self._ranks.world_size)
-            if src != dst
-        ]
-        return [
-            Move(src, dst, some[begin : begin + rows])
-            for src, some in found
-            for begin in range(0, len(some), rows)
-        ]
+        states_per_move = max(1, _TRANSFER_BYTES // max(1, trees.nbytes(initial)))
+        owner_ranks = self._owner_ranks[client_ids]
+        moves = []
+        for src in range(self._ranks.world_size):
+            if src == dst:
+                continue
+            ids = client_ids[owner_ranks == src]
+            for begin in range(0, len(ids), states_per_move):
+                moves.append(Move(src, dst, ids[begin : begin + states_per_move]))
+        return moves

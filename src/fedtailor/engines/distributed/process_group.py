@@ -1,7 +1,8 @@
-"""Processes that work together, as torchrun starts them: rank 0 leads, the others do what it announces.
+"""The processes of a run, as torchrun starts them: rank 0 gives commands, the others follow them.
 
-All talk between ranks is here. Tensors of the model travel on the device (NCCL between GPUs, Gloo between CPUs), words
-and clients' memories by Gloo. A rank that dies makes the talk of the others fail, or is missed by `Heartbeat`.
+All communication between ranks is here, under the names of `torch.distributed`. Tensors of the
+model are sent between devices (NCCL between GPUs, Gloo between CPUs); objects and client states are
+sent by Gloo. When a rank dies, the communication of the others fails, or `Heartbeat` finds out.
 """
 
 import os
@@ -18,25 +19,36 @@ from torch.distributed.rendezvous import rendezvous
 from fedtailor.engines.distributed.heartbeat import Heartbeat
 from fedtailor.errors import LostRankError, require
 
-JOIN_TIMEOUT = timedelta(minutes=5)  # how long ranks wait for each other in the beginning
-RESPONSE_TIMEOUT = timedelta(
-    days=1
-)  # how long a rank may work before it answers; a dead one is noticed by `Heartbeat`
+JOIN_TIMEOUT = timedelta(minutes=5)
+"""How long ranks wait for each other at the start."""
+RESPONSE_TIMEOUT = timedelta(days=1)
+"""How long a rank may compute before it communicates; `Heartbeat` detects one that is lost."""
+
+Shapes = Sequence[tuple[Sequence[int], torch.dtype]]
+"""Shapes and dtypes of tensors."""
 
 
 class Ranks:
-    """This process among those of a run; without others it is rank 0 of 1 and talks to nobody."""
+    """This process among those of a run; by itself it is rank 0 of 1 and does not communicate.
+
+    Args:
+        rank: This process's rank.
+        world_size: Number of processes.
+    """
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
-        self.rank, self.world_size = rank, world_size
-        self.round_idx = 0  # that is being worked on
-        self.remedy = "run the same command again"  # what to do if a rank is lost
+        self.rank = rank
+        self.world_size = world_size
+        self.round_idx = 0
+        """Round of the run that errors name."""
+        self.remedy = "run the same command again"
+        """What errors advise to do after a rank was lost."""
         self._heartbeat: Heartbeat | None = None
         self._object_group: Any = None
-        self._is_busy = False  # between an announcement and the end of what was announced
+        self._is_busy = False  # with a command
 
     def join(self) -> None:
-        """Meets the others."""
+        """Wait for all ranks, start the heartbeat and make the process groups."""
         with self._detect_lost_ranks():
             store, _, _ = next(rendezvous("env://", timeout=JOIN_TIMEOUT))
             self._heartbeat = Heartbeat(
@@ -45,11 +57,9 @@ class Ranks:
             self._heartbeat.beat()
             store.wait(self._heartbeat.keys, JOIN_TIMEOUT)
             self._heartbeat.start()
-            backend = (
-                "cpu:gloo,cuda:nccl"
-                if torch.cuda.is_available() and dist.is_nccl_available()
-                else "gloo"
-            )
+            backend = "gloo"
+            if torch.cuda.is_available() and dist.is_nccl_available():
+                backend = "cpu:gloo,cuda:nccl"
             dist.init_process_group(
                 backend,
                 store=store,
@@ -60,39 +70,43 @@ class Ranks:
             self._object_group = dist.new_group(backend="gloo", timeout=RESPONSE_TIMEOUT)
 
     def leave(self) -> None:
-        """Parts from the others, in an orderly way unless something has been begun and not been done."""
+        """Stop the heartbeat, and destroy the process groups unless a command was interrupted."""
         if self._heartbeat:
             self._heartbeat.stop()
         if dist.is_initialized() and not self._is_busy:
             dist.destroy_process_group()
 
     def announce(self, command: Any) -> None:
-        """Rank 0 tells all others what to do."""
+        """Broadcast a command from rank 0 to the others, which `receive_command`."""
         self._is_busy = True
         if self.world_size > 1:
             with self._detect_lost_ranks():
                 dist.broadcast_object_list([command], src=0, group=self._object_group)
 
     def receive_command(self) -> Any:
-        """What rank 0 announces next."""
+        """Return the next command of rank 0, waiting for it."""
         received = [None]
         with self._detect_lost_ranks():
             dist.broadcast_object_list(received, src=0, group=self._object_group)
         return received[0]
 
     def finish_command(self) -> None:
-        """What was announced is done."""
+        """Record that all ranks have finished the last command."""
         self._is_busy = False
 
     def shutdown(self, command: Any) -> None:
-        """Rank 0 announces the last command; if others wait for something else, they see that it has left."""
+        """Broadcast the last command from rank 0 and leave.
+
+        If a command was interrupted, the others communicate otherwise and cannot receive one; the
+        heartbeat tells them that rank 0 has left.
+        """
         if not self._is_busy:
             with suppress(LostRankError):
                 self.announce(command)
         self.leave()
 
     def all_gather_object(self, value: Any) -> list[Any]:
-        """What every rank has to say, told to all."""
+        """Return the objects of all ranks, by rank, on every rank."""
         gathered = [value] * self.world_size
         if self.world_size > 1:
             with self._detect_lost_ranks():
@@ -100,7 +114,7 @@ class Ranks:
         return gathered
 
     def gather_object(self, value: Any) -> list[Any]:
-        """What every rank has to say, told to rank 0 alone; the others get nothing."""
+        """Return the objects of all ranks, by rank, on rank 0; an empty list on the others."""
         if self.world_size == 1:
             return [value]
         gathered = [None] * self.world_size if self.rank == 0 else None
@@ -109,20 +123,20 @@ class Ranks:
         return gathered or []
 
     def broadcast(self, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """Rank 0's tensors, on every rank; the others give tensors of the same shapes."""
+        """Return rank 0's tensors on every rank; the others pass tensors of the same shapes."""
         if self.world_size == 1:
             return list(leaves)
-        tensors = [
-            leaf.contiguous() if self.rank == 0 else torch.empty_like(leaf).contiguous()
-            for leaf in leaves
-        ]
+        if self.rank == 0:
+            tensors = [leaf.contiguous() for leaf in leaves]
+        else:
+            tensors = [torch.empty_like(leaf).contiguous() for leaf in leaves]
         with self._detect_lost_ranks():
             for leaf in tensors:
                 dist.broadcast(leaf, src=0)
         return tensors
 
-    def reduce_sum(self, leaves: Sequence[Tensor]) -> list[Tensor]:
-        """The sums of all ranks' tensors, on rank 0; what the others get is of no use."""
+    def reduce(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums of all ranks' tensors on rank 0; the others get undefined values."""
         sums = [leaf.contiguous().clone() for leaf in leaves]
         if self.world_size > 1:
             with self._detect_lost_ranks():
@@ -131,14 +145,14 @@ class Ranks:
         return sums
 
     def send(self, leaves: Sequence[Tensor], dst: int) -> None:
-        """Sends tensors to one rank, which must receive them."""
+        """Send tensors to a rank, which must `recv` them."""
         with self._detect_lost_ranks():
             for leaf in leaves:
                 dist.send(leaf.cpu().contiguous(), dst, group=self._object_group)
 
-    def receive(self, like: Sequence[tuple[Sequence[int], torch.dtype]], src: int) -> list[Tensor]:
-        """Receives what a rank sends: tensors of these shapes and kinds."""
-        leaves = [torch.empty(tuple(shape), dtype=dtype) for shape, dtype in like]
+    def recv(self, shapes: Shapes, src: int) -> list[Tensor]:
+        """Return the tensors that a rank sends, on the CPU."""
+        leaves = [torch.empty(tuple(shape), dtype=dtype) for shape, dtype in shapes]
         with self._detect_lost_ranks():
             for leaf in leaves:
                 dist.recv(leaf, src, group=self._object_group)
@@ -146,18 +160,21 @@ class Ranks:
 
     @contextmanager
     def _detect_lost_ranks(self) -> Iterator[None]:
-        """Turns failing talk into a sentence that says who is gone."""
+        """Raise a `LostRankError` that names the lost ranks if communication in the block fails."""
         try:
             yield
         except RuntimeError as problem:
-            gone = self._heartbeat.wait_for_lost() if self._heartbeat else []
-            raise LostRankError(self._describe_loss(gone)) from problem
+            lost_ranks = self._heartbeat.wait_for_lost() if self._heartbeat else []
+            raise LostRankError(self._describe_loss(lost_ranks)) from problem
 
-    def _describe_loss(self, gone: list[int]) -> str:
-        """What to say when ranks are gone; the first one that is left says it."""
-        if self.rank != min(set(range(self.world_size)) - set(gone), default=self.rank):
+    def _describe_loss(self, lost_ranks: list[int]) -> str:
+        """Return the message for lost ranks on the first rank that is left, else nothing."""
+        remaining_ranks = set(range(self.world_size)) - set(lost_ranks)
+        if self.rank != min(remaining_ranks, default=self.rank):
             return ""
-        subject = f"Rank {' and '.join(map(str, gone))}" if gone else "A rank"
+        subject = "A rank"
+        if lost_ranks:
+            subject = f"Rank {' and '.join(map(str, lost_ranks))}"
         return f"{subject} of {self.world_size} was lost in round {self.round_idx}; {self.remedy}"
 
 
@@ -165,35 +182,39 @@ _joined_ranks = Ranks()
 
 
 def get_ranks() -> Ranks:
-    """This process among those that have joined; alone unless `join` was called."""
+    """Return this process among those that have joined; rank 0 of 1 unless `join` was called."""
     return _joined_ranks
 
 
 def get_launched_world_size() -> int:
-    """How many processes torchrun has started for this run."""
+    """Return the number of processes that torchrun has started for this run."""
     return int(os.environ.get("WORLD_SIZE") or 1)
 
 
-def join() -> Ranks:
-    """Meets the processes that torchrun has started, each of which calls this once, and takes a GPU if there is one."""
-    global _joined_ranks
-    if get_launched_world_size() > 1 and _joined_ranks.world_size == 1:
-        lacking = [
-            name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)
-        ]
-        require(
-            not lacking,
-            f"The environment says WORLD_SIZE={get_launched_world_size()}, but not {', '.join(lacking)}; "
-            "start with torchrun, or unset WORLD_SIZE to run in one process.",
-        )
-        ranks = Ranks(int(os.environ["RANK"]), get_launched_world_size())
-        if torch.cuda.is_available() and get_local_rank() < torch.cuda.device_count():
-            torch.cuda.set_device(get_local_rank())
-        ranks.join()
-        _joined_ranks = ranks
-    return _joined_ranks
-
-
 def get_local_rank() -> int:
-    """The number of this process among those on its machine."""
+    """Return the number of this process among those on its machine."""
     return int(os.environ.get("LOCAL_RANK") or 0)
+
+
+def join() -> Ranks:
+    """Join the processes that torchrun has started and select the GPU of this process, if any.
+
+    Each process calls this at its start; further calls do nothing.
+    """
+    global _joined_ranks
+    world_size = get_launched_world_size()
+    if world_size <= 1 or _joined_ranks.world_size > 1:
+        return _joined_ranks
+    variables = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in variables if not os.environ.get(name)]
+    require(
+        not missing,
+        f"The environment says WORLD_SIZE={world_size}, but not {', '.join(missing)}; "
+        "start with torchrun, or unset WORLD_SIZE to run in one process.",
+    )
+    ranks = Ranks(int(os.environ["RANK"]), world_size)
+    if torch.cuda.is_available() and get_local_rank() < torch.cuda.device_count():
+        torch.cuda.set_device(get_local_rank())
+    ranks.join()
+    _joined_ranks = ranks
+    return _joined_ranks
