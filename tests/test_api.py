@@ -281,10 +281,10 @@ def _numbers() -> ft.FederatedDataset:
             np.zeros(2, np.int64),
             "personalize: x must hold examples of shape (5,), as in training, got an array of shape (2, 4).",
         ),
-        (np.full((2, 5), np.nan), np.zeros(2, np.int64), "personalize: x holds NaN"),
-        (np.ones((2, 5)), np.array([0, 7]), "newcomer: "),
-        (np.ones((0, 5)), np.zeros(0, np.int64), "newcomer: "),
-        (np.ones((2, 5)), np.zeros(3, np.int64), "newcomer: "),
+        (np.full((2, 5), np.nan), np.zeros(2, np.int64), "personalize: x must be finite"),
+        (np.ones((2, 5)), np.array([0, 7]), "personalize: "),
+        (np.ones((0, 5)), np.zeros(0, np.int64), "personalize: "),
+        (np.ones((2, 5)), np.zeros(3, np.int64), "personalize: "),
     ],
 )
 def test_a_new_person_with_bad_data_is_refused(x: np.ndarray, y: np.ndarray, sentence: str) -> None:
@@ -381,7 +381,7 @@ def test_personal_models_that_diverge_count_as_worst() -> None:
     assert (scores.after["accuracy"][np.isinf(scores.after["loss"])] == 0.0).all()
     assert np.isfinite(scores.before["loss"]).all()
     rows = DATA.clients.splits["train"].get_rows(11)
-    with pytest.raises(DivergedError, match="the newcomer's model is no longer finite"):
+    with pytest.raises(DivergedError, match="the personalized model is no longer finite"):
         fitted.personalize(DATA.clients.x[rows], DATA.clients.y[rows])
 
 
@@ -405,7 +405,7 @@ def test_dense_classification_predicts_along_the_classes() -> None:
             np.ones((2, 4)),
             r"predict: x must hold examples of shape \(5,\), as in training, got an array of shape \(2, 4\)",
         ),
-        (np.full((2, 5), np.nan), "predict: x holds NaN or infinite numbers"),
+        (np.full((2, 5), np.nan), "predict: x must be finite, but has NaN or infinity"),
         (np.ones(5), r"got an array of shape \(5,\)"),
     ],
 )

@@ -57,7 +57,7 @@ def test_sets_of_the_document_on_data_are_written_and_trained_on(
     for number, command in enumerate(commands):
         words = [*command.split()[1:], "rounds=1", "cohort=2", "finetune_epochs=1"]
         record = start_run(read_run_config(words), tmp_path / str(number)).record
-        assert record["status"] == "finished"
+        assert record.status == "finished"
 
 
 @pytest.fixture

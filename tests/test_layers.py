@@ -104,7 +104,7 @@ def test_the_arrows_have_no_cycle() -> None:
 
 MADE_OF = {
     "server_learning": set[str](),
-    "personal_layers": {"server_learning"},
+    "personal_layers": set[str](),
     "fsl": {"server_learning"},
     "fsl_p": {"fsl", "server_learning"},
     "ds": {"fedavg"},

@@ -71,10 +71,10 @@ def test_a_terminal_without_blocks_gets_none() -> None:
 
 def test_at_most_so_many_clients_are_drawn() -> None:
     done = run("show", "digits", "--limit", "7")
-    assert "Drawn are 7 of 50 clients" in done.output
+    assert "7 of 50 clients are drawn" in done.output
     size = next(line for line in done.output.splitlines() if line.startswith(" size"))
     assert len("".join(size.split()[1:])) == 14  # two columns each
-    assert "Drawn are" not in run("show", "digits", columns=90).output
+    assert "are drawn" not in run("show", "digits", columns=90).output
 
 
 def test_a_page_is_written_and_named(tmp_path: Path) -> None:

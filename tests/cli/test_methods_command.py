@@ -119,7 +119,9 @@ def test_why_a_method_needs_more_than_the_average() -> None:
     assert find_secure_aggregation_obstacle(methods.build("fedsim", task, at="mean")) == ""
     assert "each upload" in find_secure_aggregation_obstacle(methods.build("fedsim", task))
     assert "rule" in find_secure_aggregation_obstacle(plain._replace(aggregate=median))
-    assert "newcomers" in find_secure_aggregation_obstacle(methods.build("fedper", task, offer=2))
+    assert "unseen clients" in find_secure_aggregation_obstacle(
+        methods.build("fedper", task, offer=2)
+    )
     assert "one place" in find_secure_aggregation_obstacle(methods.build("centralized", task))
 
 

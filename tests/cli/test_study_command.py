@@ -1,6 +1,5 @@
 """The command `fedtailor study`, as a user would type it."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from fedtailor.cli import main
+from fedtailor.studies.record import read_record
 from small_study import COMPARISON, HEAD, PART, figures, small, written
 
 
@@ -53,9 +53,9 @@ def test_quick_on_embedded_digits_runs_from_a_fresh_clone(tmp_path: Path, study:
         f"Record: {out / 'mnist-4.json'}, tables: {out / 'mnist-4.md'}, figures: {out / 'figures'}"
     )
     assert done.stdout.splitlines()[-1] == said
-    record = json.loads((tmp_path / out / "mnist-4.json").read_text())
-    assert record["about"]["stands_in"] == "digits"
-    assert [(run["name"], run["rounds"]) for run in record["runs"]] == [
+    record = read_record(tmp_path / out / "mnist-4.json")
+    assert record.about.stands_in == "digits"
+    assert [(run.name, run.rounds) for run in record.runs] == [
         ("fedavg", 2),
         ("per-fedavg@fo", 2),
     ]
@@ -69,26 +69,26 @@ def test_a_budget_stops_it_and_the_same_command_goes_on(tmp_path: Path, study: S
     stopped = study(*words, "budget_s=0.001", "out=out")
     assert stopped.returncode == 130, stopped.stderr
     again = f"fedtailor study {' '.join(words)} budget_s=0.001 out=out"
-    assert stopped.stdout.splitlines()[-1] == f"Stopped and saved. Go on with: {again}"
+    assert stopped.stdout.splitlines()[-1] == f"Stopped and saved. Resume with: {again}"
     assert not (tmp_path / "out" / "one.json").exists()
     ended = study(*words, "budget_s=600", "out=out")
     assert ended.returncode == 0, ended.stderr
     assert study(*words, "out=whole").returncode == 0
-    records = [json.loads((tmp_path / out / "one.json").read_text()) for out in ("out", "whole")]
-    assert figures(records[0]) == figures(records[1])
+    resumed, whole = (read_record(tmp_path / out / "one.json") for out in ("out", "whole"))
+    assert figures(resumed) == figures(whole)
 
 
 WRONG = [
     (["smal"], "There is no study 'smal'; did you mean small?"),
-    (["small", "parts=two"], "study small: there is no part 'two'; known are one."),
-    (["small", "scale=big"], "study: there is no scale 'big'; known are quick, paper."),
+    (["small", "parts=two"], "study small: there is no part 'two'; choose from one."),
+    (["small", "scale=big"], "study: there is no scale 'big'; choose from quick, paper."),
     (["small", "jobs=0"], "study: jobs must be a positive number, got 0."),
     (["small", "budget_s=x"], "study: budget_s must be a positive number, got x."),
     (["small", "write=yes"], "study: write must be true or false, got yes."),
     (["small", "fedavg"], "study: 'fedavg' is not KEY=VALUE."),
     (
         ["jobs=2"],
-        "study: the first word is a study's name, got 'jobs=2'; `fedtailor study` lists them.",
+        "study: the first argument must be a study's name, got 'jobs=2'; `fedtailor study` lists them.",
     ),
     (["small", "lrr=1"], "small, part one: There is no key 'lrr'; did you mean lr?"),
 ]

@@ -134,7 +134,7 @@ def test_a_process_that_is_killed_is_one_sentence_and_the_same_call_goes_on(tmp_
     runs = runs_for(tmp_path / "out", f"model={tmp_path / 'kills.py'}:net")
     with pytest.raises(
         InputError,
-        match=r"^A process that worked was killed, perhaps .* fewer of them \(jobs=N\)\.$",
+        match=r"^A worker process was killed, perhaps .* fewer processes \(jobs=N\)\.$",
     ):
         execute(runs, 2)
     assert "finished" not in statuses(runs)
@@ -169,7 +169,7 @@ def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> N
         outcomes = compare(comparison, tmp_path / f"compared-{jobs}", jobs)
         trials = tune(comparison, tmp_path / f"tuned-{jobs}", jobs)
         scores = [
-            (outcome.record["name"], outcome.record["scores"], outcome.is_finished)
+            (outcome.record.name, outcome.record.scores, outcome.is_finished)
             for outcome in outcomes
         ]
         found[jobs] = [scores, [trial.score for trial in trials]]

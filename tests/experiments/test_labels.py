@@ -18,6 +18,7 @@ from fedtailor.training.overrides import read_comparison, read_run_config, to_to
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 from interruptions import small
+from known import known
 
 SMALL = [
     "data.clients=12",
@@ -74,9 +75,9 @@ def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
     comparison, out = read_comparison([*words, *SMALL, "seeds=0"]), tmp_path / "out"
     outcomes = compare(comparison, out)
     names = ["fedmeta@a", "fedmeta@b", "fsl+fedsim"]
-    assert [outcome.record["name"] for outcome in outcomes] == names
+    assert [outcome.record.name for outcome in outcomes] == names
     assert sorted(path.name for path in find_runs(out)) == [f"{name}-seed0" for name in names]
-    assert [outcome.record["hparams"].get("order") for outcome in outcomes] == [1, 2, None]
+    assert [outcome.record.hparams.get("order") for outcome in outcomes] == [1, 2, None]
     console = Console(file=StringIO(), width=200)
     console.print(build_table([outcome.record for outcome in outcomes], "title"))
     printed = console.file.getvalue()  # type: ignore[attr-defined]
@@ -94,12 +95,10 @@ def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
 
 def test_a_mark_is_no_more_than_a_name(tmp_path: Path) -> None:
     marked, plain = (read_comparison([word, *SMALL]) for word in ("fedavg@x", "fedavg"))
-    one, other = (
-        compare(marked, tmp_path / "one")[0].record,
-        compare(plain, tmp_path / "other")[0].record,
-    )
-    assert (one["name"], other["name"], one["config"]["method"]) == ("fedavg@x", "fedavg", "fedavg")
-    assert one["scores"] == other["scores"]
+    one = compare(marked, tmp_path / "one")[0].record
+    other = compare(plain, tmp_path / "other")[0].record
+    assert (one.name, other.name, one.config.method) == ("fedavg@x", "fedavg", "fedavg")
+    assert known(one.scores) == known(other.scores)
 
 
 @pytest.mark.parametrize(
@@ -190,11 +189,11 @@ def test_the_command_line_runs_compositions(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", "method=fsl+fedsim", *SMALL, "gamma=0.5", f"out={out}"])
     assert done.exit_code == 0, done.output
     record = RunDir(out).read_record()
-    assert record["config"]["method"] == record["name"] == "fsl+fedsim"
-    sizes = np.array(record["data"]["train_sizes"])[record["data"]["groups"]["train"]]
-    passes = int(np.ceil(sizes.mean() / record["data"]["server_examples"]))
-    assert (record["hparams"]["gamma"], record["hparams"]["learn_epochs"]) == (0.5, passes)
-    assert (record["hparams"]["decay_rounds"], record["config"]["hparams"]["decay_rounds"]) == (
+    assert record.config.method == record.name == "fsl+fedsim"
+    sizes = np.array(record.data.train_sizes)[record.data.groups["train"]]
+    passes = int(np.ceil(sizes.mean() / record.data.server_examples))
+    assert (record.hparams["gamma"], record.hparams["learn_epochs"]) == (0.5, passes)
+    assert (record.hparams["decay_rounds"], record.config.hparams["decay_rounds"]) == (
         1,
         None,
     )

@@ -3,7 +3,6 @@
 import json
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +18,9 @@ from fedtailor.reporting.comparison_table import build_table
 from fedtailor.training import build
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.overrides import read_comparison, read_run_config
+from fedtailor.training.record import RunRecord
+from fedtailor.training.run_dir import RunDir
+from known import known
 
 SMALL = [
     "data.clients=12",
@@ -31,6 +33,9 @@ SMALL = [
 ]
 METHODS = ["fedavg", "fedmeta"]
 WORDS = [*METHODS, *SMALL, "seeds=0,1", "tune.lr=0.05,0.5", "tune.finetune_epochs=1,3", "trials=2"]
+
+Compared = tuple[Path, ComparisonConfig, list[RunRecord]]
+Both = tuple[Compared, Compared]
 
 load = build.load_dataset
 
@@ -47,24 +52,25 @@ def with_other_test_labels(data: FederatedDataset) -> FederatedDataset:
     return made
 
 
-def tuned_and_compared(out: Path) -> tuple[ComparisonConfig, list[dict[str, Any]]]:
-    """Trials, and then the comparison that they chose."""
+def tune_and_compare(out: Path) -> Compared:
+    """Run trials, and then the comparison that they chose."""
     tune(read_comparison(WORDS), out / "tuned")
     chosen = read_comparison([str(out / "tuned" / "tuned.toml")])
-    return chosen, [outcome.record for outcome in compare(chosen, out / "compared")]
+    records = [outcome.record for outcome in compare(chosen, out / "compared")]
+    return out, chosen, records
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """What came of the data, and of the data with other test labels."""
-    plain, other = tmp_path_factory.mktemp("plain"), tmp_path_factory.mktemp("other")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "load_dataset", lambda spec: with_other_test_labels(load(spec)))
-        found = other, *tuned_and_compared(other)
-    return (plain, *tuned_and_compared(plain)), found
+        other = tune_and_compare(tmp_path_factory.mktemp("other"))
+    plain = tune_and_compare(tmp_path_factory.mktemp("plain"))
+    return plain, other
 
 
-def test_other_test_labels_change_no_choice_and_no_model(both: Any) -> None:
+def test_other_test_labels_change_no_choice_and_no_model(both: Both) -> None:
     (plain, chosen, records), (other, also_chosen, others) = both
     assert chosen == also_chosen
     for name in ("trials.json", "tuned.toml"):
@@ -76,42 +82,39 @@ def test_other_test_labels_change_no_choice_and_no_model(both: Any) -> None:
         ]
         assert models[0] == models[1]
     for one, two in zip(records, others, strict=True):
-        assert (one["hparams"], one["origins"], one["choices"]) == (
-            two["hparams"],
-            two["origins"],
-            two["choices"],
-        )
-        for group in ("participating", "unseen"):  # they were other labels: every figure tells
-            assert one["scores"][group]["after"] != two["scores"][group]["after"]
-            assert one["summary"][group]["after"]["loss"] != two["summary"][group]["after"]["loss"]
+        assert one.hparams == two.hparams
+        assert one.origins == two.origins
+        assert one.choices == two.choices
+        # They were other labels: every figure of test clients differs.
+        for group in ("participating", "unseen"):
+            assert known(one.scores)[group].after != known(two.scores)[group].after
+            summaries = [known(record.summary)[group]["after"] for record in (one, two)]
+            assert known(summaries[0].loss) != known(summaries[1].loss)
 
 
-def test_a_record_says_which_clients_chose(both: Any) -> None:
+def test_a_record_says_which_clients_chose(both: Both) -> None:
     out, chosen, records = both[0]
     listed = json.loads((out / "tuned" / "trials.json").read_text())
     assert {
         word: sum(entry["method"] == word for entry in listed) for word in METHODS
     } == dict.fromkeys(METHODS, 2)
     for record in records:
-        where = record["origins"]
-        assert {name for name in where if where[name] == "validation"} == {"lr", "finetune_epochs"}
-        assert set(where.values()) <= {"validation", "given", "run", "default"}
-        trials = [entry for entry in listed if entry["method"] == record["name"]]
+        origins = record.origins
+        chosen_names = {name for name in origins if origins[name] == "validation"}
+        assert chosen_names == {"lr", "finetune_epochs"}
+        trials = [entry for entry in listed if entry["method"] == record.name]
         best = max(trials, key=lambda entry: entry["validation"])
-        assert {name: record["hparams"][name] for name in best["point"]} == best["point"]
-    for place in (out / "tuned" / "trials").iterdir():
-        trial = json.loads((place / "record.json").read_text())
-        parts = [
-            trial["scores"],
-            trial["summary"],
-            trial["final_window"]["mean"],
-            trial["convergence"],
-        ]
-        assert all(list(part) == ["validation"] for part in parts)
+        assert {name: record.hparams[name] for name in best["point"]} == best["point"]
+    for trial_path in (out / "tuned" / "trials").iterdir():
+        trial = RunDir(trial_path).read_record()
+        assert list(known(trial.scores)) == ["validation"]
+        assert list(known(trial.summary)) == ["validation"]
+        assert list(known(trial.final_window).mean) == ["validation"]
+        assert list(known(trial.convergence)) == ["validation"]
     assert chosen.tuned.keys() == set(METHODS)
 
 
-def test_what_somebody_says_instead_was_not_chosen(both: Any) -> None:
+def test_what_somebody_says_instead_was_not_chosen(both: Both) -> None:
     out = both[0][0]
     said = read_comparison([str(out / "tuned" / "tuned.toml"), "fedavg.lr=0.0625"])
     names = {spec.method: spec.tuned for spec in said.make_run_configs()}
@@ -120,16 +123,15 @@ def test_what_somebody_says_instead_was_not_chosen(both: Any) -> None:
         read_run_config(["method=fedavg", "tuned=lr,lam"])
 
 
-def test_all_methods_begin_alike(both: Any) -> None:
+def test_all_methods_begin_alike(both: Both) -> None:
     """The same data before any method's view of them, and the same first weights; other seeds draw others."""
     records = both[0][2]
-    assert len({record["checksums"]["data"] for record in records}) == 1
-    weights = {(record["config"]["seed"], record["checksums"]["weights"]) for record in records}
+    assert len({record.checksums.data for record in records}) == 1
+    weights = {(record.config.seed, record.checksums.weights) for record in records}
     assert len(weights) == 2
-    assert (
-        len({record["data"]["checksum"] for record in records}) > 1
-    )  # fedmeta looks at them in its own way
-    assert both[1][2][0]["checksums"]["data"] != records[0]["checksums"]["data"]
+    # FedMeta has a view of its own of the data.
+    assert len({record.data.checksum for record in records}) > 1
+    assert both[1][2][0].checksums.data != records[0].checksums.data
 
 
 def test_baselines_are_added_where_they_are_missing() -> None:
@@ -138,7 +140,7 @@ def test_baselines_are_added_where_they_are_missing() -> None:
     assert (made.methods, made.seeds) == (("local", "fedavg", "fedsim"), (0, 1, 2))
     assert (
         describe_added_methods(asked, made)
-        == "Added local and fedavg, which every table has; baselines=false leaves them out."
+        == "Added local and fedavg as baselines; baselines=false leaves them out."
     )
     marked = read_comparison(["fedavg@fast", "fedsim"])
     assert marked.add_baselines().methods == ("local", "fedavg@fast", "fedsim")
@@ -201,23 +203,25 @@ def test_what_a_round_is_said_to_cost_is_what_rounds_cost(tmp_path: Path) -> Non
     plain, other = (outcome.record for outcome in outcomes)
     assert told == [
         "As many client gradients for all methods as 9 rounds of fedavg take, in rounds: "
-        + ", ".join(f"{record['name']} {record['config']['rounds']}" for record in (plain, other))
+        + ", ".join(f"{record.name} {record.config.rounds}" for record in (plain, other))
         + "."
     ]
-    assert (plain["config"]["rounds"], other["config"]["budget"]) == (9, "gradients")
-    each = other["cost"]["gradients"] / other["config"]["rounds"]
-    assert abs(other["cost"]["gradients"] - plain["cost"]["gradients"]) <= each / 2
+    assert (plain.config.rounds, other.config.budget) == (9, "gradients")
+    plain_gradients = known(plain.cost).gradients
+    other_gradients = known(other.cost).gradients
+    gradients_per_round = other_gradients / other.config.rounds
+    assert abs(other_gradients - plain_gradients) <= gradients_per_round / 2
     spec = read_run_config(["method=fedavg", *SMALL[:-1], "cohort=9"])
-    assert compute_cost_per_round(spec, load(spec)) == pytest.approx(plain["cost"]["gradients"] / 9)
+    assert compute_cost_per_round(spec, load(spec)) == pytest.approx(plain_gradients / 9)
 
 
-def printed(records: list[dict[str, Any]], width: int) -> list[str]:
+def printed(records: list[RunRecord], width: int) -> list[str]:
     console = Console(file=StringIO(), width=width)
     console.print(build_table(records, "title", width))
     return str(console.file.getvalue()).splitlines()  # type: ignore[attr-defined]
 
 
-def test_the_table_is_whole_in_100_columns_and_in_80(both: Any, tmp_path: Path) -> None:
+def test_the_table_is_whole_in_100_columns_and_in_80(both: Both, tmp_path: Path) -> None:
     records = both[0][2]
     alone = compare(read_comparison(["local", *SMALL, "seeds=0,1"]), tmp_path / "out")
     everybody = [*(outcome.record for outcome in alone), *records]
@@ -231,27 +235,27 @@ def test_the_table_is_whole_in_100_columns_and_in_80(both: Any, tmp_path: Path) 
         assert head.split()[1 : 1 + len(headings.split())] == headings.split()
     lines = [line for line in printed(everybody, 100)[5:] if line.strip()]
     before_row, after_row = [line.split() for line in lines if line.startswith(" fedavg ")]
-    own = [record for record in records if record["name"] == "fedavg"]
-    after = 100 * np.array(
-        [record["final_window"]["mean"]["participating"]["after"]["accuracy"] for record in own]
-    )
+    own = [record for record in records if record.name == "fedavg"]
+    means = [known(record.final_window).mean for record in own]
+    after = 100 * np.array([known(mean["participating"]["after"]["accuracy"]) for mean in means])
     assert after_row[4:6] == [f"{after.mean():.1f}", f"±{after.std(ddof=1):.1f}"]
-    better = [
-        np.mean(
-            np.array(record["scores"]["participating"]["after"]["accuracy"])
-            > outcome.record["scores"]["participating"]["after"]["accuracy"]
+    better = []
+    for record, outcome in zip(own, alone, strict=True):
+        accuracies, alone_accuracies = (
+            np.array(known(each.scores)["participating"].after["accuracy"])
+            for each in (record, outcome.record)
         )
-        for record, outcome in zip(own, alone, strict=True)
-    ]
+        better.append(np.mean(accuracies > alone_accuracies))
     assert after_row[11] == f"{100 * np.mean(better):.0f}"
     assert len(before_row) == 4 + 3  # before personalizing alone, and costs
 
 
-def test_a_table_of_few_seeds_says_so(both: Any) -> None:
+def test_a_table_of_few_seeds_says_so(both: Both) -> None:
     records = both[0][2]
     said = {few: " ".join(" ".join(printed(records[:few], 100)).split()) for few in (1, 2)}
     assert "Only 1 seed: take 3 or more to tell methods apart." in said[1]
     assert "±" not in said[1]
     assert "Only 2 seeds: take 3 or more" in said[2]
-    three = [*records[:2], records[0] | {"config": records[0]["config"] | {"seed": 2}}]
+    other_seed = records[0].config.model_copy(update={"seed": 2})
+    three = [*records[:2], records[0].model_copy(update={"config": other_seed})]
     assert "Only" not in " ".join(printed(three, 100))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from fedtailor.experiments.tune import (
     tune,
 )
 from fedtailor.training.overrides import read_comparison
+from fedtailor.training.run_dir import RunDir
+from known import known
+from rounds import make_round
 
 SMALL = [
     "data=digits",
@@ -113,14 +117,16 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
     out, trials = tuned
     assert len(trials) == 6
     for trial in trials:
-        record = json.loads((trial.run.path / "record.json").read_text())
-        assert record["config"]["eval_groups"] == "validation"
-        assert record["config"]["seed"] == 100
-        assert list(record["scores"]) == ["validation"]
-        people = {record["data"]["clients"][who] for who in record["data"]["groups"]["validation"]}
-        assert set(record["scores"]["validation"]["ids"]) == people
-        looks = [entry["scores"] for entry in record["rounds"] if entry["scores"]]
-        assert all(list(look) == ["validation"] for look in looks)
+        record = RunDir(trial.run.path).read_record()
+        assert record.config.eval_groups == "validation"
+        assert record.config.seed == 100
+        scores = known(record.scores)
+        assert list(scores) == ["validation"]
+        validation_clients = [record.data.clients[idx] for idx in record.data.groups["validation"]]
+        assert set(scores["validation"].ids) == set(validation_clients)
+        eval_points = [entry.scores for entry in record.rounds if entry.scores]
+        assert eval_points
+        assert all(list(groups) == ["validation"] for groups in eval_points)
     written = {path.name for path in out.iterdir()}
     assert written == {"trials", "trials.json", "tuned.toml"}
 
@@ -134,23 +140,30 @@ def test_the_chosen_point_is_the_best_on_validation_clients(
     assert chosen.data_options == {"clients": 12}
     for word in chosen.methods:
         own = [trial for trial in trials if trial.variant == word]
-        records = [json.loads((trial.run.path / "record.json").read_text()) for trial in own]
-        last = [
-            record["rounds"][-1]["scores"]["validation"]["after"]["accuracy"] for record in records
-        ]
-        assert [trial.score for trial in own] == last  # one look in the last fifth of five rounds
+        last = []
+        for trial in own:
+            last_scores = known(RunDir(trial.run.path).read_record().rounds[-1].scores)
+            last.append(known(last_scores["validation"]["after"]["accuracy"]))
+        # The last fifth of five rounds has one evaluation.
+        assert [trial.score for trial in own] == last
         assert chosen.hparams[word]["lr"] == own[last.index(max(last))].point["lr"]
     assert all(spec.eval_groups == "all" for spec in chosen.make_run_configs())
     listed = json.loads((out / "trials.json").read_text())
     assert [entry["validation"] for entry in listed] == [trial.score for trial in trials]
 
 
-def test_a_trials_figure_is_the_mean_of_its_last_looks() -> None:
-    looks = [
-        {"round": n, "scores": {"validation": {"after": {"accuracy": n}}} if n % 2 == 0 else None}
-        for n in range(1, 21)
-    ]
-    record = {"metric": {"name": "accuracy"}, "config": {"rounds": 20}, "rounds": looks}
+def test_a_trials_figure_is_the_mean_of_its_last_evaluations(
+    tuned: tuple[Path, list[Trial]],
+) -> None:
+    record = RunDir(tuned[1][0].run.path).read_record()
+    rounds = []
+    for number in range(1, 21):
+        scores = None
+        if number % 2 == 0:
+            scores = {"validation": {"after": {"accuracy": float(number)}}}
+        rounds.append(make_round(number, scores))
+    config = record.config.model_copy(update={"rounds": 20})
+    record = record.model_copy(update={"config": config, "rounds": rounds})
     assert compute_validation_score(record) == (18 + 20) / 2
 
 
@@ -167,7 +180,9 @@ def test_tuning_goes_on_where_it_was_stopped(
     assert (tmp_path / "tuned.toml").read_text() == (tuned[0] / "tuned.toml").read_text()
 
 
-def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
+def test_what_is_chosen_comes_back_from_its_file(
+    tuned: tuple[Path, list[Trial]], tmp_path: Path
+) -> None:
     comparison = words(
         "per-fedavg",
         "per-fedavg@fo",
@@ -181,8 +196,7 @@ def test_what_is_chosen_comes_back_from_its_file(tmp_path: Path) -> None:
         for trial in make_trials(comparison, tmp_path)
     ]
     for trial in trials:
-        trial.run.path.mkdir(parents=True)
-        (trial.run.path / "record.json").write_text('{"metric": {"higher_is_better": true}}')
+        shutil.copytree(tuned[1][0].run.path, trial.run.path)
     text = format_tuned_comparison(comparison, trials)
     assert (
         "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 (finetune_"

@@ -1,7 +1,6 @@
-"""A study that takes no time: two methods on a dozen people with embedded digits."""
+"""A study that takes no time: two methods on a dozen clients with embedded digits."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from fedtailor.studies.config import Study, read_study
 from fedtailor.studies.execute import prepare_study, run_study
 from fedtailor.studies.plan import StudyRequest, plan_study
 from fedtailor.studies.publish import write_part
-from fedtailor.studies.record import Record
+from fedtailor.studies.record import PartRecord
 
 COMPARISON = """
 data = "digits"
@@ -50,8 +49,8 @@ def small(tmp_path: Path, more: str = "", comparison: str = COMPARISON) -> Study
 
 def done(
     study: Study, out: Path, *words: str, jobs: int = 1, scale: Any = "paper", **how: Any
-) -> dict[str, Record]:
-    """Runs a study and returns the records of the parts that have come to their end."""
+) -> dict[str, PartRecord]:
+    """Run a study, and return the records of its finished parts by name."""
     asked = StudyRequest(study, scale, words)
     ran = run_study(prepare_study(asked, plan_study(asked)[0], out), jobs, **how)
     return {
@@ -59,10 +58,7 @@ def done(
     }
 
 
-def figures(record: Mapping[str, Any]) -> str:
-    """The runs of a record without what the clock says."""
-    runs = [
-        run | {"cost": {key: cost for key, cost in run["cost"].items() if key not in TIMES}}
-        for run in record["runs"]
-    ]
+def figures(record: PartRecord) -> str:
+    """Return the runs of a record as JSON, without their seconds."""
+    runs = [run.model_dump(mode="json", exclude={"cost": TIMES}) for run in record.runs]
     return json.dumps(runs)

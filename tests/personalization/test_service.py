@@ -28,6 +28,7 @@ from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 from interruptions import Fault, faulty, full_disk, small
+from known import known
 
 RUNS = {
     "client_state": ["method=local", "when=sampled"],
@@ -101,18 +102,20 @@ def loaded(to: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: Path) -> nn.Mod
 def test_an_exported_model_is_the_one_that_was_scored(
     name: str, runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scores = RunDir(runs[name]).read_record()["scores"]
+    group_scores = known(RunDir(runs[name]).read_record().scores)
     for group in ("participating", "unseen"):
-        for place in (0, len(scores[group]["ids"]) - 1):
-            client, to = scores[group]["ids"][place], tmp_path / f"{group}{place}"
+        scores = group_scores[group]
+        for place in (0, len(scores.ids) - 1):
+            client = scores.ids[place]
+            to = tmp_path / f"{group}{place}"
             made = export_client(runs[name], client, to)
             x, y = examples(runs[name], client, "test")
             hits = (made.predict(x) == y).mean()
-            assert hits == pytest.approx(scores[group]["after"]["accuracy"][place], abs=1e-6)
+            assert hits == pytest.approx(scores.after["accuracy"][place], abs=1e-6)
             inputs = torch.as_tensor(x).to(made.task.dtype) * made.example_spec.scale
             outputs = loaded(to, monkeypatch, tmp_path)(inputs)
             loss = nn.functional.cross_entropy(outputs, torch.as_tensor(y).long()).item()
-            assert loss == pytest.approx(scores[group]["after"]["loss"][place], rel=1e-4, abs=1e-6)
+            assert loss == pytest.approx(scores.after["loss"][place], rel=1e-4, abs=1e-6)
             assert torch.equal(outputs, made.compute_outputs(x))
 
 
@@ -130,9 +133,8 @@ def test_personalize_is_that_of_python(name: str, runs: dict[str, Path], tmp_pat
         seed=spec.seed,
         **spec.hparams,
     )
-    x, y = examples(
-        runs[name], RunDir(runs[name]).read_record()["scores"]["unseen"]["ids"][0], "train"
-    )
+    scores = known(RunDir(runs[name]).read_record().scores)
+    x, y = examples(runs[name], scores["unseen"].ids[0], "train")
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     made = personalize(runs[name], tmp_path / "mine.npz", tmp_path / "model")
     expected, again = fitted.personalize(x, y), load_personal_model(tmp_path / "model")
@@ -145,7 +147,7 @@ def test_personalize_is_that_of_python(name: str, runs: dict[str, Path], tmp_pat
 def test_predictions_are_those_of_the_model(
     name: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    client = RunDir(runs[name]).read_record()["scores"]["participating"]["ids"][1]
+    client = known(RunDir(runs[name]).read_record().scores)["participating"].ids[1]
     made = export_client(runs[name], client, tmp_path / "model")
     x = np.concatenate([examples(runs[name], client, split)[0] for split in ("train", "test")] * 40)
     np.savez(tmp_path / "x.npz", x=x)
@@ -193,7 +195,8 @@ def test_numbers_to_predict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def wrong(place: Path, run: Path) -> dict[str, Any]:
     """Calls with something wrong, and what is said of it."""
-    x, y = examples(run, RunDir(run).read_record()["scores"]["unseen"]["ids"][0], "train")
+    scores = known(RunDir(run).read_record().scores)
+    x, y = examples(run, scores["unseen"].ids[0], "train")
     np.savez(place / "good.npz", x=x, y=y)
     np.savez(place / "flat.npz", x=x.reshape(len(x), -1), y=y)
     np.savez(place / "short.npz", x=x, y=y[:-1])
@@ -212,7 +215,7 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
     content["config"]["hidden"] = [9]
     (place / "other" / "personalized.json").write_text(json.dumps(content))
     shutil.copytree(place / "model", place / "newer")
-    (place / "newer" / "personalized.json").write_text(json.dumps(content | {"format": 2}))
+    (place / "newer" / "personalized.json").write_text(json.dumps(content | {"format": 3}))
     to, good = place / "to", place / "good.npz"
     return {
         "There is no client '99' in data set 'digits'; did you mean 9?": lambda: export_client(
@@ -235,20 +238,20 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
         "personalize: x must hold examples of shape ": lambda: personalize(
             run, place / "flat.npz", to
         ),
-        "newcomer: ": lambda: personalize(run, place / "short.npz", to),
-        "newcomer: *": lambda: personalize(run, place / "label.npz", to),
-        "newcomer: **": lambda: personalize(run, place / "none.npz", to),
+        "personalize: ": lambda: personalize(run, place / "short.npz", to),
+        "personalize: *": lambda: personalize(run, place / "label.npz", to),
+        "personalize: **": lambda: personalize(run, place / "none.npz", to),
         "personalize: x must be ": lambda: personalize(run, place / "words.npz", to),
         "'*full' holds no run: there is no config.json in it.": lambda: personalize(
             place / "full", good, to
         ),
-        "'*full' holds no tailored model: ": lambda: predict(place / "full", good),
+        "'*full' holds no personalized model: ": lambda: predict(place / "full", good),
         "'*cut/model.safetensors' cannot be read as safetensors: ": lambda: predict(
             place / "cut", good
         ),
         "'*other/model.safetensors' lacks ": lambda: predict(place / "other", good),
-        "'*newer/personalized.json' has format 2, but this ": lambda: predict(
-            place / "newer", good
+        "'*newer/personalized.json' has format 3, but this fedtailor reads format 2.": lambda: (
+            predict(place / "newer", good)
         ),
         "predict: x must hold examples of shape ": lambda: predict(
             place / "model", place / "flat.npz"
@@ -301,7 +304,7 @@ def test_an_earlier_model_is_not_taken_for_the_last(runs: dict[str, Path], tmp_p
     (out / "checkpoints" / "000002" / "state.safetensors").write_bytes(b"half")
     with pytest.raises(
         InputError,
-        match=r"^The run in '.*out' has no whole model: checkpoint 000002 is damaged and ",
+        match=r"^The last checkpoint of the run in '.*out' cannot be used: checkpoint 000002 is damaged ",
     ):
         export_client(out, "0", tmp_path / "to")
     assert not (tmp_path / "to").exists()

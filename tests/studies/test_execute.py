@@ -8,15 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from fedtailor.errors import InputError
 from fedtailor.experiments.executor import Event
-from fedtailor.studies.record import read_record
+from fedtailor.studies.record import PartRecord, TrialSummary, read_record
 from fedtailor.training.run_dir import RunDir
+from known import known
 from small_study import COMPARISON, done, figures, small
 
 TUNE = COMPARISON + "[tune]\nlr = [0.05, 0.5]\n"
@@ -29,7 +29,7 @@ def after(rounds: int) -> Callable[[], bool]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> PartRecord:
     """The record of the small study, run in one go."""
     tmp_path = tmp_path_factory.mktemp("whole")
     return done(small(tmp_path), tmp_path / "out")["one"]
@@ -40,34 +40,39 @@ def test_the_figures_are_means_over_the_last_fifth_and_curves_are_what_was_seen(
 ) -> None:
     study = small(tmp_path)
     record = done(study, tmp_path / "out", "rounds=10")["one"]
-    assert [(run["name"], run["seed"]) for run in record["runs"]] == [
+    assert [(run.name, run.seed) for run in record.runs] == [
         (name, seed) for name in ("fedavg", "fedprox") for seed in (0, 1)
     ]
-    for run in record["runs"]:
-        kept = RunDir(tmp_path / "out" / "one" / f"{run['name']}-seed{run['seed']}").read_record()
-        looks = [entry["scores"]["unseen"]["after"] for entry in kept["rounds"]]
-        for figure, name in (("micro", "acc_micro"), ("macro", "accuracy")):
-            expected = np.mean([look[name] for look in looks[-2:]])
-            assert run["unseen after"][figure] == pytest.approx(expected, abs=1e-6)
-        scores = np.array(kept["scores"]["unseen"]["after"]["accuracy"])
-        assert run["unseen after"]["std"] == pytest.approx(scores.std(), abs=1e-6)
-        micro = np.average(scores, weights=kept["scores"]["unseen"]["weights"])
-        assert looks[-1]["acc_micro"] == pytest.approx(micro)
-        assert run["curve"]["round"] == list(range(1, 11))
-        assert run["curve"]["unseen after"] == pytest.approx(
-            [look["acc_micro"] for look in looks], abs=1e-4
-        )
-        assert (run["status"], run["rounds"]) == ("finished", 10)
-    assert read_record(tmp_path / "out" / "one.json") == json.loads(json.dumps(record))
-    assert record["about"]["scale"] == "paper"
-    assert record["about"]["minutes"] >= 0
-    assert record["comparison"]["rounds"] == 10
+    for run in record.runs:
+        kept = RunDir(tmp_path / "out" / "one" / f"{run.name}-seed{run.seed}").read_record()
+        evaluations = [known(entry.scores)["unseen"]["after"] for entry in kept.rounds]
+        micro = np.array([evaluation["acc_micro"] for evaluation in evaluations], dtype=float)
+        macro = np.array([evaluation["accuracy"] for evaluation in evaluations], dtype=float)
+        shown = run.figures["unseen after"]
+        assert shown.micro == pytest.approx(micro[-2:].mean(), abs=1e-6)
+        assert shown.macro == pytest.approx(macro[-2:].mean(), abs=1e-6)
+        last_scores = known(kept.scores)["unseen"]
+        accuracies = np.array(last_scores.after["accuracy"], dtype=float)
+        assert shown.std == pytest.approx(accuracies.std(), abs=1e-6)
+        assert shown.worst_tenth == pytest.approx(accuracies.min(), abs=1e-6)
+        weights = np.array(last_scores.weights, dtype=float)
+        assert micro[-1] == pytest.approx(np.average(accuracies, weights=weights))
+        assert run.curve.rounds == list(range(1, 11))
+        assert run.curve.figures["unseen after"] == pytest.approx(micro, abs=1e-4)
+        assert (run.status, run.rounds) == ("finished", 10)
+        assert (run.speed, run.problem) == (None, None)
+        cost = known(kept.cost)
+        assert (run.cost.bytes_up, run.cost.flops) == (cost.bytes_up, cost.flops)
+    assert read_record(tmp_path / "out" / "one.json") == record
+    assert record.about.scale == "paper"
+    assert known(record.about.minutes) >= 0
+    assert record.comparison.rounds == 10
     assert (tmp_path / "out" / "one.md").read_text().startswith("# Two methods\n")
     assert [path.name for path in (tmp_path / "out" / "figures").iterdir()] == ["one-curves.svg"]
 
 
 def test_a_study_that_is_stopped_goes_on_and_ends_the_same(
-    tmp_path: Path, whole: dict[str, Any]
+    tmp_path: Path, whole: PartRecord
 ) -> None:
     study, heard = small(tmp_path), list[Event]()
     assert (
@@ -85,14 +90,14 @@ def test_a_study_that_is_stopped_goes_on_and_ends_the_same(
 
 @pytest.mark.slow
 def test_processes_that_are_stopped_go_on_and_end_the_same(
-    tmp_path: Path, whole: dict[str, Any]
+    tmp_path: Path, whole: PartRecord
 ) -> None:
     study, heard = small(tmp_path), list[Event]()
     done(study, tmp_path / "out", jobs=2, on_event=heard.append, should_stop=lambda: bool(heard))
     assert figures(done(study, tmp_path / "out", jobs=2)["one"]) == figures(whole)
 
 
-def test_several_processes_come_to_the_same_as_one(tmp_path: Path, whole: dict[str, Any]) -> None:
+def test_several_processes_come_to_the_same_as_one(tmp_path: Path, whole: PartRecord) -> None:
     heard: list[Event] = []
     before = os.environ.get("OMP_NUM_THREADS")
     found = done(small(tmp_path), tmp_path / "out", jobs=2, on_event=heard.append)
@@ -125,26 +130,24 @@ def test_a_study_that_is_killed_goes_on_and_ends_the_same(jobs: int, tmp_path: P
 def test_a_run_that_diverges_is_written_down_and_not_run_again(tmp_path: Path) -> None:
     study, heard = small(tmp_path), list[Event]()
     record = done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]
-    gone = [run for run in record["runs"] if run["name"] == "fedprox"]
-    assert [run["status"] for run in gone] == ["diverged", "diverged"]
-    assert all("no longer finite" in run["problem"] for run in gone)
-    assert all("participating after" not in run for run in gone)
-    assert all(run["status"] == "finished" for run in record["runs"] if run["name"] == "fedavg")
+    gone = [run for run in record.runs if run.name == "fedprox"]
+    assert [run.status for run in gone] == ["diverged", "diverged"]
+    assert all("no longer finite" in known(run.problem) for run in gone)
+    assert all(run.figures == {} for run in gone)
+    assert all(run.status == "finished" for run in record.runs if run.name == "fedavg")
     shown = (tmp_path / "out" / "one.md").read_text()
     assert "| `fedprox` | 2 | diverged | diverged | diverged | diverged |" in shown
     assert sum(event.kind == "diverged" for event in heard) == 2
     heard.clear()
-    assert (
-        done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]["runs"]
-        == record["runs"]
-    )
+    again = done(study, tmp_path / "out", "fedprox.lr=1e30", on_event=heard.append)["one"]
+    assert again.runs == record.runs
     assert heard == []
 
 
 def test_what_varies_is_run_with_each_value(tmp_path: Path) -> None:
     study = small(tmp_path, 'tables = ["sweep"]\nvary = { key = "lr", values = [0.1, 0.5] }\n')
     record = done(study, tmp_path / "out", "seeds=0")["one"]
-    assert [(run["name"], run["value"]) for run in record["runs"]] == [
+    assert [(run.name, run.value) for run in record.runs] == [
         (name, value) for value in (0.1, 0.5) for name in ("fedavg", "fedprox")
     ]
     specs = [
@@ -170,18 +173,17 @@ def test_what_is_tuned_is_chosen_as_the_command_tune_would(jobs: int, tmp_path: 
     record = done(study, tmp_path / "out", "seeds=0", jobs=jobs)["one"]
     words = ["rounds=3", "trials=2", "data.validation_clients=0.3", "seeds=0"]
     trials = tune(read_comparison([str(study.folder / "one.toml"), *words]), tmp_path / "tuned")
-    for run in record["runs"]:
-        expected = select_best(trial for trial in trials if trial.variant == run["name"]).point
-        assert run["tuned"] == expected
-        spec = RunDir(tmp_path / "out" / "one" / f"{run['name']}-seed0").read_config()
+    for run in record.runs:
+        expected = select_best(trial for trial in trials if trial.variant == run.name).point
+        assert run.tuned == expected
+        spec = RunDir(tmp_path / "out" / "one" / f"{run.name}-seed0").read_config()
         assert spec.hparams["lr"] == expected["lr"]
         assert (spec.rounds, spec.tuned) == (6, ("lr",))
-        assert "validation_clients" not in record["comparison"]["data_options"]
-    tried = [
-        {"method": trial.variant, "point": trial.point, "validation": trial.score}
+        assert "validation_clients" not in record.comparison.data_options
+    assert record.trials == [
+        TrialSummary(method=trial.variant, point=trial.point, validation=trial.score)
         for trial in trials
     ]
-    assert record["trials"] == tried
     written = (tmp_path / "out" / "one" / "tune" / "tuned.toml").read_text()
     assert (
         written.replace(str(tmp_path / "out"), "")
@@ -214,7 +216,7 @@ def test_runs_that_ended_elsewhere_are_taken_as_they_are(tmp_path: Path) -> None
     done(study, tmp_path / "out", "seeds=0,1", *elsewhere)
     assert record.read_bytes() == before
     assert (
-        read_record(tmp_path / "out" / "one.json")["comparison"]["engine"] == "vectorized"
+        read_record(tmp_path / "out" / "one.json").comparison.engine == "vectorized"
     )  # as the first run was made
     assert RunDir(tmp_path / "out" / "one" / "fedavg-seed1").read_config().engine == "sequential"
     with pytest.raises(InputError, match=r"fedavg-seed0' holds a run with another specification; "):

@@ -76,7 +76,7 @@ def test_embedded_data_stand_in_where_a_set_is_missing_and_bring_their_own_optio
     assert (planned.is_embedded, left_out) == (True, [])
     assert (
         planned.note
-        == "one: data set 'mnist' is not in the store (`fedtailor data add mnist`); digits stands in."
+        == "one: data set 'mnist' is not in the store (`fedtailor data add mnist`); using digits instead."
     )
     (scenario,) = make_scenarios(asked, planned, tmp_path)
     assert (scenario.comparison.data, scenario.comparison.data_options) == (
@@ -91,7 +91,7 @@ def test_a_part_without_data_is_left_out_of_quick_and_refused_at_paper_scale(
 ) -> None:
     study = small(tmp_path, "", MNIST)
     add = "data set 'mnist' is not in the store; add it with `fedtailor data add mnist`."
-    assert plan_study(StudyRequest(study, "quick")) == ([], [f"one: left out, for {add}"])
+    assert plan_study(StudyRequest(study, "quick")) == ([], [f"one: skipped because {add}"])
     with pytest.raises(InputError) as caught:
         plan_study(StudyRequest(study, "paper"))
     assert str(caught.value) == f"one: {add}"

@@ -26,6 +26,7 @@ from fedtailor.studies.publish import (
     replace_tables,
 )
 from fedtailor.studies.record import read_record
+from known import known
 
 STUDIES = Path(__file__).parents[2] / "studies"
 
@@ -86,8 +87,8 @@ def test_the_record_of_a_part_is_small_and_of_that_part(study: Study, part: Part
     if path.exists():
         record = read_record(path)
         assert path.stat().st_size < 150_000
-        assert (record["part"], record["about"]["scale"]) == (part.name, "paper")
-        assert {run["name"] for run in record["runs"]} <= {
+        assert (record.part, record.about.scale) == (part.name, "paper")
+        assert {run.name for run in record.runs} <= {
             *read_part_comparison(StudyRequest(study, "paper"), part).methods
         }
         assert {*part.published} <= {
@@ -143,7 +144,7 @@ def test_the_runs_of_the_document_on_data_are_those_of_its_records(
 def test_the_overview_of_methods_is_of_every_method_with_means_and_deviations_over_seeds() -> None:
     study = read_study(STUDIES / "methods")
     (part,) = study.parts
-    runs = json.loads(study.get_record_path(part).read_text())["runs"]
+    runs = read_record(study.get_record_path(part)).runs
     (found,) = find_marked_tables(study, (study.folder / "README.md").read_text())
     lines = [
         line.strip("| ").split(" | ")
@@ -153,7 +154,7 @@ def test_the_overview_of_methods_is_of_every_method_with_means_and_deviations_ov
     shown = {row[0].strip("`"): row[1:] for row in lines}
     assert (
         set(shown)
-        == {run["name"] for run in runs}
+        == {run.name for run in runs}
         == {*read_part_comparison(StudyRequest(study, "paper"), part).methods}
     )
     columns = [
@@ -166,14 +167,15 @@ def test_the_overview_of_methods_is_of_every_method_with_means_and_deviations_ov
         )
     ]
     for name, row in shown.items():
-        own = [run for run in runs if run["name"] == name]
-        assert sorted(run["seed"] for run in own) == [0, 1, 2]
+        own = [run for run in runs if run.name == name]
+        assert sorted(run.seed for run in own) == [0, 1, 2]
         for cell, (column, figure) in zip(
             row[1:6], (*columns, ("participating after", "worst tenth")), strict=True
         ):
-            values = 100 * np.array([run[column][figure] for run in own])
+            figures = [known(run.figures[column].get_statistic(figure)) for run in own]
+            values = 100 * np.array(figures)
             assert cell == f"{values.mean():.2f} ± {values.std(ddof=1):.2f}"
-        sent = np.mean([run["cost"]["bytes_down"] + run["cost"]["bytes_up"] for run in own])
-        assert (row[0], row[6:]) == ("3", [f"{sent / 1e6:.0f}"])
+        sent = [known(run.cost.bytes_down) + known(run.cost.bytes_up) for run in own]
+        assert (row[0], row[6:]) == ("3", [f"{np.mean(sent) / 1e6:.0f}"])
     order = [float(row[2].split()[0]) for row in shown.values()]
     assert order == sorted(order, reverse=True)

@@ -1,4 +1,4 @@
-"""Tables and figures of made records."""
+"""Tables and figures of records of parts that never ran."""
 
 import itertools
 import xml.etree.ElementTree as ET
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedtailor.errors import InputError
 from fedtailor.reporting.svg import LINE_HEIGHT, compute_ticks, separate_labels
-from fedtailor.studies.config import Part, read_study
+from fedtailor.studies.config import Part, Vary, read_study
 from fedtailor.studies.figures import build_curve_chart, build_sweep_chart, render_figures
 from fedtailor.studies.publish import (
     documents,
@@ -20,51 +20,98 @@ from fedtailor.studies.publish import (
     replace_tables,
     update_document,
 )
-from fedtailor.studies.record import write_record
+from fedtailor.studies.record import (
+    About,
+    ColumnFigures,
+    Curve,
+    PartCost,
+    PartRecord,
+    RunSummary,
+    Speed,
+    read_record,
+    write_record,
+)
 from fedtailor.studies.tables import ONE_SPLIT_NOTE, build_tables, render_markdown
+from fedtailor.training.config import ComparisonConfig
+from fedtailor.training.record import Metric
 from small_study import COMPARISON, HEAD, PART, small, written
 
-Run = dict[str, Any]
+AFTER = "participating after"
 
 
-def run(name: str, seed: int, micro: float | None, **more: Any) -> Run:
-    """A run with this accuracy after personalizing, or, with none, one that diverged."""
-    made: Run = {
-        "name": name,
-        "seed": seed,
-        "status": "finished",
-        "rounds": 10,
-        "cost": {"gradients": 500.0, "seconds": 2.0},
-    }
+def figures(
+    micro: float | None = None, macro: float | None = None, worst_tenth: float | None = None
+) -> ColumnFigures:
+    return ColumnFigures(micro=micro, macro=macro, std=None, worst_tenth=worst_tenth)
+
+
+def run(name: str, seed: int, micro: float | None, **changes: Any) -> RunSummary:
+    """Return a run with this accuracy after personalizing; None for one that diverged."""
+    fields: dict[str, Any] = {"rounds": 10, "cost": PartCost(gradients=500.0, seconds=2.0)}
     if micro is None:
-        return (
-            made
-            | {"status": "diverged", "curve": {"round": [1], "participating after": [0.1]}}
-            | more
-        )
-    curve = {"round": [1, 10], "participating after": [micro / 2, micro]}
-    return made | {"participating after": {"micro": micro}, "curve": curve} | more
+        fields["status"] = "diverged"
+        fields["curve"] = Curve(rounds=[1], figures={AFTER: [0.1]})
+    else:
+        fields["status"] = "finished"
+        fields["figures"] = {AFTER: figures(micro=micro)}
+        fields["curve"] = Curve(rounds=[1, 10], figures={AFTER: [micro / 2, micro]})
+    return RunSummary(name=name, seed=seed, **(fields | changes))
 
 
 def record(
-    *runs: Run, vary: dict[str, Any] | None = None, metric: str = "accuracy", **about: Any
-) -> dict[str, Any]:
-    named = {"name": metric, "higher_is_better": True}
-    return {
-        "about": {"scale": "paper", "figures": "x", **about},
-        "metric": named,
-        "comparison": {"evaluate_every": 10},
-        "vary": vary,
-        "runs": list(runs),
-    }
+    *runs: RunSummary,
+    vary: Vary | None = None,
+    metric: str = "accuracy",
+    higher_is_better: bool = True,
+    stands_in: str | None = None,
+) -> PartRecord:
+    """Return the record of a part with these runs, evaluated every ten rounds."""
+    about = About(
+        versions={},
+        commit=None,
+        machine=None,
+        scale="paper",
+        stands_in=stands_in,
+        minutes=None,
+        figures="x",
+    )
+    return PartRecord(
+        about=about,
+        part="one",
+        metric=Metric(name=metric, higher_is_better=higher_is_better),
+        vary=vary,
+        comparison=ComparisonConfig(methods=("fedavg",), evaluate_every=10),
+        trials=None,
+        runs=list(runs),
+    )
 
 
 def part(**more: Any) -> Part:
     return Part(name="one", title="One <part>", **more)
 
 
-def lines(made: dict[str, Any], of: Part, name: str) -> list[str]:
-    return render_markdown(build_tables(made, of)[name]).splitlines()
+def lines(part_record: PartRecord, of: Part, name: str) -> list[str]:
+    return render_markdown(build_tables(part_record, of)[name]).splitlines()
+
+
+def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    speed = Speed(rise_time=4, rounds_to_target=None)
+    runs = [
+        run("fedavg", 0, 0.5, value=0.1, tuned={"lr": 0.5, "finetune_steps": None}, speed=speed),
+        run("fedavg", 1, None, value=1, problem="fedavg: no longer finite"),
+    ]
+    written_record = record(*runs, vary=SWEPT)
+    write_record(tmp_path / "one.json", written_record)
+    assert read_record(tmp_path / "one.json") == written_record
+    text = (tmp_path / "one.json").read_text()
+    assert len(text.splitlines()) == len(PartRecord.model_fields) + len(runs) + 3
+    (tmp_path / "one.json").write_text(text.replace('"micro"', '"mikro"'))
+    with pytest.raises(InputError) as caught:
+        read_record(tmp_path / "one.json")
+    location = "runs.0.figures.participating after.micro"
+    assert str(caught.value) == (
+        f"'{tmp_path / 'one.json'}' is not a record of a part: {location} is not as expected."
+    )
 
 
 def test_accuracy_is_in_percent_with_the_spread_over_seeds_and_published_figures_beside_it() -> (
@@ -84,7 +131,7 @@ def test_accuracy_is_in_percent_with_the_spread_over_seeds_and_published_figures
     )
     by_column = part(published={"fedavg": {"participating after": 1.0, "unseen after": 2.0}})
     assert lines(made, by_column, "accuracy")[2] == "| `fedavg` | 2 | 55.00 ± 7.07 | 1.00 |"
-    standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
+    standing_in = record(*made.runs, stands_in="digits")
     assert (
         lines(standing_in, part(published={"fedavg": 52.5}), "accuracy")[2]
         == "| `fedavg` | 2 | 55.00 ± 7.07 |"
@@ -105,7 +152,7 @@ def test_runs_that_diverged_are_counted_and_not_hidden() -> None:
     assert names == ["fedavg (1 of 2 diverged)", "fedsim (diverged)"]
 
 
-SWEPT = {"key": "lr", "values": [0.1, 1]}
+SWEPT = Vary(key="lr", values=(0.1, 1))
 
 
 def test_a_sweep_has_a_column_for_each_value() -> None:
@@ -113,10 +160,8 @@ def test_a_sweep_has_a_column_for_each_value() -> None:
         run("fedavg", seed, micro, value=value)
         for seed, value, micro in ((0, 0.1, 0.5), (1, 0.1, None), (0, 1, 0.8))
     ]
-    made, of = (
-        record(*runs, vary=SWEPT),
-        part(vary=SWEPT, tables=["sweep", "accuracy"], published={"fedavg": [40, 60]}),
-    )
+    made = record(*runs, vary=SWEPT)
+    of = part(vary=SWEPT, tables=["sweep", "accuracy"], published={"fedavg": [40, 60]})
     assert lines(made, of, "sweep") == [
         "| participating after micro, lr = | 0.1 | 1 |",
         "|---|---:|---:|",
@@ -129,12 +174,14 @@ def test_a_sweep_has_a_column_for_each_value() -> None:
 
 
 def test_speed_says_how_many_rounds_it_took_and_what_a_round_cost() -> None:
-    paces = ({"rise time": 4, "rounds to target": 6}, {"rise time": 6, "rounds to target": None})
-    runs = [run("fedavg", seed, 0.5, convergence=pace) for seed, pace in enumerate(paces)]
-    slow = run("fedsim", 0, 0.5, convergence={"rise time": 9, "rounds to target": None})
-    made = record(*runs, slow, run("local", 0, None))
+    made = record(
+        run("fedavg", 0, 0.5, speed=Speed(rise_time=4, rounds_to_target=6)),
+        run("fedavg", 1, 0.5, speed=Speed(rise_time=6, rounds_to_target=None)),
+        run("fedsim", 0, 0.5, speed=Speed(rise_time=9, rounds_to_target=None)),
+        run("local", 0, None),
+    )
     assert lines(made, part(tables=["speed"], target=0.5), "speed") == [
-        "| method | seeds | rounds to 50.00 | rise time, of looks 10 rounds apart "
+        "| method | seeds | rounds to 50.00 | rise time, of evaluations 10 rounds apart "
         "| client gradients a round | s a round |",
         "|---|---:|---:|---:|---:|---:|",
         "| `fedavg` | 2 | 6 (1 of 2 never) | 5 ± 1 | 50 | 0.200 |",
@@ -146,24 +193,22 @@ def test_speed_says_how_many_rounds_it_took_and_what_a_round_cost() -> None:
 
 
 def test_an_overview_has_the_worst_tenth_and_what_was_sent_and_the_best_method_first() -> None:
-    def made(name: str, seed: int, macro: float | None, sent: float = 1e6) -> Run:
-        cost = {"bytes_down": sent, "bytes_up": 2 * sent}
-        figures = (
-            {}
-            if macro is None
-            else {"participating after": {"macro": macro, "worst tenth": macro - 0.2}}
-        )
-        return run(name, seed, macro) | figures | {"cost": cost}
+    def made(
+        name: str, seed: int, macro: float | None, sent: int = 1_000_000, value: int | None = None
+    ) -> RunSummary:
+        cost = PartCost(bytes_down=sent, bytes_up=2 * sent)
+        own_figures = {}
+        if macro is not None:
+            own_figures[AFTER] = figures(macro=macro, worst_tenth=macro - 0.2)
+        return run(name, seed, macro, figures=own_figures, cost=cost, value=value)
 
     runs = [
         made("fedavg", 0, 0.5),
         made("fedavg", 1, 0.7),
         made("apfl", 0, None),
-        made("fsl", 0, 0.8, 2e6),
-    ]
-    runs += [
-        made("fsl", 1, None, 9e9),
-        run("ds", 0, 0.1) | {"participating after": {"macro": 0.1, "worst tenth": None}},
+        made("fsl", 0, 0.8, 2_000_000),
+        made("fsl", 1, None, 9_000_000_000),
+        run("ds", 0, 0.1, figures={AFTER: figures(macro=0.1)}),
     ]
     of = part(tables=["overview"], headline="participating after macro")
     assert lines(record(*runs), of, "overview") == [
@@ -177,12 +222,9 @@ def test_an_overview_has_the_worst_tenth_and_what_was_sent_and_the_best_method_f
         ONE_SPLIT_NOTE,
     ]
     errors = [made("fedavg", 0, 0.5), made("fsl", 0, 0.8), made("apfl", 0, None)]
-    lower = record(*errors, metric="mae")
-    lower["metric"]["higher_is_better"] = False
+    lower = record(*errors, metric="mae", higher_is_better=False)
     assert [row[0] for row in build_tables(lower, of)["overview"].rows] == ["fedavg", "fsl", "apfl"]
-    swept = record(
-        made("fedavg", 0, 0.5) | {"value": 1}, made("fedavg", 0, 0.6) | {"value": 2}, vary=SWEPT
-    )
+    swept = record(made("fedavg", 0, 0.5, value=1), made("fedavg", 0, 0.6, value=2), vary=SWEPT)
     assert [row[:3] for row in build_tables(swept, of)["overview"].rows] == [
         ("fedavg", "2", "1"),
         ("fedavg", "1", "1"),
@@ -191,7 +233,7 @@ def test_an_overview_has_the_worst_tenth_and_what_was_sent_and_the_best_method_f
 
 def test_a_part_on_other_data_is_headed_by_what_was_used() -> None:
     made = record(run("fedavg", 0, 0.5))
-    standing_in = made | {"about": made["about"] | {"stands_in": "digits"}}
+    standing_in = record(run("fedavg", 0, 0.5), stands_in="digits")
     assert render_document(made, part()).startswith(f"# {part().title}\n")
     assert render_document(standing_in, part()).startswith(
         f"# digits in place of: {part().title}\n"
@@ -300,10 +342,7 @@ def test_documents_that_a_study_names_show_its_tables_too(tmp_path: Path) -> Non
 
 def test_figures_that_a_document_shows_are_drawn_from_records(tmp_path: Path) -> None:
     study = small(tmp_path)
-    rising = {
-        **run("fedavg", 0, 0.5),
-        "curve": {"round": [5, 10], "participating after": [0.25, 0.5]},
-    }
+    rising = run("fedavg", 0, 0.5, curve=Curve(rounds=[5, 10], figures={AFTER: [0.25, 0.5]}))
     write_record(study.get_record_path(study.parts[0]), record(rising))
     text = "![Rounds](figures/one-curves.svg)\n"
     (study.folder / "README.md").write_text(text)

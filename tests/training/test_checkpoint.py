@@ -1,4 +1,4 @@
-"""Checkpoints: damage is found and passed over, the log of memories holds the right rows, nothing is left about."""
+"""Checkpoints: damage is skipped, the log of client states has the right rows, nothing is left."""
 
 import json
 import re
@@ -17,6 +17,7 @@ from fedtailor.core.types import ServerState
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
+from fedtailor.training.record import FORMAT
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import left, litter, small
@@ -186,7 +187,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @DAMAGES
-def test_a_damaged_checkpoint_is_passed_over_and_a_note_says_so(
+def test_a_damaged_checkpoint_is_skipped_and_a_note_says_so(
     place: str,
     damage: Callable[[Path], None],
     reason: str,
@@ -201,8 +202,8 @@ def test_a_damaged_checkpoint_is_passed_over_and_a_note_says_so(
         (out / name).mkdir()
     (out / "client_state" / ".000007-changed.safetensors.new").write_bytes(b"half")
     record = resume_run(out).record
-    (note,) = record["choices"]["notes"]
-    assert note.startswith(f"checkpoint 000006 is damaged and was passed over: {reason}")
+    (note,) = record.choices.notes
+    assert note.startswith(f"checkpoint 000006 is damaged and was skipped: {reason}")
     assert left(out) == whole
     assert litter(out) == []
 
@@ -232,7 +233,7 @@ def test_the_damaged_one_goes_when_the_next_is_whole(stopped: Path, tmp_path: Pa
     assert sorted(path.name for path in (out / "checkpoints").iterdir()) == ["000004", "000005"]
 
 
-def test_none_is_whole(stopped: Path, tmp_path: Path) -> None:
+def test_no_checkpoint_is_intact(stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     for path in out.glob("checkpoints/*/state.safetensors"):
         flip(path)
@@ -240,9 +241,11 @@ def test_none_is_whole(stopped: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         resume_run(out)
     assert re.fullmatch(
-        r"No checkpoint in '.*/checkpoints' is whole, so start the run anew in another folder: "
-        r"checkpoint 000006 is damaged and was passed over: 'state.safetensors' is not what was written; "
-        r"checkpoint 000004 is damaged and was passed over: 'state.safetensors' is not what was written\.",
+        r"No checkpoint in '.*/checkpoints' is intact, so start the run again in another folder: "
+        r"checkpoint 000006 is damaged and was skipped: "
+        r"'state.safetensors' is not what was written; "
+        r"checkpoint 000004 is damaged and was skipped: "
+        r"'state.safetensors' is not what was written\.",
         str(caught.value),
     )
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -254,13 +257,15 @@ def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(
         InputError,
-        match=r"was written in format 2, but this fedtailor reads format 1; go on with the ",
+        match=r"was written in format 2, but this fedtailor reads format 1; resume it with the ",
     ):
         resume_run(out)
     spec = out / "config.json"
-    spec.write_text(spec.read_text().replace('"format": 1', '"format": 2'))
+    content = json.loads(spec.read_text())
+    assert content["format"] == FORMAT
+    spec.write_text(json.dumps(content | {"format": FORMAT + 1}))
     with pytest.raises(
-        InputError, match=r"^'.*config.json' has format 2, but this fedtailor reads format 1\.$"
+        InputError, match=r"^'.*config.json' has format 3, but this fedtailor reads format 2\.$"
     ):
         resume_run(out)
 
@@ -270,7 +275,7 @@ def test_lost_rounds_are_noticed(stopped: Path, tmp_path: Path) -> None:
     lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join(lines[:2] + lines[3:]))
     with pytest.raises(
-        InputError, match=r"^'.*rounds.jsonl' lacks rounds up to 6; bring the file back to go on\.$"
+        InputError, match=r"^'.*rounds.jsonl' lacks rounds up to 6; restore the file to resume\.$"
     ):
         resume_run(out)
 

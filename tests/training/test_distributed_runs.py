@@ -92,7 +92,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     run(out, 2)
     assert said(out, 1) == ""
     assert said(out, 0).count("finished in") == 1
-    assert RunDir(out).read_record()["choices"]["ranks"] == 2
+    assert RunDir(out).read_record().choices.ranks == 2
     assert (out / "report.html").exists()
     return left(out)
 
@@ -125,10 +125,11 @@ def broken(
 
 
 def assert_told(line: str, out: Path, lost: int) -> None:
-    go_on = f"what was saved before is whole, so go on with: torchrun --nproc-per-node 2 -m fedtailor resume {out}"
+    command = f"torchrun --nproc-per-node 2 -m fedtailor resume {out}"
+    remedy = f"the last checkpoint is intact, so resume with: {command}"
     done = len(RunDir(out).read_rounds())
     assert line in [
-        f"fedtailor: Rank {lost} of 2 was lost in round {number}; {go_on}"
+        f"fedtailor: Rank {lost} of 2 was lost in round {number}; {remedy}"
         for number in (done, done + 1)
     ]
 
@@ -143,14 +144,14 @@ def test_a_killed_rank_ends_the_run_on_all_and_it_can_be_resumed(
     assert_same(out, whole, exactly=True)
     assert resume_run(tmp_path / "alone").is_finished
     assert_same(tmp_path / "alone", whole, exactly=False)
-    notes = RunDir(tmp_path / "alone").read_record()["choices"]["notes"]
+    notes = RunDir(tmp_path / "alone").read_record().choices.notes
     assert "resumed with 1 ranks for 2: the last digits may differ" in notes
 
 
 def test_without_rank_0_another_says_what_happened(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert_told(broken(out, 0), out, 0)
-    assert RunDir(out).read_record()["status"] == "running"
+    assert RunDir(out).read_record().status == "running"
 
 
 def test_a_rank_that_is_there_but_silent_ends_the_run(tmp_path: Path) -> None:
@@ -181,8 +182,8 @@ def test_a_signal_to_rank_0_stops_all_after_the_round(
         os.kill(process.pid or 0, signal.SIGTERM)
     assert ranks.ended(processes) == [130, 0]
     again = f"torchrun --nproc-per-node 2 -m fedtailor resume {out}"
-    assert said(out, 0).splitlines()[-1] == f"Stopped and saved. Go on with: {again}"
-    assert RunDir(out).read_record()["status"] == "interrupted"
+    assert said(out, 0).splitlines()[-1] == f"Stopped and saved. Resume with: {again}"
+    assert RunDir(out).read_record().status == "interrupted"
     assert ranks.ended(begin(["resume", str(out)], out, 2)) == [0, 0]
     assert_same(out, whole, exactly=True)
 
@@ -285,6 +286,6 @@ def test_torchrun_starts_stops_and_resumes(whole: dict[str, Any], tmp_path: Path
         wait_for_rounds(tmp_path / "out", 7)
         child.send_signal(signal.SIGINT)
         assert child.wait(60) != 0
-    assert RunDir(tmp_path / "out").read_record()["status"] == "interrupted"
+    assert RunDir(tmp_path / "out").read_record().status == "interrupted"
     assert subprocess.run([*torchrun, "resume", "out"], cwd=tmp_path, check=False).returncode == 0
     assert_same(tmp_path / "out", whole, exactly=True)

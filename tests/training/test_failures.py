@@ -1,4 +1,4 @@
-"""What goes wrong ends in one sentence and exit code 2, damages nothing, and can be gone on from."""
+"""What goes wrong ends in one sentence and exit code 2, damages nothing, and can be resumed."""
 
 import gc
 import os
@@ -72,7 +72,8 @@ def meet_full_disk(at: int, out: Path) -> str:
         said = str(problem)
     assert SENTENCE.fullmatch(said), said
     assert litter(out) == [], fault.met
-    assert (out / "config.json").exists() == ("go on with: fedtailor resume" in said)
+    can_be_resumed = "the last checkpoint is intact, so fix that and resume with: fedtailor resume"
+    assert (out / "config.json").exists() == (can_be_resumed in said)
     assert out.exists() == (out / "config.json").exists()
     return fault.met
 
@@ -166,18 +167,18 @@ def test_a_signal_stops_after_the_round(
     child.join()
     assert child.exitcode == 130
     assert said.read_text().splitlines()[-2:] == [
-        "Stopping after this round; once more to stop at once.",
-        f"Stopped and saved. Go on with: fedtailor resume {out}",
+        "Stopping after this round; interrupt again to stop immediately.",
+        f"Stopped and saved. Resume with: fedtailor resume {out}",
     ]
     record = RunDir(out).read_record()
-    assert record["status"] == "interrupted"
-    done = len(record["rounds"])
+    assert record.status == "interrupted"
+    done = len(record.rounds)
     assert [path.name for path in (out / "checkpoints").iterdir()] == [f"{done:06}"]
     assert (out / "report.html").exists()
     resumed = command(["resume", str(out)], said)
     resumed.join()
     assert resumed.exitcode == 0
-    assert f"going on after round {done}\n" in said.read_text()
+    assert f"resuming after round {done}\n" in said.read_text()
     assert left(out) == whole
 
 
@@ -195,8 +196,8 @@ def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path
     child.join()
     assert child.exitcode == 130
     assert said.read_text().splitlines()[-2:] == [
-        "Stopping after this round; once more to stop at once.",
-        "fedtailor: stopped at once; what was saved before is whole.",
+        "Stopping after this round; interrupt again to stop immediately.",
+        "fedtailor: stopped immediately; what was saved before is intact.",
     ]
     assert litter(out) == []
     assert len(RunDir(out).read_rounds()) == 2
@@ -243,7 +244,7 @@ def test_the_real_command_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
         printed, _ = child.communicate()
     assert child.returncode == 130
     assert (
-        printed.decode().splitlines()[-1] == "Stopped and saved. Go on with: fedtailor resume out"
+        printed.decode().splitlines()[-1] == "Stopped and saved. Resume with: fedtailor resume out"
     )
 
 
@@ -360,10 +361,10 @@ WRONG = [
     ("run out=file", "'file' is a file; choose another folder."),
     (
         "run out=file/inside",
-        "'file/inside' could not be written: Not a directory; nothing was begun, so ",
+        "'file/inside' could not be written: Not a directory; nothing has begun, so fix that and ",
     ),
-    ("run out=full", "'full' holds something already; choose another folder."),
-    ("run out=run", "'run' holds another run already; go on with it by: fedtailor resume run"),
+    ("run out=full", "'full' is not empty; choose another folder."),
+    ("run out=run", "'run' holds another run already; resume it with: fedtailor resume run"),
     ("compare fedsm", "There is no method 'fedsm'; did you mean fedsim?"),
     ("compare fedavg seeds=1,x", "seeds: input should be a valid integer, got 'x'."),
     ("compare fedavg seeds=", "seeds: "),
@@ -425,7 +426,15 @@ def test_a_finished_run_says_so(
 
 @pytest.mark.parametrize("name", ["config.json", "record.json"])
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{", '{"format": 1, "config": {"rounds": "x"}, "status": 1}', "\x00"]
+    "content",
+    [
+        "",
+        "[]",
+        "{",
+        '{"format": 2, "config": {"rounds": "x"}, "status": 1}',
+        '{"format": 1}',
+        "\x00",
+    ],
 )
 def test_damaged_words_of_a_run_are_one_sentence(
     name: str, content: str, prepared: Path, tmp_path: Path
@@ -451,6 +460,6 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", x=x, y=y, client=client)
     with pytest.raises(
         InputError,
-        match=r"^Data set '.*mine.npz' is no longer what it was when the run began; bring ",
+        match=r"^Data set '.*mine.npz' has changed since the run began; restore it to resume\.$",
     ):
         begin_or_go_on(words, tmp_path / "out")

@@ -7,6 +7,7 @@ import pytest
 from fedtailor.errors import InputError
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.runner import start_run
+from known import known
 
 
 def small(log: str) -> Any:
@@ -23,12 +24,10 @@ def test_tensorboard_has_every_round(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path / "out" / "tensorboard"))
     events.Reload()
     seen = [(event.step, event.value) for event in events.Scalars("unseen/after/accuracy")]
-    kept = [
-        (entry["round"], entry["scores"]["unseen"]["after"]["accuracy"])
-        for entry in outcome.record["rounds"]
-    ]
-    assert [step for step, _ in seen] == [1, 2, 3]
-    assert [value for _, value in seen] == pytest.approx([value for _, value in kept])
+    rounds = outcome.record.rounds
+    recorded = [known(entry.scores)["unseen"]["after"]["accuracy"] for entry in rounds]
+    assert [step for step, _ in seen] == [entry.round for entry in rounds] == [1, 2, 3]
+    assert [value for _, value in seen] == pytest.approx(recorded)
 
 
 def test_mlflow_has_every_round(tmp_path: Path) -> None:
@@ -42,7 +41,7 @@ def test_mlflow_has_every_round(tmp_path: Path) -> None:
         (metric.step, metric.value)
         for metric in client.get_metric_history(run.info.run_id, "bytes_up")
     ]
-    assert seen == [(entry["round"], entry["bytes_up"]) for entry in outcome.record["rounds"]]
+    assert seen == [(entry.round, entry.bytes_up) for entry in outcome.record.rounds]
     assert run.info.status == "FINISHED"
 
 

@@ -5,7 +5,6 @@ import re
 import shlex
 import tokenize
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +15,15 @@ import fedtailor as ft
 from fedtailor import data as sources
 from fedtailor import models
 from fedtailor.training import build
+from fedtailor.training.build_record import compute_checksums
 from fedtailor.training.command_lines import format_run_command
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.provenance import get_commit, get_machine_name
-from fedtailor.training.record import compute_checksums
+from fedtailor.training.record import FORMAT, GroupScores, Metric, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 from interruptions import left, small, without_times
+from known import known
 
 WORDS = [
     "method=fedavg",
@@ -42,9 +43,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def record(out: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "record.json").read_text())
-    return found
+def record(out: Path) -> RunRecord:
+    return RunDir(out).read_record()
 
 
 @pytest.fixture(scope="module")
@@ -56,33 +56,45 @@ def fitted(out: Path) -> ft.FitResult:
     return ft.fit(spec.method, net, data, rounds=6, cohort=spec.cohort, seed=3, **spec.hparams)
 
 
-def test_it_says_what_was_asked_for_and_with_what(record: dict[str, Any], out: Path) -> None:
-    assert (
-        record["config"]
-        == small(*WORDS).model_dump(mode="json")
-        == json.loads((out / "config.json").read_text())["config"]
-    )
-    assert record["config"]["hparams"]["finetune_epochs"] == 1
-    assert record["config"]["data_options"]["labels"] == 2
-    assert record["versions"]["torch"] == torch.__version__
-    assert record["versions"].keys() == {"fedtailor", "python", "torch", "numpy", "platform"}
-    assert record["machine"] == get_machine_name(torch.device("cpu")) != ""
-    assert record["commit"] == get_commit()
-    assert record["commit"] is None or re.fullmatch(r"[0-9a-f]{7,40}\+?", record["commit"])
-    assert (record["format"], record["status"], record["name"]) == (1, "finished", "fedavg")
-    assert record["metric"] == {"name": "accuracy", "higher_is_better": True}
+def test_it_says_what_was_asked_for_and_with_what(record: RunRecord, out: Path) -> None:
+    config = small(*WORDS)
+    assert record.config == config
+    config_file = json.loads((out / "config.json").read_text())
+    assert config_file == {"format": FORMAT, "config": config.model_dump(mode="json")}
+    assert record.config.hparams["finetune_epochs"] == 1
+    assert record.config.data_options["labels"] == 2
+    assert record.versions["torch"] == torch.__version__
+    assert record.versions.keys() == {"fedtailor", "python", "torch", "numpy", "platform"}
+    assert record.machine == get_machine_name(torch.device("cpu")) != ""
+    assert record.commit == get_commit()
+    assert record.commit is None or re.fullmatch(r"[0-9a-f]{7,40}\+?", record.commit)
+    assert (record.format, record.status, record.name) == (FORMAT, "finished", "fedavg")
+    assert record.metric == Metric(name="accuracy", higher_is_better=True)
 
 
-def test_final_scores_are_those_of_fit(record: dict[str, Any], fitted: ft.FitResult) -> None:
-    assert list(record["scores"]) == ["participating", "unseen"]
-    for group, scores in record["scores"].items():
+def test_the_record_on_disk_is_laid_out_like_its_model(record: RunRecord, out: Path) -> None:
+    content = json.loads((out / "record.json").read_text())
+    assert list(content) == list(RunRecord.model_fields)
+    assert content == record.model_dump(mode="json")
+    example_spec = json.loads(json.dumps(record.data.example_spec._asdict()))
+    assert content["data"]["example_spec"] == example_spec
+    assert example_spec["shape"] == [1, 8, 8]
+    assert content["scores"]["unseen"].keys() == GroupScores.model_fields.keys()
+    assert content["rounds"][2]["scores"]["unseen"].keys() == {"before", "after"}
+
+
+def test_final_scores_are_those_of_fit(record: RunRecord, fitted: ft.FitResult) -> None:
+    group_scores = known(record.scores)
+    assert list(group_scores) == ["participating", "unseen"]
+    for group, scores in group_scores.items():
         expected = fitted.scores[group]
-        assert scores["ids"] == expected.ids.tolist()
-        for when in ("before", "after"):
-            assert scores[when] == {
-                name: found.tolist() for name, found in getattr(expected, when).items()
+        assert scores.ids == expected.ids.tolist()
+        for stage in ("before", "after"):
+            figures = getattr(expected, stage)
+            assert scores.get_stage(stage) == {
+                name: values.tolist() for name, values in figures.items()
             }
-        assert scores["weights"] == expected.weights["accuracy"].tolist()
+        assert scores.weights == expected.weights["accuracy"].tolist()
 
 
 def test_the_model_is_that_of_fit(out: Path, fitted: ft.FitResult) -> None:
@@ -106,66 +118,56 @@ def test_the_first_weights_checksum_does_not_depend_on_how_they_lie_in_memory() 
 
 
 def test_costs_are_those_of_fit_and_the_sum_of_the_rounds(
-    record: dict[str, Any], fitted: ft.FitResult
+    record: RunRecord, fitted: ft.FitResult
 ) -> None:
+    cost = known(record.cost)
     for name in ("bytes_down", "bytes_up", "steps"):
-        assert (
-            record["cost"][name]
-            == sum(entry[name] for entry in record["rounds"])
-            == getattr(fitted.cost, name)
-            > 0
-        )
-    assert record["cost"]["seconds"] == pytest.approx(
-        sum(entry["seconds"] for entry in record["rounds"])
-    )
-    assert record["cost"]["scoring_seconds"] > 0
+        total = getattr(cost, name)
+        assert total == sum(getattr(entry, name) for entry in record.rounds) > 0
+        assert total == getattr(fitted.cost, name)
+    assert cost.seconds == pytest.approx(sum(entry.seconds for entry in record.rounds))
+    assert cost.scoring_seconds > 0
 
 
-def test_every_round_has_its_figures(
-    record: dict[str, Any], out: Path, fitted: ft.FitResult
-) -> None:
-    assert [entry["round"] for entry in record["rounds"]] == [1, 2, 3, 4, 5, 6]
-    assert [bool(entry["scores"]) for entry in record["rounds"]] == [False, False, True] * 2
-    last = record["rounds"][-1]["scores"]
+def test_every_round_has_its_figures(record: RunRecord, out: Path, fitted: ft.FitResult) -> None:
+    assert [entry.round for entry in record.rounds] == [1, 2, 3, 4, 5, 6]
+    assert [bool(entry.scores) for entry in record.rounds] == [False, False, True] * 2
+    last = known(record.rounds[-1].scores)
     assert list(last) == ["validation", "participating", "unseen"]
     for group in ("participating", "unseen"):
         expected = np.mean(fitted.scores[group].after["accuracy"])
         assert last[group]["after"]["accuracy"] == pytest.approx(expected)
     lines = (out / "rounds.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == record["rounds"]
+    entries = [entry.model_dump(mode="json") for entry in record.rounds]
+    assert [json.loads(line) for line in lines] == entries
 
 
-def test_the_data_are_described(record: dict[str, Any]) -> None:
-    data, said = build.load_dataset(small(*WORDS)), record["data"]
-    assert said["clients"] == data.client_names.tolist()
-    assert said["groups"].keys() == {"train", "participating", "validation", "unseen"}
-    assert (
-        np.sum(said["labels"], axis=1).tolist()
-        == np.add(said["train_sizes"], said["test_sizes"]).tolist()
-    )
-    assert (
-        sum(said["server_labels"])
-        == said["server_examples"]
-        == len(data.server.x if data.server else [])
-    )
-    assert (
-        np.sum(said["labels"], axis=0).tolist()
-        == np.bincount(data.clients.y, minlength=10).tolist()
-    )
-    assert re.fullmatch("[0-9a-f]{64}", said["checksum"])
+def test_the_data_are_described(record: RunRecord) -> None:
+    data = build.load_dataset(small(*WORDS))
+    summary = record.data
+    assert summary.clients == data.client_names.tolist()
+    assert summary.groups.keys() == {"train", "participating", "validation", "unseen"}
+    assert summary.example_spec == data.example_spec
+    labels = np.array(known(summary.labels))
+    sizes = np.add(summary.train_sizes, summary.test_sizes)
+    assert labels.sum(1).tolist() == sizes.tolist()
+    assert labels.sum(0).tolist() == np.bincount(data.clients.y, minlength=10).tolist()
+    assert sum(known(summary.server_labels)) == summary.server_examples
+    assert summary.server_examples == len(known(data.server).x)
+    assert re.fullmatch("[0-9a-f]{64}", summary.checksum)
 
 
 def test_rounds_are_there_while_it_runs(tmp_path: Path) -> None:
     seen: list[tuple[str, int]] = []
 
-    def look() -> bool:
-        found = RunDir(tmp_path / "out").read_record()
-        seen.append((found["status"], len(found["rounds"])))
+    def read_while_running() -> bool:
+        record = RunDir(tmp_path / "out").read_record()
+        seen.append((record.status, len(record.rounds)))
         return False
 
-    start_run(small("method=fedavg", "rounds=3"), tmp_path / "out", should_stop=look)
+    start_run(small("method=fedavg", "rounds=3"), tmp_path / "out", should_stop=read_while_running)
     assert seen == [("running", 0), ("running", 1), ("running", 2)]
-    assert RunDir(tmp_path / "out").read_record()["status"] == "finished"
+    assert RunDir(tmp_path / "out").read_record().status == "finished"
 
 
 AWKWARD = [
@@ -203,7 +205,7 @@ def test_the_command_repeats_the_run(words: list[str], tmp_path: Path) -> None:
     out = tmp_path / "my 'run'"
     start_run(small(*words), out)
     first = left(out)
-    program, run, *said = shlex.split(RunDir(out).read_record()["command"])
+    program, run, *said = shlex.split(RunDir(out).read_record().command)
     assert (program, run, said[-1]) == ("fedtailor", "run", f"out={out}")
     assert read_run_config(said[:-1]) == small(*words)
     start_run(read_run_config(said[:-1]), tmp_path / "again")
@@ -282,18 +284,14 @@ def test_no_more_clients_are_scored_in_the_end_than_asked_for(tmp_path: Path) ->
         "cohort=2",
         "finetune_epochs=1",
     ]
-    some, everybody = (
-        start_run(read_run_config([*words, *more]), tmp_path / str(len(more)))
-        for more in (["final_eval_clients=3"], [])
-    )
-    few, all_ = (
-        json.loads((tmp_path / name / "record.json").read_text())["scores"] for name in "10"
-    )
-    assert some.is_finished
-    assert everybody.is_finished
+    sampled = start_run(read_run_config([*words, "final_eval_clients=3"]), tmp_path / "sampled")
+    complete = start_run(read_run_config(words), tmp_path / "complete")
+    assert sampled.is_finished
+    assert complete.is_finished
     for group in ("participating", "unseen"):
-        assert len(few[group]["ids"]) == 3 < len(all_[group]["ids"])
-        place = [all_[group]["ids"].index(who) for who in few[group]["ids"]]
-        assert few[group]["after"]["accuracy"] == [
-            all_[group]["after"]["accuracy"][at] for at in place
-        ]
+        some = known(RunDir(tmp_path / "sampled").read_record().scores)[group]
+        all_ = known(RunDir(tmp_path / "complete").read_record().scores)[group]
+        assert len(some.ids) == 3 < len(all_.ids)
+        positions = [all_.ids.index(client) for client in some.ids]
+        all_accuracies = all_.after["accuracy"]
+        assert some.after["accuracy"] == [all_accuracies[position] for position in positions]

@@ -10,6 +10,7 @@ import pytest
 
 from fedtailor.engines import factory
 from fedtailor.errors import InputError
+from fedtailor.training.record import Choices, RoundEntry, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import begin_or_go_on, left, litter, process, small, touches
@@ -126,7 +127,7 @@ def test_memory_in_files_gives_the_same_bytes(
 ) -> None:
     words_in_files, out = [*words, "client_state=files"], tmp_path / "out"
     start_run(small(*words_in_files), out, should_stop=iter([False] * 4 + [True] * 9).__next__)
-    assert RunDir(out).read_record()["status"] == "interrupted"
+    assert RunDir(out).read_record().status == "interrupted"
     assert begin_or_go_on(words_in_files, out).is_finished
     found, expected = left(out), whole(words)
     assert found["record"].pop("config")["client_state"] == "files"
@@ -140,8 +141,8 @@ def test_stopped_after_any_round(tmp_path: Path, whole: Whole) -> None:
     out = tmp_path / "out"
     assert not start_run(small(*WITH_MEMORY), out, should_stop=lambda: True).is_finished
     while not (outcome := resume_run(out, should_stop=lambda: True)).is_finished:
-        assert outcome.record["status"] == "interrupted"
-        assert len(outcome.record["rounds"]) == outcome.record["rounds"][-1]["round"]
+        assert outcome.record.status == "interrupted"
+        assert len(outcome.record.rounds) == outcome.record.rounds[-1].round
     assert left(out) == whole(WITH_MEMORY)
 
 
@@ -157,10 +158,11 @@ def test_two_at_once_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
     def meddling() -> bool:
-        with pytest.raises(
-            InputError, match="is being worked on by another process; wait for its end"
-        ):
+        with pytest.raises(InputError) as caught:
             resume_run(out)
+        assert str(caught.value) == (
+            f"Another process is working on the run in '{out}'; wait until it has ended."
+        )
         return False
 
     assert start_run(small("method=fedavg", "rounds=1"), out, should_stop=meddling).is_finished
@@ -172,33 +174,43 @@ CHOICES = ["method=fedavg", "rounds=3", "checkpoint_every=1", "chunk=3"]
 def test_choices_are_written_down_before_the_first_round_and_reused(tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    class Look:
-        """Looks at the record when the run begins."""
+    class ReadAtStart:
+        """Reads the record when the run begins."""
 
-        def on_run_start(self, record: Any, done: int) -> None:
-            written.append(RunDir(out).read_record()["choices"])
-            assert done or not RunDir(out).read_rounds()
+        def on_run_start(self, record: RunRecord, rounds_done: int) -> None:
+            written.append(RunDir(out).read_record().choices)
+            assert written[-1] == record.choices
+            assert rounds_done or not RunDir(out).read_rounds()
 
-        def on_round_end(self, entry: Any) -> None: ...
-        def on_run_end(self, record: Any) -> None: ...
+        def on_round_end(self, entry: RoundEntry) -> None: ...
+        def on_run_end(self, record: RunRecord) -> None: ...
 
-    written: list[Any] = []
-    start_run(small(*CHOICES), out, (Look(),), should_stop=lambda: True)
-    resume_run(out, (Look(),))
-    assert written[0] == written[1]
-    why = written[0].pop("compile_reason")
-    assert why.endswith("are too few for it to pay")
-    assert written[0] | {"notes": []} == {
-        "engine": "vectorized", "chunk": 3, "compile": False, "precision": "float32", "threads": 1, "notes": [],
-    }  # fmt: skip
+    written: list[Choices] = []
+    start_run(small(*CHOICES), out, (ReadAtStart(),), should_stop=lambda: True)
+    resume_run(out, (ReadAtStart(),))
+    first, resumed = written
+    assert first == resumed
+    assert first.compile_reason.endswith("are too few for it to pay")
+    assert first == Choices(
+        engine="vectorized",
+        chunk=3,
+        compile=False,
+        compile_reason=first.compile_reason,
+        ranks=None,
+        precision="float32",
+        threads=1,
+        notes=first.notes,
+    )
 
 
 def test_an_automatic_chunk_is_kept_whatever_would_be_chosen_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, asked = tmp_path / "out", []
+    out = tmp_path / "out"
+    asked: list[tuple[str, int | None, bool]] = []
     start_run(small("method=fedavg", "rounds=2"), out, should_stop=lambda: True)
-    chosen, make = RunDir(out).read_record()["choices"]["chunk"], factory.make_engine
+    chosen = RunDir(out).read_record().choices.chunk
+    make = factory.make_engine
 
     def watched(setting: Any, name: str, chunk: int | None, compile: bool) -> Any:
         asked.append((name, chunk, compile))
@@ -218,12 +230,10 @@ def test_running_one_by_one_after_all_is_written_down_and_reused(tmp_path: Path)
         "        return super().forward(x.flatten(1) if x.sum() > 0 else -x.flatten(1))\n"
     )
     spec = small("method=fedavg", "rounds=2", f"model={tmp_path / 'own.py'}:Net")
-    first = start_run(spec, tmp_path / "out", should_stop=lambda: True).record["choices"]
-    again = resume_run(tmp_path / "out").record["choices"]
-    assert (first["engine"], first["chunk"], first["compile"]) == ("sequential", None, False)
-    assert first["notes"][0].startswith(
-        "fedavg runs one client at a time, since vmap cannot run it: "
-    )
+    first = start_run(spec, tmp_path / "out", should_stop=lambda: True).record.choices
+    again = resume_run(tmp_path / "out").record.choices
+    assert (first.engine, first.chunk, first.compile) == ("sequential", None, False)
+    assert first.notes[0].startswith("fedavg runs one client at a time, since vmap cannot run it: ")
     assert again == first
 
 
@@ -233,14 +243,16 @@ def test_a_choice_that_cannot_be_honoured_is_refused(
     out = tmp_path / "out"
     start_run(small(*CHOICES), out, should_stop=lambda: True)
     record = RunDir(out).read_record()
-    RunDir(out).write_record(record | {"choices": record["choices"] | {"compile": True}})
+    choices = record.choices.model_copy(update={"compile": True})
+    RunDir(out).write_record(record.model_copy(update={"choices": choices}))
     kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     monkeypatch.setattr(factory, "get_compile_error", lambda _: "no compiler")
     with pytest.raises(InputError) as caught:
         resume_run(out)
     assert str(caught.value) == (
-        "The run was begun with compile=True, which cannot be had here (fedavg runs uncompiled, since torch.compile "
-        "does not work here: no compiler); resume it on a machine like the first one."
+        "The run began with compile=True, which is not possible here (fedavg runs uncompiled, "
+        "since torch.compile does not work here: no compiler); "
+        "resume it on a machine like the first one."
     )
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == kept
 
@@ -249,9 +261,10 @@ def test_another_version_is_noted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     start_run(small(*CHOICES), out, should_stop=lambda: True)
     record = RunDir(out).read_record()
-    RunDir(out).write_record(record | {"versions": record["versions"] | {"torch": "1.0"}})
+    versions = record.versions | {"torch": "1.0"}
+    RunDir(out).write_record(record.model_copy(update={"versions": versions}))
     resumed = resume_run(out).record
-    assert resumed["versions"]["torch"] == "1.0"
-    (note,) = resumed["choices"]["notes"]
+    assert resumed.versions["torch"] == "1.0"
+    (note,) = resumed.choices.notes
     assert note.startswith("resumed with torch 2")
     assert note.endswith(" for 1.0: the last digits may differ")

@@ -1,8 +1,7 @@
-"""What a record says in short, against figures worked out another way from what was trained."""
+"""Summaries of a run, against figures computed another way from what was trained."""
 
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,15 +16,18 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.engines.sequential import run_single_client
 from fedtailor.evaluation.evaluate import evaluate_final
 from fedtailor.evaluation.per_class import MAX_CLASSES, build_class_metrics
-from fedtailor.evaluation.summary import compute_convergence, compute_final_window
 from fedtailor.prng.streams import Stream
 from fedtailor.reporting.comparison_table import build_table
 from fedtailor.training import build
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.prepare import prepare_context
+from fedtailor.training.record import Convergence, Metric, RoundEntry, RunRecord
 from fedtailor.training.runner import start_run
+from fedtailor.training.summary import compute_convergence, compute_final_window
 from figures import accuracy, f1, f1_of_classes, log_loss
 from interruptions import small
+from known import known
+from rounds import make_round
 
 WORDS = [
     "method=fedavg",
@@ -39,7 +41,7 @@ WORDS = [
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunRecord]:
     out = tmp_path_factory.mktemp("run") / "out"
     return out, start_run(small(*WORDS), out).record
 
@@ -47,122 +49,126 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
 def predictions(
     made: EngineContext, out: Path, group: str, passes: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Every client's true labels and probabilities, by models that are tailored one by one."""
-    params, data = load_file(out / "model.safetensors"), made.data
-    state, true, said = made.init_server_state(params), [], []
+    """Return labels and probabilities by client, from models personalized one by one."""
+    data = made.data
+    state = made.init_server_state(load_file(out / "model.safetensors"))
+    labels = []
+    probabilities = []
     work = made.method.personalize
     if passes:
         plan = work.phases[0].plan._replace(epochs=passes)
         work = work._replace(phases=(work.phases[0]._replace(plan=plan),))
     else:
         work = work._replace(phases=())
-    for who in data.groups[group].tolist():
-        key = made.derive_keys(Stream.PERSONALIZE, 0, [who])[0]
+    for client_idx in data.groups[group].tolist():
+        key = made.derive_keys(Stream.PERSONALIZE, 0, [client_idx])[0]
         model = run_single_client(
-            work, made.method.broadcast(state), (), made.make_client_dataset(), who, key
+            work, made.method.broadcast(state), (), made.make_client_dataset(), client_idx, key
         )
-        split = data.clients.splits["test"]
-        rows = split.index[split.offsets[who] : split.offsets[who + 1]]
+        rows = data.clients.splits["test"].get_rows(client_idx)
         x = torch.from_numpy(data.clients.x[rows]).to(made.task.dtype) * data.scale
-        true.append(data.clients.y[rows])
-        said.append(made.task.compute_outputs(model, x).double().softmax(1).numpy())
-    return true, said
+        labels.append(data.clients.y[rows])
+        probabilities.append(made.task.compute_outputs(model, x).double().softmax(1).numpy())
+    return labels, probabilities
 
 
 @pytest.mark.parametrize("group", ["participating", "unseen"])
-@pytest.mark.parametrize(("when", "passes"), [("before", 0), ("after", 3), ("1", 1), ("5", 5)])
-def test_the_summary_is_that_of_everybodys_own_model(
-    done: tuple[Path, dict[str, Any]], group: str, when: str, passes: int
+@pytest.mark.parametrize(("stage", "passes"), [("before", 0), ("after", 3), ("1", 1), ("5", 5)])
+def test_the_summary_is_that_of_every_clients_own_model(
+    done: tuple[Path, RunRecord], group: str, stage: str, passes: int
 ) -> None:
     out, record = done
     made = build.build_context(small(*WORDS), build.load_dataset(small(*WORDS)))
-    true, said = predictions(made, out, group, passes)
-    each = [accuracy(y, p.argmax(1)) for y, p in zip(true, said, strict=True)]
-    scores = record["scores"][group]
-    found = scores[when] if when in scores else scores["after_passes"][when]
-    assert found["accuracy"] == pytest.approx(each)
-    everything, probable = np.concatenate(true), np.concatenate(said)
-    summary = record["summary"][group][when]
-    assert summary == {
-        "acc_micro": pytest.approx(accuracy(everything, probable.argmax(1))),
-        "acc_macro": pytest.approx(np.mean(each)),
-        "std": pytest.approx(np.std(each)),
-        "worst_tenth": pytest.approx(min(each)),  # nine local clients and two new ones
-        "loss": pytest.approx(log_loss(everything, probable), rel=1e-4),
-        "f1_macro": pytest.approx(f1_of_classes(everything, probable.argmax(1))),
+    labels, probabilities = predictions(made, out, group, passes)
+    accuracies = [accuracy(y, p.argmax(1)) for y, p in zip(labels, probabilities, strict=True)]
+    scores = known(record.scores)[group]
+    assert scores.get_stage(stage)["accuracy"] == pytest.approx(accuracies)
+    all_labels = np.concatenate(labels)
+    all_probabilities = np.concatenate(probabilities)
+    predicted = all_probabilities.argmax(1)
+    summary = known(record.summary)[group][stage]
+    assert summary.model_dump() == {
+        "acc_micro": pytest.approx(accuracy(all_labels, predicted)),
+        "acc_macro": pytest.approx(np.mean(accuracies)),
+        "std": pytest.approx(np.std(accuracies)),
+        "worst_tenth": pytest.approx(min(accuracies)),  # of nine clients, and of two
+        "loss": pytest.approx(log_loss(all_labels, all_probabilities), rel=1e-4),
+        "f1_macro": pytest.approx(f1_of_classes(all_labels, predicted)),
     }
 
 
-def test_nothing_but_the_last_rounds_stands_for_a_run(done: tuple[Path, dict[str, Any]]) -> None:
+def test_nothing_but_the_last_rounds_stands_for_a_run(done: tuple[Path, RunRecord]) -> None:
     """Better rounds before them change nothing."""
-    looks = [_look(number, 0.9 if number == 3 else 0.1 * (number % 3)) for number in range(1, 21)]
-    found = compute_final_window(looks, 20)
-    assert found["eval_points"] == [17, 18, 19, 20]
-    assert found["mean"]["unseen"]["after"]["accuracy"] == pytest.approx(
-        np.mean([0.2, 0.0, 0.1, 0.2])
-    )
+    rounds = [
+        _make_scored_round(number, 0.9 if number == 3 else 0.1 * (number % 3))
+        for number in range(1, 21)
+    ]
+    window = compute_final_window(rounds, 20)
+    assert window.eval_points == [17, 18, 19, 20]
+    expected = np.mean([0.2, 0.0, 0.1, 0.2])
+    assert window.mean["unseen"]["after"]["accuracy"] == pytest.approx(expected)
+    assert window.mean["unseen"]["after"]["loss"] is None
     record = done[1]
-    assert record["final_window"]["eval_points"] == [4]
-    assert record["final_window"]["mean"] == record["rounds"][-1]["scores"]
-    assert list(record["final_window"]["mean"]) == ["validation", "participating", "unseen"]
+    window = known(record.final_window)
+    assert window.eval_points == [4]
+    assert window.mean == record.rounds[-1].scores
+    assert list(window.mean) == ["validation", "participating", "unseen"]
 
 
-def _look(number: int, value: float, every: int = 1) -> dict[str, Any]:
-    figures = {"accuracy": value, "loss": None}
-    scores = {"unseen": {"before": figures, "after": figures}}
-    return {
-        "round": number,
-        "bytes_down": 3,
-        "bytes_up": 2,
-        "scores": scores if number % every == 0 else None,
-    }
+def _make_scored_round(number: int, value: float, every: int = 1) -> RoundEntry:
+    """Return a round of a run that is evaluated every `every` rounds, with this accuracy."""
+    scores = None
+    if number % every == 0:
+        figures = {"accuracy": value, "loss": None}
+        scores = {"unseen": {"before": figures, "after": figures}}
+    return make_round(number, scores, bytes_down=3, bytes_up=2)
 
 
 def test_how_fast_it_got_there() -> None:
-    record = {
-        "metric": {"name": "accuracy", "higher_is_better": True},
-        "config": {"rounds": 100, "target": 0.31},
-    }
-    looks = [
-        _look(number, number / 100, every=2) for number in range(1, 101)
-    ]  # rolling over two rounds: one look
-    assert compute_convergence(looks, record)["unseen"]["after"] == {
-        "rise_time": 90,
-        "T_0.5": 50,
-        "target": 0.31,
-        "rounds_to_target": 32,
-        "bytes_to_target": 32 * 5,
-    }
-    falling = record | {
-        "metric": {"name": "mae", "higher_is_better": False},
-        "config": {"rounds": 100, "target": 0.04},
-    }
-    looks = [_look(number, 1 / number, every=5) | {} for number in range(1, 101)]
-    for look in looks:
-        if look["scores"]:
-            look["scores"]["unseen"]["after"] = {"mae": 1 / look["round"]}
-            look["scores"]["unseen"]["before"] = {"mae": 9.0}
-    found = compute_convergence(looks, falling)["unseen"]
-    assert (found["after"]["rounds_to_target"], found["after"]["T_0.5"]) == (25, None)
-    assert (found["before"]["rounds_to_target"], found["before"]["bytes_to_target"]) == (None, None)
+    accuracy_metric = Metric(name="accuracy", higher_is_better=True)
+    rounds = [_make_scored_round(number, number / 100, every=2) for number in range(1, 101)]
+    # The mean rolls over two rounds, which is one evaluation.
+    convergence = compute_convergence(rounds, 100, accuracy_metric, target=0.31)["unseen"]
+    assert convergence["after"] == Convergence(
+        rise_time=90,
+        rounds_to_half=50,
+        target=0.31,
+        rounds_to_target=32,
+        bytes_to_target=32 * 5,
+    )
 
 
-def test_the_record_tells_pace_and_where_values_come_from(
-    done: tuple[Path, dict[str, Any]],
-) -> None:
+def test_how_fast_an_error_fell() -> None:
+    error_metric = Metric(name="mae", higher_is_better=False)
+    rounds = []
+    for number in range(1, 101):
+        scores = None
+        if number % 5 == 0:
+            scores = {"unseen": {"before": {"mae": 9.0}, "after": {"mae": 1 / number}}}
+        rounds.append(make_round(number, scores))
+    convergence = compute_convergence(rounds, 100, error_metric, target=0.04)["unseen"]
+    after = convergence["after"]
+    assert (after.rise_time, after.rounds_to_half, after.rounds_to_target) == (None, None, 25)
+    before = convergence["before"]
+    assert (before.rounds_to_target, before.bytes_to_target) == (None, None)
+
+
+def test_the_record_tells_pace_and_where_values_come_from(done: tuple[Path, RunRecord]) -> None:
     record = done[1]
-    looks = [entry["scores"]["participating"]["after"]["accuracy"] for entry in record["rounds"]]
-    expected = next((number for number, value in enumerate(looks, 1) if value >= 0.3), None)
-    assert record["convergence"]["participating"]["after"]["rounds_to_target"] == expected
-    assert {name for name, where in record["origins"].items() if where == "given"} == {
-        "finetune_epochs"
-    }
-    assert set(record["origins"].values()) == {"given", "default"}
+    rounds_to_target = None
+    for entry in record.rounds:
+        value = known(known(entry.scores)["participating"]["after"]["accuracy"])
+        if rounds_to_target is None and value >= 0.3:
+            rounds_to_target = entry.round
+    convergence = known(record.convergence)["participating"]["after"]
+    assert convergence.target == 0.3
+    assert convergence.rounds_to_target == rounds_to_target
+    given = {name for name, origin in record.origins.items() if origin == "given"}
+    assert given == {"finetune_epochs"}
+    assert set(record.origins.values()) == {"given", "default"}
 
 
-def test_classes_are_counted_where_there_are_not_too_many(
-    done: tuple[Path, dict[str, Any]],
-) -> None:
+def test_classes_are_counted_where_there_are_not_too_many() -> None:
     made = build.build_context(small(*WORDS), build.load_dataset(small(*WORDS)))
     assert len(build_class_metrics(made)) == 10
 
@@ -197,12 +203,7 @@ def test_several_labels_are_counted_one_by_one() -> None:
         made, factory.make_engine(made, "vectorized"), made.init_server_state(), ("participating",)
     )["participating"]
     split = data.clients.splits["test"]
-    rows = np.concatenate(
-        [
-            split.index[split.offsets[who] : split.offsets[who + 1]]
-            for who in data.groups["participating"]
-        ]
-    )
+    rows = np.concatenate([split.get_rows(idx) for idx in data.groups["participating"].tolist()])
     said = made.task.compute_outputs(made.task.params, torch.from_numpy(data.clients.x[rows])) > 0
     assert full.f1["before"] == pytest.approx(
         np.mean([*map(f1, data.clients.y[rows].T, said.numpy().T)])
@@ -236,15 +237,15 @@ def test_numbers_to_predict_have_no_accuracy(tmp_path: Path) -> None:
         "cohort=2",
     ]
     record = start_run(read_run_config([*words, "target=0.5", "lr=0.05"]), tmp_path / "out").record
-    summary = record["summary"]["unseen"]
+    summary = known(record.summary)["unseen"]
     assert list(summary) == ["before", "after", "1", "5"]
-    assert "f1_macro" not in summary["after"]
-    assert (
-        summary["after"]["worst_tenth"] >= summary["after"]["acc_macro"]
-    )  # an error: the worst is the largest
-    assert record["convergence"]["unseen"]["after"]["T_0.5"] is None
+    after = summary["after"]
+    assert after.f1_macro is None
+    # Of an error the worst is the largest.
+    assert known(after.worst_tenth) >= known(after.acc_macro)
+    assert known(record.convergence)["unseen"]["after"].rounds_to_half is None
     console = Console(file=StringIO(), width=100)
     console.print(build_table([record], "numbers"))
     printed = str(console.file.getvalue())  # type: ignore[attr-defined]
-    assert "Test figures (mae)" in printed
-    assert f"{summary['1']['acc_macro']:.3f}" in printed
+    assert "Test metrics (mae)" in printed
+    assert f"{summary['1'].acc_macro:.3f}" in printed

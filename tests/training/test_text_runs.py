@@ -82,7 +82,7 @@ def test_models_and_data_that_do_not_fit_are_told() -> None:
     spec = read_run_config(["data=shakespeare", "model=mlp", "method=fedavg"])
     with pytest.raises(
         InputError,
-        match="model: mlp is not for texts, as data set 'shakespeare' has; take shakespeare",
+        match="model: mlp is not for texts, as data set 'shakespeare' has; use shakespeare",
     ):
         build.build_task(spec, build.load_dataset(spec).example_spec)
     spec = read_run_config(["data=digits", "model=shakespeare", "method=fedavg"])
