@@ -1,12 +1,14 @@
-"""How fast a round of FedAvg is: this project beside its peers, on the same data, batches and first weights.
+"""How fast a round of FedAvg is: this project beside its peers, on the same data, batches and first
+weights.
 
     python benchmarks/compare.py [quick] [cuda] [cnn|mlp] [dataloader pfl ...]
 
-Every way is a process of its own, peers in an environment of their own (.venv-peers/NAME, made by `make bench`); those
-whose environment is missing are left out. They warm up side by side, and then are told to train in turn, so that
-whatever else the machine does meets all alike, and only one trains at a time. All must take equally many gradient steps
-and end with the same weights, or nothing is reported. A turn of several rounds is waited for at its end. Results are
-written, case by case, if nothing but the device is chosen.
+Every way is a process of its own, peers in an environment of their own (.venv-peers/NAME, made by
+`make bench`); those whose environment is missing are left out. They warm up side by side, and then
+are told to train in turn, so that whatever else the machine does meets all alike, and only one
+trains at a time. All must take equally many gradient steps and end with the same weights, or
+nothing is reported. A turn of several rounds is waited for at its end. Results are written, case by
+case, if nothing but the device is chosen.
 """
 
 import statistics
@@ -41,13 +43,14 @@ SHORT_FLOATS = (
 )  # only there they are fast
 WAYS: dict[
     str, tuple[str, ...]
-] = {  # a number: of threads, if not as many as there are cores; ours first, in the precision behind the hyphen
+] = {  # a number: of threads, if not one a core; ours first, in the precision behind the hyphen
     "cpu": (OURS, *SHORT_FLOATS, LOOP, "dataloader-1", "pfl", "fedjax", "flwr"),
     "cuda": ("ours-tf32", "ours-bf16", LOOP, "pfl", "fedjax"),
 }
 WARM_UP = 2  # rounds, side by side, with whatever is compiled
 REST_S = 0.3  # seconds between turns, in which threads that wait for work fall asleep
-# Of how far the weights have moved: rounding decides on which side of its kink an activation of the CNN falls.
+# Of how far the weights have moved: rounding decides on which side of its kink an activation of the
+# CNN falls.
 TOLERANCES = {"cnn": 2e-2, "mlp": 1e-3}
 SHORT = {
     "cuda": 5,
@@ -91,7 +94,9 @@ FIRST: dict[str, Callable[[], nn.Module]] = {
 
 
 def first_weights(net: str) -> Weights:
-    """The weights to begin with: those of this project's model of that name, under the names of the plain one."""
+    """The weights to begin with: those of this project's model of that name, under the names of the
+    plain one.
+    """
     with seeded_init(SEED):
         drawn = weights_of(FIRST[net]())
     return dict(zip(weights_of(NETS[net]()), drawn.values(), strict=True))
@@ -162,7 +167,9 @@ def measured(case: Case, ways: tuple[str, ...], device: str) -> dict[str, Any]:
 def refuse_unequal(
     ends: dict[str, tuple[int, Weights]], work: Work, steps: int, device: str
 ) -> dict[str, float]:
-    """How far everybody's weights are from the loop's, of how far these moved; stops if somebody did something else."""
+    """How far everybody's weights are from the loop's, of how far these moved; stops if somebody
+    did something else.
+    """
     reference = flat(ends[LOOP][1])
     moved = np.linalg.norm(reference - flat(work.weights))
     gaps = {
@@ -172,7 +179,8 @@ def refuse_unequal(
         allowed = TOLERANCES[work.net] * SHORT.get(way.partition("-")[2], SHORT.get(device, 1))
         if taken != steps or not gaps[way] < allowed:
             raise SystemExit(
-                f"{way}: unequal work: {taken} steps of {steps}, weights {gaps[way]:.1e} off the loop's."
+                f"{way}: unequal work: {taken} steps of {steps}, weights {gaps[way]:.1e} off the "
+                "loop's."
             )
     return gaps
 

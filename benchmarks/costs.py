@@ -2,10 +2,11 @@
 
     python benchmarks/costs.py [quick] [compiled] [cohort imbalance population model methods memory]
 
-FedAvg by the vectorized engine, compiled, unless something else is said; milliseconds of whole rounds, with drawing the
-cohort and averaging, without scoring. What is compared alternates. Methods run uncompiled unless `compiled` is said,
-since compiling all of them takes minutes; memory is measured in processes of its own, uncompiled. What will be needed
-is compiled first, two parts at a time, in processes that leave it on disk.
+FedAvg by the vectorized engine, compiled, unless something else is said; milliseconds of whole
+rounds, with drawing the cohort and averaging, without scoring. What is compared alternates. Methods
+run uncompiled unless `compiled` is said, since compiling all of them takes minutes; memory is
+measured in processes of its own, uncompiled. What will be needed is compiled first, two parts at a
+time, in processes that leave it on disk.
 """
 
 import json
@@ -123,7 +124,9 @@ def cohort(turns: int, compiled: bool) -> list[Row]:
 
 
 def imbalance(turns: int, compiled: bool) -> list[Row]:
-    """Twenty clients with as many examples in all: alike, and from 20 to 400 of them, evenly in the logarithm."""
+    """Twenty clients with as many examples in all: alike, and from 20 to 400 of them, evenly in the
+    logarithm.
+    """
     unequal = np.geomspace(20, 400, 20).round().astype(np.int64)
     equal = np.full(20, unequal.sum() // 20)
     equal[: unequal.sum() - equal.sum()] += 1
@@ -144,7 +147,9 @@ def imbalance(turns: int, compiled: bool) -> list[Row]:
 
 
 def populations(turns: int, compiled: bool) -> list[Row]:
-    """Cohorts of 100 from populations up to StackOverflow's; what generating and checking the data takes."""
+    """Cohorts of 100 from populations up to StackOverflow's; what generating and checking the data
+    takes.
+    """
     ways, took = {}, {}
     for clients in POPULATIONS:
         began, name = time.perf_counter(), f"{clients:,}"
@@ -176,7 +181,9 @@ def model(turns: int, compiled: bool) -> list[Row]:
 
 
 def of_methods(turns: int, compiled: bool) -> list[Row]:
-    """Every method with its own defaults, 20 clients of 100 examples; the gradients that it counts beside the time."""
+    """Every method with its own defaults, 20 clients of 100 examples; the gradients that it counts
+    beside the time.
+    """
     data, ways, gradients = people(np.full(40, EACH), server=200), {}, {}
     for name in (each for each in methods.NAMES if each not in APART):
         setting = prepare_context(name, MLP, data, rounds=100, cohort=20, batch=BATCH)
@@ -187,7 +194,9 @@ def of_methods(turns: int, compiled: bool) -> list[Row]:
 
 
 def memory(turns: int, compiled: bool) -> list[Row]:
-    """A cohort of 32 on the CNN, one step each, stacked by 1 to 32: each a process, and its most memory."""
+    """A cohort of 32 on the CNN, one step each, stacked by 1 to 32: each a process, and its most
+    memory.
+    """
     found = []
     for chunk in CHUNKS:
         said = subprocess.run(

@@ -1,8 +1,9 @@
-"""How fast a cohort trains: an ordinary PyTorch loop, the reference engine, the vectorized engine, and that compiled.
+"""How fast a cohort trains: an ordinary PyTorch loop, the reference engine, the vectorized engine,
+and that compiled.
 
-Run with `make bench`. Each row trains the same rounds every way, alternating, and reports milliseconds per round
-(median, smallest and largest of the repeats) and the ratio of the loop's median to each. Equal work is checked: all
-ways end with the same weights up to rounding.
+Run with `make bench`. Each row trains the same rounds every way, alternating, and reports
+milliseconds per round (median, smallest and largest of the repeats) and the ratio of the loop's
+median to each. Equal work is checked: all ways end with the same weights up to rounding.
 """
 
 import itertools
@@ -40,7 +41,9 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def torch_loop(setting: EngineContext, clients: int) -> Iterator[Params]:
-    """FedAvg as it is usually written: a module, autograd and torch.optim, one client after another."""
+    """FedAvg as it is usually written: a module, autograd and torch.optim, one client after
+    another.
+    """
     site, phase, lr = setting.make_client_dataset(), setting.method.client.phases[0], 0.1
     theta, model = setting.task.params, MLP()
     for number in itertools.count():

@@ -1,11 +1,13 @@
-"""How fast a cohort trains on a GPU: a loop over clients as others write it, and this project's engine in three ways.
+"""How fast a cohort trains on a GPU: a loop over clients as others write it, and this project's
+engine in three ways.
 
     python benchmarks/gpu.py [CLIENTS ...]
 
-FedAvg, FEMNIST's network of FedSIM (1.2 million parameters), 200 examples a client, batches of 20, one epoch, so 10
-steps; whole rounds with drawing the cohort and averaging, data on the GPU, no scoring. Each figure is the median of
-repeats of several rounds with their extremes. Weights are compared with the loop's in float32, as far as that goes:
-dropout is drawn by torch there. Equal work is checked by `compare.py cuda`, without dropout.
+FedAvg, FEMNIST's network of FedSIM (1.2 million parameters), 200 examples a client, batches of 20,
+one epoch, so 10 steps; whole rounds with drawing the cohort and averaging, data on the GPU, no
+scoring. Each figure is the median of repeats of several rounds with their extremes. Weights are
+compared with the loop's in float32, as far as that goes: dropout is drawn by torch there. Equal
+work is checked by `compare.py cuda`, without dropout.
 """
 
 import itertools
@@ -48,7 +50,9 @@ def images(people: int, each: int = 200) -> sources.FederatedDataset:
 
 
 def looped(setting: EngineContext, clients: int) -> Iterator[Params]:
-    """FedAvg as it is usually written: a module, autograd and torch.optim, one client after another."""
+    """FedAvg as it is usually written: a module, autograd and torch.optim, one client after
+    another.
+    """
     site, phase = setting.make_client_dataset(), setting.method.client.phases[0]
     theta, model = trees.to(setting.task.params, setting.device), MODEL().to(setting.device)
     for number in itertools.count():

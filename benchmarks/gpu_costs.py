@@ -3,12 +3,13 @@
     python benchmarks/gpu_costs.py [models] [methods] [scoring]
     python benchmarks/gpu_costs.py kernels
 
-Models: ResNet-18 with GroupNorm (10 clients x 5 steps x 20 images of 3 x 24 x 24) and a two-layer LSTM of 256 (10
-clients x 5 steps x 4 texts of 80 characters), FedAvg, beside a loop over clients; the loop's LSTM is torch.nn.LSTM,
-which is cuDNN's. Methods: whole rounds of FedSIM and of exact Per-FedAvg beside FedAvg's (FEMNIST's network, 10
-clients x 10 steps x 20), and with FedSIM's own five epochs. Scoring: 300 people fine-tuned for one epoch of 200
-examples, and scored on 50 before and after. Factors are rounded to tf32. Parts that are not named keep their results.
-Kernels: what a step of FedAvg and one of exact Per-FedAvg spend the GPU's time on; only printed.
+Models: ResNet-18 with GroupNorm (10 clients x 5 steps x 20 images of 3 x 24 x 24) and a two-layer
+LSTM of 256 (10 clients x 5 steps x 4 texts of 80 characters), FedAvg, beside a loop over clients;
+the loop's LSTM is torch.nn.LSTM, which is cuDNN's. Methods: whole rounds of FedSIM and of exact
+Per-FedAvg beside FedAvg's (FEMNIST's network, 10 clients x 10 steps x 20), and with FedSIM's own
+five epochs. Scoring: 300 people fine-tuned for one epoch of 200 examples, and scored on 50 before
+and after. Factors are rounded to tf32. Parts that are not named keep their results. Kernels: what a
+step of FedAvg and one of exact Per-FedAvg spend the GPU's time on; only printed.
 """
 
 import statistics
@@ -189,11 +190,13 @@ def show_kernels() -> None:
             2 * STEPS,
         )
         print(
-            f"{name}: {sum(each.device_time_total for each in kernels) / steps:.0f} us of the GPU a step"
+            f"{name}: {sum(each.device_time_total for each in kernels) / steps:.0f} us of the GPU "
+            "a step"
         )
         for each in kernels[:40]:
             print(
-                f"{each.device_time_total / steps:8.1f} us, {each.count / steps:.1f} times: {each.key[:100]}"
+                f"{each.device_time_total / steps:8.1f} us, {each.count / steps:.1f} times: "
+                f"{each.key[:100]}"
             )
 
 

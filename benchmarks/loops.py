@@ -1,14 +1,17 @@
-"""Rounds of this project beside plain loops over clients, on a CPU, before and after a change in one run.
+"""Rounds of this project beside plain loops over clients, on a CPU, before and after a change in
+one run.
 
     python benchmarks/loops.py [--before TREE] [--turns 5] [--cpu-time] [--out FILE] [CASE ...]
 
-A plain loop is an `nn.Module`, a `DataLoader` over a `TensorDataset`, autograd and in-place updates, one client after
-another: written here for FedAvg, FedProx, SCAFFOLD and first-order Per-FedAvg. The tight loop cuts its batches from
-the tensors by index instead, which spares small models most of the loader's time. Both see the same cohorts and
-the same batches, and must end with the same weights, or nothing is reported. Every way is a process of its own; they
-warm up side by side and then take turns. `--before` adds another checkout of the project, with its own copy of this
-file. `--cpu-time` counts the processor's time, which other work on a busy machine does not lengthen; with one thread
-(OMP_NUM_THREADS=1) it stands for the wall's. Results are written to `results/loops.json` if all cases are measured.
+A plain loop is an `nn.Module`, a `DataLoader` over a `TensorDataset`, autograd and in-place
+updates, one client after another: written here for FedAvg, FedProx, SCAFFOLD and first-order
+Per-FedAvg. The tight loop cuts its batches from the tensors by index instead, which spares small
+models most of the loader's time. Both see the same cohorts and the same batches, and must end with
+the same weights, or nothing is reported. Every way is a process of its own; they warm up side by
+side and then take turns. `--before` adds another checkout of the project, with its own copy of this
+file. `--cpu-time` counts the processor's time, which other work on a busy machine does not
+lengthen; with one thread (OMP_NUM_THREADS=1) it stands for the wall's. Results are written to
+`results/loops.json` if all cases are measured.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""Bars as SVG, which need nothing to be looked at: each the median, with a line from the smallest to the largest."""
+"""Bars as SVG, which need nothing to be looked at: each the median, with a line from the smallest
+to the largest.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -7,7 +9,8 @@ from typing import NamedTuple
 
 WIDTH, MARGIN, LEFT, RIGHT, BAR, GAP, HEAD = 720, 16, 190, 150, 18, 8, 34
 STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#222}.t{font-weight:600;font-size:14px}.o{fill:#1b6ca8}.p{fill:#b9c4cc}"
+    "text{font:13px system-ui,sans-serif;fill:#222}.t{font-weight:600;font-size:14px}"
+    ".o{fill:#1b6ca8}.p{fill:#b9c4cc}"
     ".w{stroke:#222;stroke-width:1.5}.b{fill:#fff}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.b{fill:#161a1d}.p{fill:#56636d}.o{fill:#4aa3df}.w{stroke:#ddd}}"
 )
@@ -62,6 +65,7 @@ def _bar(bar: Bar, scale: float, top: int) -> str:
     base, center, kind = top + BAR - 5, top + BAR / 2, "o" if bar.own else "p"
     label = f'<text x="{LEFT - 8}" y="{base}" text-anchor="end">{escape(bar.label)}</text>'
     body = f'<rect class="{kind}" x="{LEFT}" y="{top}" width="{middle:.1f}" height="{BAR}"/>'
-    line = f'<line class="w" x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{center}" y2="{center}"/>'
+    ends = f'x1="{LEFT + low:.1f}" x2="{LEFT + high:.1f}" y1="{center}" y2="{center}"'
+    line = f'<line class="w" {ends}/>'
     note = f'<text x="{LEFT + high + 8:.1f}" y="{base}">{escape(bar.note)}</text>'
     return label + body + line + note

@@ -1,4 +1,6 @@
-"""Ways to train, each a process in its own environment that trains when it is told to: see peers/protocol.py."""
+"""Ways to train, each a process in its own environment that trains when it is told to: see
+peers/protocol.py.
+"""
 
 import json
 import os
@@ -18,7 +20,9 @@ OURS, LOOP = "ours", "dataloader"
 
 
 def python_of(way: str) -> Path | None:
-    """The interpreter that runs a way, if it is there: its own, or this one if that has the package."""
+    """The interpreter that runs a way, if it is there: its own, or this one if that has the
+    package.
+    """
     own = BENCHMARKS.parent / ".venv-peers" / way
     if way.startswith((OURS, LOOP)):
         return Path(sys.executable)

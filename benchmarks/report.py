@@ -1,4 +1,6 @@
-"""Puts what `make bench` measured into README.md, between its markers, and draws it: python benchmarks/report.py."""
+"""Puts what `make bench` measured into README.md, between its markers, and draws it: python
+benchmarks/report.py.
+"""
 
 import re
 import statistics
@@ -57,7 +59,8 @@ def peers(found: Found, name: str) -> str:
     )
     steps = ", ".join(str(case["steps"]) for case in cases)
     checked = (
-        f"Gradient steps in a round, the same for all: {steps}. Weights at the end differ from the loop's by at most "
+        f"Gradient steps in a round, the same for all: {steps}. Weights at the end differ from "
+        "the loop's by at most "
         f"{gap:.0e} of how far these have moved. {versions}; {in_words(found['machine'])}"
     )
     return "\n\n".join(

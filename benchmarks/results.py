@@ -1,4 +1,6 @@
-"""Where results lie and how they are said: JSON files, each with the machine that it was measured on."""
+"""Where results lie and how they are said: JSON files, each with the machine that it was measured
+on.
+"""
 
 import json
 import os
@@ -30,7 +32,8 @@ def in_words(found: dict[str, Any]) -> str:
     gpu = f"{found['gpu']}, " if "gpu" in found else ""
     threads = f"{found['threads']} thread{'s' if found['threads'] > 1 else ''}"
     return (
-        f"{gpu}{found['cores']} cores of an {found['processor']}, torch {found['torch']}, {threads}; "
+        f"{gpu}{found['cores']} cores of an {found['processor']}, torch {found['torch']}, "
+        f"{threads}; "
         f"the load was {found['load']} when measuring began."
     )
 

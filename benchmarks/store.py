@@ -1,8 +1,10 @@
-"""What a population of the size of StackOverflow costs on disk: building it, opening it, a cohort's batches, and RAM.
+"""What a population of the size of StackOverflow costs on disk: building it, opening it, a cohort's
+batches, and RAM.
 
-Run with `python benchmarks/store.py [clients=342477] [sentences=20000000]` (135000000 sentences are as many as there
-are, 5.4 GB). Sentences of 20 tokens are generated, streamed into a store where data lies (FEDTAILOR_DATA), read by a
-process of its own, and deleted. A plain write of the same bytes to the same disk is measured beside it.
+Run with `python benchmarks/store.py [clients=342477] [sentences=20000000]` (135000000 sentences are
+as many as there are, 5.4 GB). Sentences of 20 tokens are generated, streamed into a store where
+data lies (FEDTAILOR_DATA), read by a process of its own, and deleted. A plain write of the same
+bytes to the same disk is measured beside it.
 """
 
 import json
@@ -62,13 +64,16 @@ def generate(clients: int, sentences: int) -> Iterator[Block]:
 
 
 class Took(NamedTuple):
-    """Milliseconds by the clock, and of processors at work: the same, at best, on a machine with nothing else to do."""
+    """Milliseconds by the clock, and of processors at work: the same, at best, on a machine with
+    nothing else to do.
+    """
 
     clock: float
     work: float
 
     def rate(self, size: int) -> str:
-        return f"{self.clock / 1000:.1f} s ({size / self.clock / 1000:.0f} MB/s), {self.work / 1000:.1f} s of processors"
+        rate = f"{size / self.clock / 1000:.0f} MB/s"
+        return f"{self.clock / 1000:.1f} s ({rate}), {self.work / 1000:.1f} s of processors"
 
 
 def took(work: Callable[..., Any], *given: Any) -> Took:
@@ -107,14 +112,17 @@ def plain_write(stored: StoredDataset) -> None:
 
 
 def next_words(stored: StoredDataset) -> ClientExamples:
-    """Everybody predicts the next word, in all of their sentences or the first of them: two views of one column."""
+    """Everybody predicts the next word, in all of their sentences or the first of them: two views
+    of one column.
+    """
     x, everything = stored.columns["x"], stored.get_full_split()
     some = make_range_split(stored.offsets[:-1], np.minimum(everything.sizes(), MOST))
     return ClientExamples(x[:, :-1], x[:, 1:], {"train": everything, "some": some})
 
 
 def cohort(site: DeviceDataset, number: int, split: str, gather: bool) -> int:
-    """Draws a cohort and lays out one epoch of batches for everybody in it; makes the batches too if wanted.
+    """Draws a cohort and lays out one epoch of batches for everybody in it; makes the batches too
+    if wanted.
 
     As the vectorized engine does it: whoever has the most steps comes first, and leaves last.
     """
@@ -130,7 +138,9 @@ def cohort(site: DeviceDataset, number: int, split: str, gather: bool) -> int:
 
 
 def resident() -> dict[str, float]:
-    """MB that this process has in RAM: its own, those that are pages of files, and the most of both together."""
+    """MB that this process has in RAM: its own, those that are pages of files, and the most of both
+    together.
+    """
     lines = (line.split() for line in Path("/proc/self/status").read_text().splitlines())
     return {
         what[:-1]: int(rest[0]) / 1024
@@ -164,7 +174,7 @@ def read() -> dict[str, str]:
     return {
         "opening": f"{opening.clock:.1f} ms",
         **said,
-        "RAM of its own": f"{own:.0f} MB, of which {before['RssAnon']:.0f} MB the interpreter with torch",
+        "RAM of its own": f"{own:.0f} MB, {before['RssAnon']:.0f} of it Python with torch",
         "pages of the store": f"{mapped:.0f} MB, shared with the system's cache",
         "RAM at most": f"{after['VmHWM']:.0f} MB, pages of the store and of torch's files included",
     }
@@ -178,7 +188,8 @@ def measured(clients: int, sentences: int) -> None:
         Provenance("benchmark"),
     )
     print(
-        f"{clients} clients, {size // TOKENS // 2} sentences, {size / 1e6:.0f} MB, torch {torch.__version__}"
+        f"{clients} clients, {size // TOKENS // 2} sentences, {size / 1e6:.0f} MB, torch "
+        f"{torch.__version__}"
     )
     print("generating:", took(drained, generate(clients, sentences)).rate(size))
     try:

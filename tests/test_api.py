@@ -189,7 +189,8 @@ FULL = "CUDA out of memory. Tried to allocate 2 GiB. Process 1 has 70 GiB in use
         (RuntimeError("cannot digest 1234"), r"RuntimeError: cannot digest 1234$"),
         (
             torch.OutOfMemoryError(FULL),
-            r"the device's memory is full; stack fewer clients \(chunk=8, say\) or .* \(jobs=1\)\.$",
+            r"the device's memory is full; stack fewer clients \(chunk=8, say\) or .* "
+            r"\(jobs=1\)\.$",
         ),
     ],
     ids=["any", "client_state"],
@@ -228,7 +229,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": nn.Linear(5, 1)}, "Task: the model tells 1 classes apart, but there is a label 2."),
     (
         {"model": nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))},
-        "Task: layer '1' (BatchNorm1d) mixes the examples of a batch and keeps running statistics; convert the model "
+        "Task: layer '1' (BatchNorm1d) mixes the examples of a batch and keeps running "
+        "statistics; convert the model "
         "with fedtailor.with_group_norm(model).",
     ),
 ]
@@ -279,7 +281,8 @@ def _numbers() -> ft.FederatedDataset:
         (
             np.ones((2, 4)),
             np.zeros(2, np.int64),
-            "personalize: x must hold examples of shape (5,), as in training, got an array of shape (2, 4).",
+            "personalize: x must hold examples of shape (5,), as in training, got an array of "
+            "shape (2, 4).",
         ),
         (np.full((2, 5), np.nan), np.zeros(2, np.int64), "personalize: x must be finite"),
         (np.ones((2, 5)), np.array([0, 7]), "personalize: "),
@@ -302,7 +305,8 @@ data = ft.digits(clients=12)
 for name, options in (("fedsim", {}), ("local", {"when": "sampled"})):
     fitted = ft.fit(name, partial(mlp, 64, (16,), 10), data, rounds=3, cohort=4, seed=3, **options)
     digest = hashlib.sha256()
-    memory = fitted.engine.client_states.gather(np.arange(12), fitted.context.method.init_client_state(fitted.state))
+    template = fitted.context.method.init_client_state(fitted.state)
+    memory = fitted.engine.client_states.gather(np.arange(12), template)
     for tensor in [*fitted.params.values(), *(memory.values() if memory else ())]:
         digest.update(tensor.contiguous().numpy().tobytes())
     print(digest.hexdigest())
@@ -403,7 +407,8 @@ def test_dense_classification_predicts_along_the_classes() -> None:
     [
         (
             np.ones((2, 4)),
-            r"predict: x must hold examples of shape \(5,\), as in training, got an array of shape \(2, 4\)",
+            r"predict: x must hold examples of shape \(5,\), as in training, got an array of "
+            r"shape \(2, 4\)",
         ),
         (np.full((2, 5), np.nan), "predict: x must be finite, but has NaN or infinity"),
         (np.ones(5), r"got an array of shape \(5,\)"),

@@ -24,13 +24,17 @@ EACH = pytest.mark.parametrize(("name", "hyper"), as_params(ROWS))
 REPRESENTATIVES = pytest.mark.parametrize(
     ("name", "hyper"), as_params(ROWS, select_representatives(ROWS))
 )
-"""For properties that a method's options hardly touch: one row a method by default, all of them by `make test-all`."""
+"""For properties that a method's options hardly touch: one row a method by default, all of them by
+`make test-all`.
+"""
 SIZES = (1, 2, 3, 5, 9, 12, 8)
 CHEAP = {"batch": 4, "finetune_steps": 2}
 
 
 def setting_of(name: str, hyper: dict[str, Any], **options: Any) -> EngineContext:
-    """The method on seven unequal clients, one of them with a single example; two are new, one validates."""
+    """The method on seven unequal clients, one of them with a single example; two are new, one
+    validates.
+    """
     return toy_setting(name, data=toy_data(sizes=SIZES, test=3), **CHEAP | options | hyper)
 
 

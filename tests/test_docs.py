@@ -62,7 +62,7 @@ def test_sets_of_the_document_on_data_are_written_and_trained_on(
 
 @pytest.fixture
 def fedavgm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The method of the document, as if it were saved in its file and its name added to the list."""
+    """The method of the document, as if saved in its file and its name added to the list."""
     file = ModuleType("fedtailor.methods.fedavgm")
     monkeypatch.setitem(sys.modules, file.__name__, file)
     exec(code_in("docs/adding-a-method.md"), file.__dict__)

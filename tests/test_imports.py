@@ -21,7 +21,8 @@ sys.modules |= dict.fromkeys(LACKING - sys.stdlib_module_names)  # hidden from l
 import fedtailor
 
 names = [found.name for found in pkgutil.walk_packages(fedtailor.__path__, "fedtailor.")]
-left_out = {"fedtailor.__main__", "fedtailor.ops.conv2d_triton", "fedtailor.prng.threefry_triton"}  # need Triton
+need_triton = {"fedtailor.ops.conv2d_triton", "fedtailor.prng.threefry_triton"}
+left_out = {"fedtailor.__main__"} | need_triton
 for name in names:
     if name not in left_out:
         importlib.import_module(name)
@@ -30,7 +31,9 @@ print(len(names))
 
 
 def run_lacking(lacking: set[str], code: str = "") -> "subprocess.CompletedProcess[str]":
-    """Import all of the package in a process where it cannot import some modules; then go on with more code."""
+    """Import all of the package in a process where it cannot import some modules; then go on with
+    more code.
+    """
     whole = f"LACKING = {lacking!r}\n{HEAD}\n{code}"
     return subprocess.run(
         [sys.executable, "-c", whole], capture_output=True, text=True, check=False
@@ -49,7 +52,8 @@ from torch import nn
 from fedtailor.inspection.statistics import sliced_wasserstein, wasserstein
 
 points = np.arange(6.0).reshape(3, 2)
-print(round(wasserstein(points[:, :1], points[:, 1:]), 9), abs(round(sliced_wasserstein(points, points), 9)))
+distance = wasserstein(points[:, :1], points[:, 1:])
+print(round(distance, 9), abs(round(sliced_wasserstein(points, points), 9)))
 data = fedtailor.digits(clients=12)
 model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 fedtailor.fit("fedsim", model, data, rounds=1, cohort=2, finetune_epochs=1)
@@ -65,7 +69,8 @@ def test_without_scipy_only_exact_distances_are_missing() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[1:] == [
         "1.0 0.0",
-        "The exact Wasserstein distance needs the package scipy: pip install 'fedtailor[analysis]'.",
+        "The exact Wasserstein distance needs the package scipy: pip install "
+        "'fedtailor[analysis]'.",
     ]
 
 

@@ -142,7 +142,7 @@ def test_engines_know_no_method_by_name() -> None:
 
 
 PRIVATE = re.compile(
-    r"\btorch(\.\w+)*\._(?!_)"  # torch._C, torch.utils._pytree, torch.ops.aten._thnn_fused_lstm_cell
+    r"\btorch(\.\w+)*\._(?!_)"  # torch._C, torch.utils._pytree, torch.ops.aten._thnn_fused_gru
     r"|\b(nn|nnf|functional)(\.\w+)*\._(?!_)"
     r"|\bfrom torch[.\w]* import .*\b_(?!_)\w"
     r"|torch\.fx\.experimental|from torch\.fx import experimental"
@@ -150,7 +150,9 @@ PRIVATE = re.compile(
     r"|\._schema\b|\bmake_fx\b|\bget_proxy_mode\b|\bTorchDispatchMode\b|\bFakeTensorMode\b"
     r"|torch\.__version__ *[<>=!]|filterwarnings|simplefilter|catch_warnings"
 )
-"""What torch keeps to itself, its versions where they decide something, and filters for its warnings."""
+"""What torch keeps to itself, its versions where they decide something, and filters for its
+warnings.
+"""
 DOOR = "compat/torch_internals.py"
 
 

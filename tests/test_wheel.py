@@ -35,7 +35,8 @@ def test_the_wheel_builds_and_what_it_installs_runs(tmp_path: Path) -> None:
         str(built),
     ]
     subprocess.run(install, check=True)
-    code = f"import sys; sys.path.insert(0, {str(target)!r}); import fedtailor; print(fedtailor.__file__)\n"
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); "
+    code += "import fedtailor; print(fedtailor.__file__)\n"
     code += "from fedtailor.reporting.html import render; from fedtailor.cli import main; main()"
     words = ["run", "rounds=2", "data.clients=12", "cohort=3", f"out={tmp_path / 'out'}"]
     done = subprocess.run(

@@ -1,14 +1,15 @@
 """Check that a rewrite changes no number: hash what runs leave behind, before and after.
 
     python tools/unchanged.py record FILE      hash everything and write it down
-    python tools/unchanged.py compare FILE     do the same and compare, exit code 1 if anything differs
+    python tools/unchanged.py compare FILE     compare with FILE; exit code 1 if anything differs
 
-Hashed, bit for bit: final weights, server state, client states, cohorts, scores and personalized weights of every
-method and composition of the contract on the sequential, the vectorized and the distributed engine, in float64 and
-float32, uncompiled and on one thread; models with convolutions and recurrent layers; the data sets that come with the
-library, every partition of stored ones and every source of server data; runs from a specification with the clients
-that are evaluated. Compiled runs in float64 are written down as numbers and compared to 1e-12. Run it with the same
-torch on the same machine.
+Hashed, bit for bit: final weights, server state, client states, cohorts, scores and personalized
+weights of every method and composition of the contract on the sequential, the vectorized and the
+distributed engine, in float64 and float32, uncompiled and on one thread; models with convolutions
+and recurrent layers; the data sets that come with the library, every partition of stored ones and
+every source of server data; runs from a specification with the clients that are evaluated. Compiled
+runs in float64 are written down as numbers and compared to 1e-12. Run it with the same torch on the
+same machine.
 """
 
 import hashlib
@@ -207,7 +208,9 @@ def data_sets() -> Iterator[tuple[str, str]]:
 
 
 def specified_runs() -> Iterator[tuple[str, Any]]:
-    """Yield runs from a specification, with evaluated clients, a pre-trained model and personalized weights."""
+    """Yield runs from a specification, with evaluated clients, a pre-trained model and personalized
+    weights.
+    """
     cases = {
         "fedsim": [
             "method=fedsim",

@@ -2,9 +2,10 @@
 
     python tools/walk.py [sequential|vectorized] [--count]
 
-Counts the functions, their files, the changes of file and the returns to a file that was left before, all of them
-and without keys and batches (`prng`, `data/batching.py`, `data/shuffling.py`), which every engine shares, and the
-method's own file. Lambdas, comprehensions and generated code are left out.
+Counts the functions, their files, the changes of file and the returns to a file that was left
+before, all of them and without keys and batches (`prng`, `data/batching.py`, `data/shuffling.py`),
+which every engine shares, and the method's own file. Lambdas, comprehensions and generated code are
+left out.
 """
 
 import sys
@@ -70,7 +71,7 @@ class Recorder:
 
 
 def trace_round(engine_name: str) -> list[Visit]:
-    """Return the first visits of one round on the embedded digits, after all modules were imported."""
+    """Return the first visits of one round on the embedded digits, with all modules imported."""
     data = digits(clients=12)
     model = mlp(64, (16,), 10)
     context = prepare_context("fedavg", model, data, rounds=1, cohort=3)
@@ -86,7 +87,9 @@ def trace_round(engine_name: str) -> list[Visit]:
 
 
 def count_changes(visits: list[Visit]) -> tuple[int, int]:
-    """Return the changes of file from visit to visit, and those back to a file that was left before."""
+    """Return the changes of file from visit to visit, and those back to a file that was left
+    before.
+    """
     changes = 0
     returns = 0
     left: set[str] = set()
@@ -107,7 +110,8 @@ def describe(visits: list[Visit]) -> Iterator[str]:
     for title, some in (("all", visits), ("without keys, batches and the method", own)):
         changes, returns = count_changes(some)
         files = len({visit.file for visit in some})
-        yield f"{title}: {len(some)} functions in {files} files, {changes} changes of file, {returns} of them back"
+        counts = f"{len(some)} functions in {files} files"
+        yield f"{title}: {counts}, {changes} changes of file, {returns} of them back"
 
 
 def main() -> None:

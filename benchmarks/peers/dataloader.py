@@ -1,4 +1,6 @@
-"""FedAvg as it is usually written: a DataLoader, autograd and torch.optim, one client after another."""
+"""FedAvg as it is usually written: a DataLoader, autograd and torch.optim, one client after
+another.
+"""
 
 import torch
 from torch import nn

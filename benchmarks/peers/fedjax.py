@@ -1,4 +1,5 @@
-"""FedJAX: its federated averaging with the jit backend, and its own network for EMNIST without dropout.
+"""FedJAX: its federated averaging with the jit backend, and its own network for EMNIST without
+dropout.
 
 FedJAX 0.0.17 still says `jax.tree_map`, which JAX has since renamed.
 """
@@ -70,7 +71,9 @@ def to_torch(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 class FedJax:
-    """Rounds of federated averaging. Orders of examples are given, so FedJAX's own shuffling is left out."""
+    """Rounds of federated averaging. Orders of examples are given, so FedJAX's own shuffling is
+    left out.
+    """
 
     def __init__(self, work: Work) -> None:
         self.steps, self._work = 0, work

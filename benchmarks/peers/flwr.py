@@ -1,7 +1,8 @@
-"""Flower's simulation: its Ray backend with one client on every core at a time, and its FedAvg's aggregation.
+"""Flower's simulation: its Ray backend with one client on every core at a time, and its FedAvg's
+aggregation.
 
-Everybody trains as in dataloader.py, but cuts batches out of a tensor. Data are read once by each of Ray's processes,
-so that the weights alone travel.
+Everybody trains as in dataloader.py, but cuts batches out of a tensor. Data are read once by each
+of Ray's processes, so that the weights alone travel.
 """
 
 import os

@@ -9,7 +9,9 @@ from peers.protocol import Weights
 
 
 def cnn() -> nn.Sequential:
-    """FedSIM's network for FEMNIST, 1.2 million parameters, without its dropout so that weights can be compared."""
+    """FedSIM's network for FEMNIST, 1.2 million parameters, without its dropout so that weights can
+    be compared.
+    """
     features = (
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),

@@ -1,4 +1,6 @@
-"""This project's vectorized engine, compiled: it draws cohorts and batches itself, which the others are given."""
+"""This project's vectorized engine, compiled: it draws cohorts and batches itself, which the others
+are given.
+"""
 
 import os
 from typing import Any

@@ -35,7 +35,7 @@ class Classifier(nn.Module):
 
 
 class Pfl:
-    """Every round is a run up to the next number of rounds, which goes on where the last one ended."""
+    """A round is a run up to the next number of rounds, which goes on where the last one ended."""
 
     def __init__(self, work: Work, device: str) -> None:
         self._work, self._device = work, device
@@ -60,7 +60,9 @@ class Pfl:
         return PyTorchTensorDataset(tuple(column[client][order] for column in self._columns))
 
     def round(self, number: int) -> None:
-        """One central iteration, without scoring, which pfl does in the first one only: its warm-up."""
+        """One central iteration, without scoring, which pfl does in the first one only: its
+        warm-up.
+        """
         clients = self._work.cohorts.shape[1]
         rounds = NNAlgorithmParams(
             number + 1, evaluation_frequency=1 << 30, train_cohort_size=clients, val_cohort_size=0

@@ -20,7 +20,9 @@ Weights = dict[str, NDArray[np.float32]]
 
 
 class Work(NamedTuple):
-    """FedAvg with plain SGD, one epoch a client, everybody counting alike; the same batches for all."""
+    """FedAvg with plain SGD, one epoch a client, everybody counting alike; the same batches for
+    all.
+    """
 
     net: str  # a name in nets.py
     images: NDArray[np.uint8]  # [people, examples, 1, 28, 28]
@@ -87,7 +89,8 @@ def say(**what: Any) -> None:
 
 
 def serve(peer: Peer, end: Path, **versions: str) -> None:
-    """Trains as many rounds as each line of the input says, and tells how many milliseconds a round took.
+    """Trains as many rounds as each line of the input says, and tells how many milliseconds a round
+    took.
 
     When there are no more lines the weights are written to `end`, and the steps are told.
     """

@@ -1,7 +1,8 @@
-"""The runs of docs/data.md: collects them into records.json, with what always saying the same would reach.
+"""The runs of docs/data.md: collects them into records.json, with what always saying the same would
+reach.
 
-fedtailor run studies/data/NAME.toml out=OUT/NAME      for each of the five
-python studies/data/runs_of_data.py OUT                        adds them to records.json, and the table to docs/data.md
+    fedtailor run studies/data/NAME.toml out=OUT/NAME    for each of the five
+    python studies/data/runs_of_data.py OUT              adds them to records.json and docs/data.md
 """
 
 import json
@@ -22,7 +23,7 @@ GROUPS = ("participating", "unseen")
 
 
 def trivial(dataset: FederatedDataset) -> dict[str, float]:
-    """The accuracy, on a group's test examples, of always saying what is most frequent in training."""
+    """The accuracy, on a group's test examples, of always saying the most frequent train label."""
     left_out = (*dataset.padding, *dataset.unscored_tokens)
     train = _counted(dataset, "train", "train", left_out)
     most = int(np.bincount(train).argmax())
@@ -89,14 +90,11 @@ def table(records: dict[str, Any]) -> str:
                 run["trivial"][group],
                 *(run[f"{group} {when}"]["micro"] for when in ("before", "after")),
             ]
-            seconds = (
-                f"{run['cost']['seconds'] + run['cost']['scoring_seconds']:.0f}"
-                if group == GROUPS[0]
-                else ""
-            )
-            lines.append(
-                f"| {' | '.join([*cells, group, *(f'{100 * rate:.1f}' for rate in rates), seconds])} |"
-            )
+            seconds = ""
+            if group == GROUPS[0]:
+                seconds = f"{run['cost']['seconds'] + run['cost']['scoring_seconds']:.0f}"
+            percentages = [f"{100 * rate:.1f}" for rate in rates]
+            lines.append(f"| {' | '.join([*cells, group, *percentages, seconds])} |")
     return "\n".join(lines)
 
 

@@ -2,7 +2,8 @@
 
     python studies/data/scenarios_of_data.py write
 
-builds them all (the data sets must have been added) and writes the table into docs/data.md; without `write` it prints.
+builds them all (the data sets must have been added) and writes the table into docs/data.md; without
+`write` it prints.
 """
 
 import sys
@@ -52,7 +53,8 @@ SCENARIOS = (
     ),
     Scenario(
         "FSL, CIFAR-10, 1000 clients",
-        "cifar10 partition=few-labels clients=1000 size=50 server=13 server_from=people overlap=true",
+        "cifar10 partition=few-labels clients=1000 size=50 server=13 server_from=people "
+        "overlap=true",
         "1,000; 50,000; 50 each; server 500",
     ),
     Scenario(
@@ -127,7 +129,8 @@ def line(scenario: Scenario) -> str:
             np.stack([split.owners(), dataset.clients.y[split.index].astype(np.int64)])
             for split in parts
         ]
-        labels = f"{np.unique(np.concatenate(pairs, axis=1), axis=1).shape[1] / dataset.clients.count:.1f}"
+        distinct_pairs = np.unique(np.concatenate(pairs, axis=1), axis=1).shape[1]
+        labels = f"{distinct_pairs / dataset.clients.count:.1f}"
     spread = f"{sizes.min():,}-{sizes.max():,}; {sizes.mean():,.0f} ± {sizes.std():,.0f}"
     cells = (
         scenario.of,

@@ -1,7 +1,8 @@
-"""FSL's figure 9: how far clients' gradients are from their mean (G^2) along FedAvg, and the server's from it (xi^2).
+"""FSL's figure 9: how far clients' gradients are from their mean (G^2) along FedAvg, and the
+server's from it (xi^2).
 
-python studies/fsl/gaps.py [KEY=VALUE ...]      measures, writes gaps.json; keys of fedtailor run, as device=cuda
-python studies/fsl/gaps.py write                puts its table into README.md
+    python studies/fsl/gaps.py [KEY=VALUE ...]    measures, writes gaps.json; keys of fedtailor run
+    python studies/fsl/gaps.py write              puts its table into README.md
 """
 
 import json

@@ -1,6 +1,8 @@
-"""For every scenario what `fedtailor inspect` predicts, and what FSL then gains over FedAvg in a long run.
+"""For every scenario what `fedtailor inspect` predicts, and what FSL then gains over FedAvg in a
+long run.
 
-python studies/inspect/measure.py [FILE]      does what is not in FILE yet (default: records.json here)
+python studies/inspect/measure.py [FILE]      does what is not in FILE yet (default: records.json
+here)
 """
 
 import json
@@ -27,7 +29,9 @@ ROUNDS, SCORED = 100, range(60, 101, 10)
 
 
 def long_run(place: Bench, gamma: float) -> float:
-    """Accuracy on new clients' test examples, mean over five looks in the last part of a run from first weights."""
+    """Accuracy on new clients' test examples, mean over five looks in the last part of a run from
+    first weights.
+    """
     data, like = place.data, next(iter(place.task.params.values()))
     rows = np.concatenate(
         [data.clients.splits["test"].get_rows(int(one)) for one in data.groups["unseen"]]

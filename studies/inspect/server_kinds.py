@@ -56,4 +56,6 @@ FEMNIST = {
 }
 SCENARIOS = {"mnist": MNIST, "emnist": EMNIST, "femnist": FEMNIST}
 RUNS = (("femnist", 0), ("femnist", 1), ("mnist", 1), ("emnist", 1))
-"""What the tables show. The predictor was made on mnist with seed 0, and tried out on femnist with seed 0."""
+"""What the tables show. The predictor was made on mnist with seed 0, and tried out on femnist with
+seed 0.
+"""

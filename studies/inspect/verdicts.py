@@ -49,7 +49,9 @@ def correlation(records: list[Record]) -> float:
 
 
 def right(record: Record) -> bool:
-    """Whether what the verdict says came true: a gain with the advised gamma, a loss or little at gamma = 1."""
+    """Whether what the verdict says came true: a gain with the advised gamma, a loss or little at
+    gamma = 1.
+    """
     advised = record["advised"] > record["fedavg"]
     return bool(
         {"helps": advised, "little": abs(gain(record)) < HARM, "harms": gain(record) < 0}[
@@ -88,7 +90,8 @@ def summary(name: str, records: list[Record]) -> str:
     said = f"{sum(map(right, records))} of {len(records)} verdicts came true"
     if len(records) < LEAST:
         return f"**{name}**: {said}."
-    return f"**{name}**: rank correlation {correlation(records):.2f} over {len(records)} scenarios; {said}."
+    rank_correlation = f"{correlation(records):.2f} over {len(records)} scenarios"
+    return f"**{name}**: rank correlation {rank_correlation}; {said}."
 
 
 def tables(records: list[Record]) -> str:

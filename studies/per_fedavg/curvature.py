@@ -1,4 +1,5 @@
-"""How curved users' losses are at the model of a finished run: prints the largest eigenvalue of each user's Hessian.
+"""How curved users' losses are at the model of a finished run: prints the largest eigenvalue of
+each user's Hessian.
 
 python studies/per_fedavg/curvature.py OUT/fedavg-seed0 [USERS]
 """

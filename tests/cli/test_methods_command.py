@@ -24,12 +24,15 @@ MODEL = BASE + HEAD
 
 
 def products(*, head: int, base: int) -> int:
-    """Floating-point operations of matrix products: so many with the head's weights, so many with the base's."""
+    """Floating-point operations of matrix products: so many with the head's weights, so many with
+    the base's.
+    """
     return 2 * catalog.PROBE_BATCH_SIZE * (head * HIDDEN * CLASSES + base * INPUTS * HIDDEN)
 
 
 GRADIENT = products(head=3, base=2)
-"""Forward through both layers; backward to both weights, and through the head to what it was given."""
+"""Forward through both layers; backward to both weights, and through the head to what it was given.
+"""
 
 FLOPS = [
     ("fedavg", {}, GRADIENT),
@@ -205,5 +208,6 @@ def test_the_document_states_the_same_costs() -> None:
             "no" if entry["not_averaged"] else "yes",
             entry["needs"].replace("-", "nothing more"),
         )
-        found = f"Bytes {entry['bytes']}; gradients {gradients}; secure aggregation: {secure}; needs: {needs}"
+        costs = f"Bytes {entry['bytes']}; gradients {gradients}"
+        found = f"{costs}; secure aggregation: {secure}; needs: {needs}"
         assert stated[entry["method"]] == found

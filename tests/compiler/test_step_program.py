@@ -1,4 +1,6 @@
-"""Steps by programs against the reference, without a compiler or a GPU: the same room, the same leaving in lots."""
+"""Steps by programs against the reference, without a compiler or a GPU: the same room, the same
+leaving in lots.
+"""
 
 import shutil
 import warnings
@@ -107,7 +109,8 @@ def test_a_step_that_cannot_be_compiled_runs_as_it_is(monkeypatch: pytest.Monkey
                 tuple(engine.train(state, setting.data.groups["train"], number).cohort_update)
                 for number in (0, 1)
             ]
-        said = "cannot compile a step, which runs uncompiled, with the same results: no such instruction"
+        said = "cannot compile a step, which runs uncompiled, with the same results: "
+        said += "no such instruction"
         assert [str(each.message).partition(" ")[2].partition(" ")[2] for each in told] == (
             [said] if compile else []
         )

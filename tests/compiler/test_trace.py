@@ -1,4 +1,6 @@
-"""Functions followed once: they give what they gave, for every kind of trees, and are not gone through again."""
+"""Functions followed once: they give what they gave, for every kind of trees, and are not gone
+through again.
+"""
 
 from typing import Any, NamedTuple
 

@@ -23,7 +23,8 @@ from fedtailor.core.autodiff import (
 from fedtailor.core.types import Batch, Loss, Params
 from fedtailor.errors import InputError
 
-# The first forward derivative, and the first compilation, of a process make torch load scripts in its deprecated form.
+# The first forward derivative, and the first compilation, of a process make torch load scripts in
+# its deprecated form.
 
 Mode = Literal["reverse", "forward"]
 MODES: tuple[Mode, ...] = ("reverse", "forward")

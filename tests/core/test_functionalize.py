@@ -1,4 +1,6 @@
-"""Models made pure: dropout by key, what cannot be pure refused in one sentence, first weights from a seed."""
+"""Models made pure: dropout by key, what cannot be pure refused in one sentence, first weights from
+a seed.
+"""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +21,9 @@ from pure import Net, refused_in_one_sentence
 
 
 class Dropped(nn.Module):
-    """Ones times a parameter of ones, through dropout; the loss below reads the masks off its outputs."""
+    """Ones times a parameter of ones, through dropout; the loss below reads the masks off its
+    outputs.
+    """
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -184,7 +188,8 @@ IMPURE: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.BatchNorm1d(5), r"'model' \(BatchNorm1d\) .* fedtailor\.with_group_norm\(model\)"),
     (
         lambda: Net(lambda: nn.InstanceNorm1d(6, track_running_stats=True)),
-        r"'inner\.1' \(InstanceNorm1d\) keeps running statistics; build it with track_running_stats=False",
+        r"'inner\.1' \(InstanceNorm1d\) keeps running statistics; build it with "
+        r"track_running_stats=False",
     ),
     (lambda: Net(nn.AlphaDropout), r"'inner\.1' \(AlphaDropout\) .* use torch\.nn\.Dropout"),
     (

@@ -116,7 +116,9 @@ def slope(w: Array) -> Array:
 
 
 def run_numpy(second: Callable[[Array, Array], Array], initial: float, eps: float) -> Array:
-    """The server's loop of FedOpt (Reddi et al., 2021, algorithm 2) on the change -slope: b1 = 0.9, lr = 0.05."""
+    """The server's loop of FedOpt (Reddi et al., 2021, algorithm 2) on the change -slope: b1 = 0.9,
+    lr = 0.05.
+    """
     x, m, v = np.linspace(-2, 3, 5), np.zeros(5), np.full(5, initial)
     for _ in range(50):
         change = -slope(x)

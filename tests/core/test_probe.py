@@ -1,4 +1,6 @@
-"""Models tried out before anything slow begins: what is no function, or does not fit the examples, is refused."""
+"""Models tried out before anything slow begins: what is no function, or does not fit the examples,
+is refused.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tasks: losses and figures against textbooks', parameters against autograd, and purity throughout."""
+"""Tasks: losses and metrics against textbooks', parameters against autograd, and purity."""
 
 import math
 import pickle
@@ -269,7 +269,9 @@ def test_functions_are_pure_and_pickle(kind: str) -> None:
 
 
 class Parts(nn.Module):
-    """A frozen layer, two buffers of which one is not saved, an integer buffer, and a head tied to the first layer."""
+    """A frozen layer, two buffers of which one is not saved, an integer buffer, and a head tied to
+    the first layer.
+    """
 
     scale: Tensor
     shift: Tensor

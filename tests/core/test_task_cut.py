@@ -1,4 +1,6 @@
-"""Cutting a model at its last layer: the head on the features is the model; what ends otherwise is refused."""
+"""Cutting a model at its last layer: the head on the features is the model; what ends otherwise is
+refused.
+"""
 
 from dataclasses import replace
 
@@ -42,7 +44,9 @@ class Chars(nn.Module):
 
 
 class Frozen(Net):
-    """A head of which the bias alone is learned, and which is registered before a layer that has no parameters."""
+    """A head of which the bias alone is learned, and which is registered before a layer that has no
+    parameters.
+    """
 
     def __init__(self) -> None:
         super().__init__(0.5)
@@ -171,7 +175,8 @@ def test_a_model_that_does_not_end_in_a_linear_layer_is_refused() -> None:
         afml.build(task, afml.HParams())
     assert (
         str(caught.value)
-        == "Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a GroupNorm."
+        == "Task: to be cut, the model must end in a torch.nn.Linear, but its last layer is a "
+        "GroupNorm."
     )
 
 

@@ -19,7 +19,9 @@ class Nest(NamedTuple):
 
 
 def nest(seed: int, *lead: int, dtype: torch.dtype = torch.float64) -> Nest:
-    """A dict in a tuple in a NamedTuple, with random leaves that carry `lead` as leading dimensions."""
+    """A dict in a tuple in a NamedTuple, with random leaves that carry `lead` as leading
+    dimensions.
+    """
     source = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:

@@ -1,4 +1,6 @@
-"""Batches against a plain loop over `keyed.permutation`: for anybody, beside anybody, in any window."""
+"""Batches against a plain loop over `keyed.permutation`: for anybody, beside anybody, in any
+window.
+"""
 
 from collections import Counter
 from pathlib import Path
@@ -39,7 +41,9 @@ def keys_of(count: int, seed: int = 0) -> Tensor:
 
 
 def wanted(plan: BatchPlan, holders: ClientExamples, who: int, key: Tensor, step: int) -> Batches:
-    """What a holder sees at a step, from the definition: streams are numbered from the last draw on."""
+    """What a holder sees at a step, from the definition: streams are numbered from the last draw
+    on.
+    """
     seen = []
     for number, draw in enumerate(reversed(plan.specs)):
         own, stream = holders.splits[draw.split].get_rows(who), prng.fold(key, number)
@@ -320,7 +324,8 @@ def test_who_has_nothing_to_draw_from_sees_padding_alone(
 def test_a_split_that_nobody_has_is_refused() -> None:
     with pytest.raises(
         InputError,
-        match=r"^Plan: split 'query' must have examples for batches, but no client has one in it\.$",
+        match=r"^Plan: split 'query' must have examples for batches, "
+        r"but no client has one in it\.$",
     ):
         seen(BatchPlan((BatchSpec("query", 2),), steps=1), holders_of([4, 5], [0, 0]), [0, 1], 1)
 

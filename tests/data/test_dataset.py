@@ -45,7 +45,9 @@ TRAIN, TEST = split([0, 1], [4, 3], [5], [7, 8]), split([2], [], [6], [9])
 
 
 def make(**changes: Any) -> FederatedDataset:
-    """Four clients with ten examples between them; example i is [i, -i], the server's are [100, 0] and [101, 0]."""
+    """Four clients with ten examples between them; example i is [i, -i], the server's are [100, 0]
+    and [101, 0].
+    """
     columns = {"x": np.stack([np.arange(10.0), -np.arange(10.0)], 1), "y": np.arange(10) % 3}
     columns |= {key: changes.pop(key) for key in ("x", "y") if key in changes}
     splits = changes.pop("splits", {"train": TRAIN, "test": TEST})

@@ -35,7 +35,9 @@ def split(parts: list[list[int]]) -> Split:
 
 @st.composite
 def datasets(draw: st.DrawFn) -> FederatedDataset:
-    """Clients in four groups or none, who adapt on train, test, or some of both and examples of their own."""
+    """Clients in four groups or none, who adapt on train, test, or some of both and examples of
+    their own.
+    """
     sizes = draw(
         st.lists(
             st.tuples(st.integers(1, 6), st.integers(0, 5), st.integers(0, 3)),
@@ -147,7 +149,9 @@ def test_figures_are_what_a_loop_makes_of_them(data: FederatedDataset) -> None:
 
 
 def variation(one: list[int], other: list[int]) -> Fraction:
-    """Total variation of the shares of labels in two lists: the most that any set of labels differs by."""
+    """Total variation of the shares of labels in two lists: the most that any set of labels differs
+    by.
+    """
     gaps = [
         Fraction(one.count(kind), len(one)) - Fraction(other.count(kind), len(other))
         for kind in range(KINDS)

@@ -25,7 +25,9 @@ def shuffled(runs: Runs, keys: Tensor) -> Permutations:
 
 
 def check(runs: Runs, made: Permutations, keys: Tensor) -> None:
-    """Every holder and epoch has the permutation that `keyed` makes, and can be asked for it at any place."""
+    """Every holder and epoch has the permutation that `keyed` makes, and can be asked for it at any
+    place.
+    """
     assert len(made.flat) == sum(size * epochs for size, _, epochs in runs) + 1
     for who, (size, first, epochs) in enumerate(runs):
         for epoch in range(first, first + epochs):

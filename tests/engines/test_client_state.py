@@ -1,4 +1,6 @@
-"""Client memory: what was scattered is gathered, nobody else's row moves, and files and RAM are alike."""
+"""Client memory: what was scattered is gathered, nobody else's row moves, and files and RAM are
+alike.
+"""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +25,9 @@ class Moments(NamedTuple):
 
 
 def fresh() -> dict[str, Any]:
-    """A nested memory with leaves of many types, one of them without dimensions and one without entries."""
+    """A nested memory with leaves of many types, one of them without dimensions and one without
+    entries.
+    """
     return {
         "head": {
             "weight": torch.full((3, 2), 0.25),
@@ -35,7 +39,9 @@ def fresh() -> dict[str, Any]:
 
 
 def memories(who: list[int], seed: int = 0) -> Any:
-    """Something different for each client, of every type; floats are any bits, so also NaNs and infinities."""
+    """Something different for each client, of every type; floats are any bits, so also NaNs and
+    infinities.
+    """
     draws = np.random.default_rng([seed, *who])
 
     def leaf(like: Tensor) -> Tensor:

@@ -1,4 +1,6 @@
-"""Columns as tensors: where they lie already, gathered as NumPy does, and read as the system is told."""
+"""Columns as tensors: where they lie already, gathered as NumPy does, and read as the system is
+told.
+"""
 
 import mmap
 import re
@@ -171,7 +173,8 @@ split = make_range_split(np.arange(clients) * each, sizes)
 examples = ClientExamples(column[:, :-1], column[:, 1:], {"train": split})
 torch.ones(8).sort()
 before = own()
-device_data = DeviceDataset(examples, ExampleSpec((19,), (19,), 100, 1.0, True), torch.float32, torch.device("cpu"))
+spec = ExampleSpec((19,), (19,), 100, 1.0, True)
+device_data = DeviceDataset(examples, spec, torch.float32, torch.device("cpu"))
 plan = BatchPlan((BatchSpec("train", 16),), epochs=1)
 client_ids = np.arange(0, clients, 100)
 keys = prng.key(0, "client", torch.from_numpy(client_ids))

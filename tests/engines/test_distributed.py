@@ -42,7 +42,8 @@ def setting_of(row: Row) -> EngineContext:
 
 
 def outcome(setting: EngineContext, name: str, cohort: int) -> tuple[Any, ...]:
-    """What three rounds leave behind on rank 0: state, every client's memory, every score and the costs.
+    """What three rounds leave behind on rank 0: state, every client's memory, every score and the
+    costs.
 
     Scores are looked at between rounds, and a round with people never seen comes last.
     """

@@ -1,4 +1,6 @@
-"""Newcomers who try what others offer: by brute force, in both engines, from Python and from a run's folder."""
+"""Newcomers who try what others offer: by brute force, in both engines, from Python and from a
+run's folder.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -45,7 +47,7 @@ def loss_on(setting: EngineContext, params: Params, client: int, split: str) -> 
 def adapted(
     setting: EngineContext, state: ServerState, client: int, giver: int
 ) -> tuple[Params, Params]:
-    """The model with somebody's head, before and after the client's fine-tuning with torch.optim."""
+    """The model with an offered head, before and after fine-tuning with torch.optim."""
     head = trees.take_row(
         setting.client_states.gather(np.array([giver]), setting.method.init_client_state(state)), 0
     )[0]
@@ -177,7 +179,8 @@ def test_personalize_takes_the_best_head_too() -> None:
 
 
 def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
-    words = "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12 hidden=8 cohort=4 threads=1 finetune_epochs=1"
+    words = "method=fedper offer=3 lr=0.5 steps=4 rounds=2 data.clients=12"
+    words += " hidden=8 cohort=4 threads=1 finetune_epochs=1"
     out = tmp_path / "run"
     record = start_run(read_run_config(words.split()), out).record
     scores = known(record.scores)["unseen"]

@@ -62,7 +62,7 @@ def test_micro_is_the_accuracy_over_all_examples_together() -> None:
 
 @pytest.mark.parametrize("classes", [2, 5, 30])
 def test_f1_over_classes_is_the_textbooks(classes: int) -> None:
-    """With thirty classes and twenty examples there are classes that are never said and never true."""
+    """With thirty classes and twenty examples some classes are never predicted and never true."""
     rng = np.random.default_rng(classes)
     true, said = rng.integers(0, classes, 20), rng.integers(0, classes, 20)
     pairs = [

@@ -1,4 +1,6 @@
-"""What rounds cost: operations against a count of what the reference engine really does, gradients by hand."""
+"""What rounds cost: operations against a count of what the reference engine really does, gradients
+by hand.
+"""
 
 from functools import cache
 from typing import Any
@@ -36,7 +38,9 @@ def setting(*words: str) -> EngineContext:
 def counted(
     made: EngineContext, work: Routine, given: Any, own: Any, holders: str, who: int = 0
 ) -> tuple[Any, int]:
-    """What a work ends with, run step by step for one holder, and the operations that torch counts meanwhile."""
+    """What a work ends with, run step by step for one holder, and the operations that torch counts
+    meanwhile.
+    """
     site = made.make_client_dataset() if holders == "clients" else made.make_server_dataset()
     with FlopCounterMode(display=False) as counter:
         result = run_single_client(
@@ -80,7 +84,7 @@ def test_nobody_works_in_the_rounds_of_a_method_without_rounds() -> None:
 
 
 def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
-    """A product of [B, n] and [n, m] is 2 B n m; the first layer needs no gradient of its inputs."""
+    """A product of [B, n] and [n, m] is 2 B n m; the first layer needs no input gradient."""
     made = setting("method=fedavg", "epochs=3")
     cohort, sizes = (
         made.data.groups["train"],

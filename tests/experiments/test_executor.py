@@ -1,4 +1,6 @@
-"""The executor: whatever becomes of one run, the others are done, and the same call goes on where it was stopped."""
+"""The executor: whatever becomes of one run, the others are done, and the same call goes on where
+it was stopped.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

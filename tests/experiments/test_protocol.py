@@ -1,4 +1,6 @@
-"""The protocol of a comparison: no test figure has a part in a choice, all begin alike, baselines, seeds, budgets."""
+"""The protocol of a comparison: no test figure has a part in a choice, all begin alike, baselines,
+seeds, budgets.
+"""
 
 import json
 from io import StringIO
@@ -41,7 +43,9 @@ load = build.load_dataset
 
 
 def with_other_test_labels(data: FederatedDataset) -> FederatedDataset:
-    """The same data, but that every test label of local and new clients is another; validation clients keep theirs."""
+    """The same data, but that every test label of local and new clients is another; validation
+    clients keep theirs.
+    """
     changed, split = data.clients.y.copy(), data.clients.splits["test"]
     for who in np.concatenate([data.groups["participating"], data.groups["unseen"]]):
         rows = split.index[split.offsets[who] : split.offsets[who + 1]]
@@ -124,7 +128,9 @@ def test_what_somebody_says_instead_was_not_chosen(both: Both) -> None:
 
 
 def test_all_methods_begin_alike(both: Both) -> None:
-    """The same data before any method's view of them, and the same first weights; other seeds draw others."""
+    """The same data before any method's view of them, and the same first weights; other seeds draw
+    others.
+    """
     records = both[0][2]
     assert len({record.checksums.data for record in records}) == 1
     weights = {(record.config.seed, record.checksums.weights) for record in records}

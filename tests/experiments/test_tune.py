@@ -1,4 +1,4 @@
-"""Tuning: as many trials for every method, and no figure of a test client anywhere near a choice."""
+"""Tuning: as many trials for every method, and no score of a test client behind a choice."""
 
 import json
 import math
@@ -113,7 +113,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Trial]]:
 
 
 def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) -> None:
-    """The proof that no test figure had a part in a choice: there is none in anything that a trial wrote."""
+    """The proof that no test figure had a part in a choice: there is none in anything that a trial
+    wrote.
+    """
     out, trials = tuned
     assert len(trials) == 6
     for trial in trials:
@@ -199,8 +201,8 @@ def test_what_is_chosen_comes_back_from_its_file(
         shutil.copytree(tuned[1][0].run.path, trial.run.path)
     text = format_tuned_comparison(comparison, trials)
     assert (
-        "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 (finetune_"
-        in text
+        "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 "
+        "(finetune_" in text
     )
     (tmp_path / "tuned.toml").write_text(text)
     chosen = read_comparison([str(tmp_path / "tuned.toml")])

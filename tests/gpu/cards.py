@@ -1,4 +1,6 @@
-"""Graphics cards that are not there: kernels are compiled for them, and what they would take is counted."""
+"""Graphics cards that are not there: kernels are compiled for them, and what they would take is
+counted.
+"""
 
 import importlib
 import re
@@ -26,7 +28,9 @@ CARDS = [Card(80, 166_912), Card(86, 101_376), Card(90, 232_448)]
 
 
 class Kernel(NamedTuple):
-    """What a compiled kernel takes: registers a thread, and bytes that a thread keeps in slow memory."""
+    """What a compiled kernel takes: registers a thread, and bytes that a thread keeps in slow
+    memory.
+    """
 
     name: str
     registers: int
@@ -71,7 +75,9 @@ def _launch_nothing(*given: Any) -> None:
 
 
 def _resources(code: bytes) -> tuple[int, int]:
-    """A kernel's registers and the bytes that it keeps in local memory, as the compiler counts them."""
+    """A kernel's registers and the bytes that it keeps in local memory, as the compiler counts
+    them.
+    """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(code)

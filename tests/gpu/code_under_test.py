@@ -62,7 +62,9 @@ def pretend_gpu(patch: pytest.MonkeyPatch) -> None:
 def list_for_compiler(
     function: Callable[..., None], given: tuple[Any, ...]
 ) -> tuple[Callable[[], object], list[str]]:
-    """What the compiler is given for a GPU in place of a function, to be called as it is, and its operations."""
+    """What the compiler is given for a GPU in place of a function, to be called as it is, and its
+    operations.
+    """
     graph = inductor._trace_for_inductor(function, given)
     return partial(graph, *trees.leaves(given)), [str(node.target) for node in graph.graph.nodes]
 

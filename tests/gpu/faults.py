@@ -1,8 +1,8 @@
 """Seeds faults in GPU code, one at a time, and tells which of them the tests without a GPU catch.
 
-Each fault is an expression of a function that is replaced by another one, in a copy of the library. The tests for such
-code run until one of them fails; a fault that none of them sees has escaped. Run it by
-`make test-kernels-faults`; it takes about ten minutes. Arguments are numbers of faults, or
+Each fault is an expression of a function that is replaced by another one, in a copy of the library.
+The tests for such code run until one of them fails; a fault that none of them sees has escaped. Run
+it by `make test-kernels-faults`; it takes about ten minutes. Arguments are numbers of faults, or
 `--list`, which says where each fault would be and stops.
 
 The list was made before the tests were tried on it. They caught 23 of the 24 then; tiles 256 wide

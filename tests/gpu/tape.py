@@ -1,7 +1,9 @@
-"""CUDA graphs without a GPU: a tape of operations that are written down, undone, and done again at each replay.
+"""CUDA graphs without a GPU: a tape of operations that are written down, undone, and done again at
+each replay.
 
-As on a GPU, nothing that is recorded happens yet, the host cannot look at what is being recorded, a replay reads and
-writes the very tensors that were there when it was recorded, and what is made on the way may be gone afterwards.
+As on a GPU, nothing that is recorded happens yet, the host cannot look at what is being recorded, a
+replay reads and writes the very tensors that were there when it was recorded, and what is made on
+the way may be gone afterwards.
 """
 
 from collections.abc import Callable, Iterator, Sequence

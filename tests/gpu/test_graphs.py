@@ -1,4 +1,6 @@
-"""Steps that are recorded once and replayed: a tape stands for the CUDA graph, and the reference is the oracle."""
+"""Steps that are recorded once and replayed: a tape stands for the CUDA graph, and the reference is
+the oracle.
+"""
 
 from typing import Any
 

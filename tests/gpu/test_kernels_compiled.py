@@ -1,4 +1,6 @@
-"""Kernels compiled for cards that are not there: whether they fit, for the shapes of common networks."""
+"""Kernels compiled for cards that are not there: whether they fit, for the shapes of common
+networks.
+"""
 
 from collections.abc import Callable
 

@@ -1,4 +1,6 @@
-"""Whole steps by a GPU's operations, interpreted: torch's own on a CPU in double precision are the oracle."""
+"""Whole steps by a GPU's operations, interpreted: torch's own on a CPU in double precision are the
+oracle.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +31,7 @@ Tree = dict[str, Tensor]
 
 
 def network() -> nn.Sequential:
-    """Convolutions with one channel and with many, with and without a stride, and a long product."""
+    """Convolutions of one channel and of many, with and without a stride, and a long product."""
     seen = (
         nn.Conv2d(1, 16, 3, padding=1),
         nn.Tanh(),

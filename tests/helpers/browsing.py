@@ -23,11 +23,14 @@ needs_chromium = pytest.mark.skipif(
 )
 
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-extensions --disable-dev-shm-usage --hide-scrollbars "
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking "
+    "--disable-component-update --disable-sync --disable-extensions --disable-dev-shm-usage "
+    "--hide-scrollbars "
     "--remote-debugging-pipe"
 )
-# Chromium reads commands from descriptor 3 and answers on 4; a fresh interpreter puts the pipes there.
+# Chromium reads commands from descriptor 3 and answers on 4; a fresh interpreter puts the pipes
+# there.
 LAUNCH = "import os, sys; os.dup2({}, 3); os.dup2({}, 4); os.execv(sys.argv[1], sys.argv[1:])"
 WIDE, NARROW = (1280, 900), (380, 800)
 
@@ -180,9 +183,12 @@ SHAPES = """(async () => {
 
 
 def as_printed(browser: Browser) -> Any:
-    """What a page is when it is printed: how many charts are drawn, how wide they are, and the color of their text."""
+    """What a page is when it is printed: how many charts are drawn, how wide they are, and the
+    color of their text.
+    """
     browser.run("""addEventListener('beforeprint', () => { window.printed = {
-      charts: [...document.querySelectorAll('.chart')].filter(place => place.querySelector('.main-svg')).length,
+      charts: [...document.querySelectorAll('.chart')]
+        .filter(place => place.querySelector('.main-svg')).length,
       wide: Math.max(...[...document.querySelectorAll('.main-svg')].map(svg => svg.clientWidth)),
       ink: getComputedStyle(document.querySelector('.chart text')).fill}; })""")
     browser.call("Page.printToPDF")

@@ -1,4 +1,6 @@
-"""The configurations that every method's contract is tested on: each method, its variants, and compositions."""
+"""The configurations that every method's contract is tested on: each method, its variants, and
+compositions.
+"""
 
 from typing import Any
 
@@ -81,7 +83,9 @@ ROWS: list[Row] = [
 
 
 def as_params(rows: list[Row], default: set[str] | None = None) -> list[Any]:
-    """Return rows as test parameters with readable names; those that are not in `default` are marked slow."""
+    """Return rows as test parameters with readable names; those that are not in `default` are
+    marked slow.
+    """
     params = []
     for name, hparams in rows:
         row_id = "-".join([name, *(f"{key}={value}" for key, value in hparams.items())])
@@ -93,7 +97,9 @@ def as_params(rows: list[Row], default: set[str] | None = None) -> list[Any]:
 
 
 def select_representatives(rows: list[Row]) -> set[str]:
-    """Return the ids of the first row of each method and of the compositions of three parts or more."""
+    """Return the ids of the first row of each method and of the compositions of three parts or
+    more.
+    """
     first_of = dict.fromkeys(name for name, _ in rows if name.count("+") != 1)
     ids = [(row[0], param.id) for row, param in zip(rows, as_params(rows), strict=True)]
     return {next(row_id for name, row_id in ids if name == wanted) for wanted in first_of}

@@ -33,7 +33,9 @@ def data_folder() -> Iterator[Path]:
 
 
 def images_of(name: str, train: int = 30, test: int = 10, seed: int = 0) -> dict[str, Array]:
-    """Arrays like those of a data set, with random images, no two alike, and every label about as often."""
+    """Arrays like those of a data set, with random images, no two alike, and every label about as
+    often.
+    """
     draws, arrays = np.random.default_rng(seed), {}
     for part, count in (("train", train), ("test", test)):
         arrays[f"x_{part}"] = draws.integers(0, 256, (count, *SHAPES[name]), np.uint8)
@@ -47,7 +49,7 @@ def saved(path: Path, arrays: dict[str, Any]) -> Path:
 
 
 def writers(count: int = 40, seed: int = 0, shape: tuple[int, int] = (28, 28)) -> dict[str, Any]:
-    """Arrays like FEMNIST's: writers of 12 to 50 images, a quarter of them for test, no two alike."""
+    """Arrays like FEMNIST's: writers of 12 to 50 distinct images, a quarter of them for test."""
     draws = np.random.default_rng(seed)
     whose = np.repeat(np.arange(count), draws.integers(12, 51, count))
     total = len(whose)
@@ -67,7 +69,9 @@ def add_people(
     x: Array | None = None,
     **attributes: Any,
 ) -> StoredDataset:
-    """People a, b, ... with an example for each entry, which says whether it is of the test part; x counts up."""
+    """People a, b, ... with an example for each entry, which says whether it is of the test part; x
+    counts up.
+    """
     sizes = [len(own) for own in testing]
     starts = np.append(0, np.cumsum(sizes))
     values = np.arange(starts[-1], dtype=np.int32)[:, None] if x is None else x

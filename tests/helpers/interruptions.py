@@ -1,4 +1,6 @@
-"""Runs that are interrupted: a fault at the n-th touch of the disk, a kill at any moment; and what is left of them."""
+"""Runs that are interrupted: a fault at the n-th touch of the disk, a kill at any moment; and what
+is left of them.
+"""
 
 import errno
 import json
@@ -78,7 +80,9 @@ class FaultyFile:
 
 @contextmanager
 def faulty(fault: Fault) -> Iterator[None]:
-    """Inside, everything that changes the disk meets the fault; what does several things meets it after each."""
+    """Inside, everything that changes the disk meets the fault; what does several things meets it
+    after each.
+    """
     plain_open = Path.open
 
     def open_file(path: Path, mode: str = "r", *args: Any, **more: Any) -> Any:
@@ -128,7 +132,9 @@ def _dying(words: list[str], out: Path, at: int) -> None:
 
 
 def process(words: list[str], out: Path, at: int = -1) -> ForkServerProcess:
-    """A process of its own, forked from a warm one, that works on a run and dies at the n-th touch of the disk."""
+    """A process of its own, forked from a warm one, that works on a run and dies at the n-th touch
+    of the disk.
+    """
     return warm().Process(target=_dying, args=(words, out, at))
 
 
@@ -142,7 +148,9 @@ def warm() -> ForkServerContext:
 
 
 def _commanded(words: list[str], said: Path, most: int | None) -> None:
-    """The command line, with its output in a file and at most so many bytes in each file that it writes."""
+    """The command line, with its output in a file and at most so many bytes in each file that it
+    writes.
+    """
     handle = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(handle, stream)
@@ -192,7 +200,7 @@ def at_the_end(out: Path) -> tuple[EngineContext, RestoredCheckpoint, np.ndarray
 
 
 def left(out: Path) -> dict[str, Any]:
-    """What a finished run leaves that must be the same each time: model, memories, state, figures."""
+    """What a finished run leaves that must be equal: model, client states, server state, scores."""
     setting, found, known = at_the_end(out)
     record = without_times(json.loads((out / "record.json").read_text()))
     notes = record["choices"].pop("notes")

@@ -60,7 +60,9 @@ def sgd(start: Params, lr: float, batches: Iterable[tuple[Batch, ...]]) -> Param
 
 
 def newcomers_apart(method: Method) -> float:
-    """How far newcomers' scores before personalizing are from those of the global model alone, after two rounds."""
+    """How far newcomers' scores before personalizing are from those of the global model alone,
+    after two rounds.
+    """
     state, engine = train(setting := toy_setting(method), rounds=2)
     plain, newcomers = toy_setting("fedavg", finetune_epochs=0), setting.data.groups["unseen"]
     expected = factory.make_engine(plain).score(

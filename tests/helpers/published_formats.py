@@ -65,7 +65,9 @@ def batch10(count: int) -> dict[str, Any]:
 
 
 def write_cifar10(folder: Path, dump: Callable[[dict[str, Any]], bytes]) -> tuple[Array, list[int]]:
-    """Six batches of two images each in a new folder; all images and labels in the order train, test."""
+    """Six batches of two images each in a new folder; all images and labels in the order train,
+    test.
+    """
     folder.mkdir()
     images, labels = [], []
     for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):

@@ -1,13 +1,16 @@
-"""Least squares, a different problem for each client: every optimum and every path is known in closed form.
+"""Least squares, a different problem for each client: every optimum and every path is known in
+closed form.
 
-The model is a linear map without bias, w, and the loss the mean squared error, so client i's loss is the quadratic
+The model is a linear map without bias, w, and the loss the mean squared error, so client i's loss
+is the quadratic
 
     f_i(w) = 1/2 w' H_i w - w' b_i + constant,   H_i = 2/n_i X_i' X_i,   b_i = 2/n_i X_i' y_i
 
-with curvature of its own. The federated optimum minimizes the mean of all f_i, each client counting alike. With a batch
-of at least `LARGEST` examples an epoch is one step on the whole of f_i, so `epochs` is the number of exact steps, the
-same for all. With `copies=True` each client holds one example many times over (H_i has rank one): batches of any size
-then give the gradient of all of f_i, and clients take unequal numbers of exact steps.
+with curvature of its own. The federated optimum minimizes the mean of all f_i, each client counting
+alike. With a batch of at least `LARGEST` examples an epoch is one step on the whole of f_i, so
+`epochs` is the number of exact steps, the same for all. With `copies=True` each client holds one
+example many times over (H_i has rank one): batches of any size then give the gradient of all of
+f_i, and clients take unequal numbers of exact steps.
 """
 
 from typing import NamedTuple
@@ -62,7 +65,9 @@ class Quadratics(NamedTuple):
         return found
 
     def fedavg_limit(self, lr: float, steps: list[int]) -> Vector:
-        """Where FedAvg stands still if client i takes steps[i] exact steps: mean_i (A_i w - w + B_i) = 0."""
+        """Where FedAvg stands still if client i takes steps[i] exact steps: mean_i (A_i w - w +
+        B_i) = 0.
+        """
         pull, push = np.zeros_like(self.curvatures[0]), np.zeros_like(self.slopes[0])
         for hessian, slope, count in zip(self.curvatures, self.slopes, steps, strict=True):
             shrink = np.eye(len(slope)) - lr * hessian
@@ -147,7 +152,9 @@ def slope(w: Vector, x: Vector, y: Vector) -> Vector:
 
 
 def vector(params: Params) -> Vector:
-    """A model of the problem, or anything shaped like it, as a plain vector; stacked ones as a matrix."""
+    """A model of the problem, or anything shaped like it, as a plain vector; stacked ones as a
+    matrix.
+    """
     weight = params["weight"].detach().numpy()
     found: Vector = weight.reshape(*weight.shape[:-2], weight.shape[-1])
     return found
@@ -175,7 +182,9 @@ def assert_settled(
     own: NDArray[np.float64],
     near: float,
 ) -> None:
-    """The model is at the global optimum, what each client keeps is its gradient there, and their mean is 0."""
+    """The model is at the global optimum, what each client keeps is its gradient there, and their
+    mean is 0.
+    """
     optimum = problem.optimum(decay)
     gradients = np.stack(
         [problem.gradient(i, optimum) + decay * optimum for i in range(len(SIZES))]

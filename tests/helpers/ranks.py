@@ -1,4 +1,6 @@
-"""Several processes that work together, forked from a warm one; what torchrun would set, they set themselves."""
+"""Several processes that work together, forked from a warm one; what torchrun would set, they set
+themselves.
+"""
 
 import multiprocessing
 import os
@@ -63,7 +65,9 @@ def answer(place: Path, world: int, job: Job, *args: Any) -> Any:
 
 
 def commanded(words: list[str], said: Path, patience: float | None = None) -> None:
-    """The command line as a job, with each rank's output in a file, and less patience with silent ranks."""
+    """The command line as a job, with each rank's output in a file, and less patience with silent
+    ranks.
+    """
     from fedtailor.cli import main
 
     rank = os.environ["RANK"]

@@ -18,13 +18,17 @@ from fedtailor.training.loop import run_rounds
 from fedtailor.training.prepare import get_data_view
 
 SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 21, 40)
-"""Train examples of twelve clients: alone in a batch, one left over in the last batch, whole batches."""
+"""Train examples of twelve clients: alone in a batch, one left over in the last batch, whole
+batches.
+"""
 
 
 def toy_data(
     sizes: tuple[int, ...] = SIZES, test: int = 6, server: int = 12, seed: int = 0
 ) -> FederatedDataset:
-    """Clients who see three classes in five features, each shifted its own way; the last two are new, one validates."""
+    """Clients who see three classes in five features, each shifted its own way; the last two are
+    new, one validates.
+    """
     draws = np.random.default_rng(seed)
     whose = np.repeat(np.arange(len(sizes)), np.array(sizes) + test)
     x = draws.normal(size=(len(whose), 5)) + 0.3 * whose[:, None] * draws.normal(size=5)

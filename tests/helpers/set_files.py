@@ -1,4 +1,6 @@
-"""Small files in the formats in which data sets are published: each function writes some, and says what to add."""
+"""Small files in the formats in which data sets are published: each function writes some, and says
+what to add.
+"""
 
 import gzip
 import tarfile

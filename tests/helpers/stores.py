@@ -18,7 +18,9 @@ def at_once(handle: int) -> None:
 
 
 def blocks_of(sizes: list[int], value: int = 0) -> Iterator[Block]:
-    """Clients c0, c1, ... with so many examples each; x counts from `value`, y is the client's number modulo 3."""
+    """Clients c0, c1, ... with so many examples each; x counts from `value`, y is the client's
+    number modulo 3.
+    """
     start = value
     for number, size in enumerate(sizes):
         x = np.arange(start, start + size, dtype=np.float32)[:, None] + np.array(

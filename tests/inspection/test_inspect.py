@@ -1,4 +1,6 @@
-"""Whether the server's data help: trials against plain loops, verdicts against data whose worth is known."""
+"""Whether the server's data help: trials against plain loops, verdicts against data whose worth is
+known.
+"""
 
 import json
 import math
@@ -46,7 +48,7 @@ def examples(labels: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
 
 def clouds(server: NDArray[np.int64], given: NDArray[np.int64] | None = None) -> FederatedDataset:
-    """Clients with one label each; the server sees clouds of its labels, and is told those `given`."""
+    """Clients with one label each; the server sees clouds of its labels, and is told `given`."""
     y = np.repeat(np.arange(CLIENTS) % CLASSES, EACH)
     rows = np.arange(CLIENTS * EACH).reshape(CLIENTS, EACH)
     people = np.arange(CLIENTS)

@@ -1,4 +1,6 @@
-"""AFML against plain functions of (mean, log sigma, head), torch.distributions and torch.optim; and cutting a model."""
+"""AFML against plain functions of (mean, log sigma, head), torch.distributions and torch.optim; and
+cutting a model.
+"""
 
 import math
 from dataclasses import replace
@@ -139,7 +141,9 @@ def scores_of(weights: Params, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def adapted_head(weights: Params, x: Tensor, y: Tensor, eta: float) -> Params:
-    """One inner step, with the gradient of cross-entropy in closed form; `weights` may ask for gradients."""
+    """One inner step, with the gradient of cross-entropy in closed form; `weights` may ask for
+    gradients.
+    """
     features, scores = scores_of(weights, x)
     errors = (scores.softmax(1) - nnf.one_hot(y, 3)) / max(1, len(x))
     moves = {"head.weight": errors.T @ features, "head.bias": errors.sum(0)}
@@ -191,7 +195,9 @@ def slope(leaf: Tensor) -> Tensor:
 
 
 def test_the_round_descends_the_whole_objective() -> None:
-    """The mean over clients of L_q + alpha (L_ENC + L_CONS), plus beta L_CMPX, differentiated by tau and the head."""
+    """The mean over clients of L_q + alpha (L_ENC + L_CONS), plus beta L_CMPX, differentiated by
+    tau and the head.
+    """
     setting = setting_of(sets="whole", **STRONG)
     state, people = away_from_the_start(setting), setting.data.groups["train"]
     sample = setting.method.broadcast(state).sample

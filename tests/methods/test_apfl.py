@@ -110,7 +110,7 @@ def algorithm_1(
     maker: Any,
     alpha_lr: float,
 ) -> tuple[Params, tuple[Params, float]]:
-    """The paper's local steps with ordinary modules, autograd and torch.optim: w_i, and (v, alpha)."""
+    """The paper's local steps by modules, autograd and torch.optim: w_i, and (v, alpha)."""
     local, personal = module_of(w), module_of(kept[0])
     optimizers = [maker(model.parameters()) for model in (local, personal)]
     alpha = kept[1]
@@ -169,7 +169,9 @@ def test_rounds_are_algorithm_1(alpha_lr: float, local: dict[str, Any], maker: A
 
 
 def one_step(alpha: float, alpha_lr: float) -> tuple[float, float]:
-    """alpha after a single step, and the derivative by alpha of what the mixture loses there, from autograd."""
+    """alpha after a single step, and the derivative by alpha of what the mixture loses there, from
+    autograd.
+    """
     setting = toy_setting(built(steps=1, alpha_lr=alpha_lr))
     w, v = setting.task.params, trees.apply(lambda p: torch.cos(7 * p), setting.task.params)
     kept, work = (

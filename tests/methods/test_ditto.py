@@ -53,7 +53,9 @@ def test_the_global_model_is_fedavgs(local: dict[str, Any]) -> None:
     "optimizer", [{}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"}], ids=str
 )
 def test_without_lam_the_personal_model_is_trained_alone(optimizer: dict[str, Any]) -> None:
-    """Training alone is given the same batches: as the second phase of a client, behind one of no steps."""
+    """Training alone is given the same batches: as the second phase of a client, behind one of no
+    steps.
+    """
     own = methods.build(
         "local", toy_task(), when="sampled", batch=8, lr=0.03, epochs=2, **optimizer
     )
@@ -72,7 +74,7 @@ def test_without_lam_the_personal_model_is_trained_alone(optimizer: dict[str, An
 
 
 def test_the_personal_model_tends_to_its_minimiser_around_the_broadcast() -> None:
-    """Least squares: f(v) = |X v - y|^2 / n, so (H + lam I) v = H v_f + lam w with H = 2 X'X / n."""
+    """Least squares, f(v) = |X v - y|^2 / n: (H + lam I) v = H v_f + lam w with H = 2 X'X / n."""
     draws, lam = torch.Generator().manual_seed(3), 0.8
     x, y, w, v = (
         torch.randn(*shape, generator=draws, dtype=torch.float64)

@@ -19,7 +19,9 @@ DATA = toy_data(sizes=(9, 1, 17, 4, 6, 3, 2, 5), test=3)
 
 
 def given_the_servers_examples(data: FederatedDataset) -> FederatedDataset:
-    """The same by hand: every training client has a copy of its own of what the server has, which keeps nothing."""
+    """The same by hand: every training client has a copy of its own of what the server has, which
+    keeps nothing.
+    """
     (x, y, splits), server = data.clients, data.server
     assert server is not None
     people = data.groups["train"]

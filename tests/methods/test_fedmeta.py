@@ -23,7 +23,9 @@ from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 START = toy_task().params
 UNEVEN = toy_data(sizes=(40, 1, 23, 12, 5, 2, 2, 2))
-"""With support sets of 8, 1, 5, 2 and 1: batches of 3 make three of them with a rest, and parts of padding alone."""
+"""With support sets of 8, 1, 5, 2 and 1: batches of 3 make three of them with a rest, and parts of
+padding alone.
+"""
 NAMES = ("body.weight", "body.bias", "head.weight", "head.bias")
 
 
@@ -54,7 +56,7 @@ def real(batch: Batch) -> tuple[Tensor, Tensor]:
 def query_loss(
     weights: list[Tensor], rates: list[Any], batches: tuple[Batch, ...], passes: int, order: int
 ) -> Tensor:
-    """The query loss after inner steps on threes of the support examples, as a graph of autograd."""
+    """The query loss after inner steps on threes of support examples, as an autograd graph."""
     (x, y), hat = real(batches[0]), weights
     for _ in range(passes):
         for begin in range(0, len(y), 3):

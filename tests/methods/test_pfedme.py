@@ -26,7 +26,8 @@ def built(**hyper: Any) -> Method:
     return pfedme.build(toy_task(), pfedme.HParams(**{"batch": 8} | hyper))
 
 
-# Least squares: f(theta) = |X theta - y|^2 / n has Hessian H = 2 X'X / n, and everything about it has a closed form.
+# Least squares: f(theta) = |X theta - y|^2 / n has Hessian H = 2 X'X / n, and everything about it
+# has a closed form.
 
 
 class Quadratic:

@@ -35,7 +35,9 @@ def server_sgd(
     epochs: int,
     size: int,
 ) -> Params:
-    """SGD on the server's examples with torch.optim, on the batches of a phase of the server's work."""
+    """SGD on the server's examples with torch.optim, on the batches of a phase of the server's
+    work.
+    """
     key = prng.fold(setting.derive_keys(Stream.SERVER, number, [0])[0], phase)
     return server_descended(setting, key, rate, epochs, size, start)
 
@@ -158,7 +160,8 @@ def test_scenario_1_of_the_paper() -> None:
         num_server_examples=500,
     )
     found = fsl.HParams(lr=0.01, batch=50).resolve(facts)
-    # K = ceil(5000/50) = 100; E_s = ceil(5000/500) = 10; K0 = 10 ceil(500/50) = 100; eta_0 = 2 0.01 100/100
+    # K = ceil(5000/50) = 100; E_s = ceil(5000/500) = 10; K0 = 10 ceil(500/50) = 100; eta_0 = 2 0.01
+    # 100/100
     assert (found.server_lr, found.learn_epochs, found.learn_batch) == (2.0, 10, 50)
     assert found.learn_lr == pytest.approx(0.02)
     emnist = fsl.HParams(lr=0.01, batch=50).resolve(RunFacts(1000, 5, 45, 2400.0, 225))

@@ -1,4 +1,6 @@
-"""The papers' models: their tables, their derivatives one by one and vectorized, and the LSTM against torch's."""
+"""The papers' models: their tables, their derivatives one by one and vectorized, and the LSTM
+against torch's.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -116,7 +118,7 @@ FEDSIM_6: Table = [
     (nn.Dropout, (128,), 0),
     (nn.Linear, (62,), 7_998),
 ]
-FEDMETA_PER_A2: Table = [  # the text of its appendix; parameters are kernels times channels, and biases
+FEDMETA_PER_A2: Table = [  # its appendix; parameters are kernels times channels, and biases
     (nn.Conv2d, (6, 28, 28), 6 * (3 * 25 + 1)),
     (nn.MaxPool2d, (6, 14, 14), 0),
     (nn.Conv2d, (16, 10, 10), 16 * (6 * 25 + 1)),

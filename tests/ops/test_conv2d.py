@@ -1,4 +1,6 @@
-"""Convolutions that stay whole in a stack: torch's own, client by client, are the oracle, in every derivative."""
+"""Convolutions that stay whole in a stack: torch's own, client by client, are the oracle, in every
+derivative.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +36,7 @@ def draws() -> torch.Generator:
 
 
 def network() -> nn.Sequential:
-    """Convolutions of all kinds that stay whole: padded, with strides, of one place, without bias."""
+    """Convolutions of all kinds that stay whole: padded, strided, of one place, without bias."""
     layers = (
         nn.Conv2d(1, 4, 3, padding=1),
         nn.Tanh(),

@@ -1,4 +1,6 @@
-"""Rows of bytes as numbers, in one pass of compiled code: torch's own operations are the oracle, to the last bit."""
+"""Rows of bytes as numbers, in one pass of compiled code: torch's own operations are the oracle, to
+the last bit.
+"""
 
 from functools import partial
 from typing import Any

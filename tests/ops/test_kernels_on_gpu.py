@@ -1,4 +1,6 @@
-"""Kernels on a GPU: torch's own convolutions in double precision, and bits drawn on the CPU, are the oracles."""
+"""Kernels on a GPU: torch's own convolutions in double precision, and bits drawn on the CPU, are
+the oracles.
+"""
 
 from functools import partial
 from typing import Any
@@ -96,7 +98,9 @@ def test_bits_are_those_of_the_cpu(shapes: tuple[tuple[int, ...], tuple[int, ...
 def test_compiled_hessian_products_are_those_of_double_precision(
     clients: int, request: pytest.FixtureRequest
 ) -> None:
-    """A derivative along a direction of a network with what is merged, split and shared out in compiled lists."""
+    """A derivative along a direction of a network with what is merged, split and shared out in
+    compiled lists.
+    """
     calculating("tf32", request)
     generator = torch.Generator().manual_seed(0)
     shapes = {"a": (32, 1, 3, 3), "b": (64, 32, 3, 3), "c": (16, 64 * 8 * 8)}

@@ -1,4 +1,6 @@
-"""One client's recurrent layer is torch's own; a stack's is written out, and both do what the formula says."""
+"""One client's recurrent layer is torch's own; a stack's is written out, and both do what the
+formula says.
+"""
 
 from typing import Any
 

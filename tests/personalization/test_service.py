@@ -1,4 +1,6 @@
-"""Models for people: equal to what the run scored and to what Python gives, loadable anywhere, whole or not there."""
+"""Models for people: equal to what the run scored and to what Python gives, loadable anywhere,
+whole or not there.
+"""
 
 import json
 import os
@@ -304,7 +306,8 @@ def test_an_earlier_model_is_not_taken_for_the_last(runs: dict[str, Path], tmp_p
     (out / "checkpoints" / "000002" / "state.safetensors").write_bytes(b"half")
     with pytest.raises(
         InputError,
-        match=r"^The last checkpoint of the run in '.*out' cannot be used: checkpoint 000002 is damaged ",
+        match=r"^The last checkpoint of the run in '.*out' cannot be used: "
+        r"checkpoint 000002 is damaged ",
     ):
         export_client(out, "0", tmp_path / "to")
     assert not (tmp_path / "to").exists()

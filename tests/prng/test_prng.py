@@ -374,7 +374,9 @@ def test_drawn_in_one_operation_they_are_the_same(monkeypatch: pytest.MonkeyPatc
 
 
 def check_compiled() -> None:
-    """Compares compiled draws with eager ones; run in a process of its own, which a broken compiler may kill."""
+    """Compares compiled draws with eager ones; run in a process of its own, which a broken compiler
+    may kill.
+    """
     keys = key(0, "compile", torch.arange(3))
     cases: list[tuple[Tensor, Callable[[Tensor], dict[str, Tensor]]]] = [
         *((keys[0], partial(draws, n=n, names=("uniform", "permutation"))) for n in LENGTHS),

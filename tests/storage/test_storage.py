@@ -1,4 +1,6 @@
-"""Files and folders that are whole or not there, and locks, against real processes and faults at every touch."""
+"""Files and folders that are whole or not there, and locks, against real processes and faults at
+every touch.
+"""
 
 import errno
 import fcntl

@@ -1,4 +1,4 @@
-"""Runs of studies: whatever stops them and in however many processes, what comes out is the same."""
+"""Runs of studies: equal results whatever stops them and in however many processes."""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""The study of `fedtailor inspect`: its tables are those of its records, and its orders are good enough."""
+"""The study of `fedtailor inspect`: its tables are those of its records, and its orders are good
+enough.
+"""
 
 import json
 import sys

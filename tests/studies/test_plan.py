@@ -70,13 +70,15 @@ def test_what_was_chosen_lies_over_the_comparison_but_not_over_what_varies(tmp_p
 def test_embedded_data_stand_in_where_a_set_is_missing_and_bring_their_own_options(
     tmp_path: Path,
 ) -> None:
-    more = 'quick = { rounds = 3, "data.used" = 0.5 }\nembedded = { data = "digits", "data.clients" = 9 }\n'
+    more = 'quick = { rounds = 3, "data.used" = 0.5 }\n'
+    more += 'embedded = { data = "digits", "data.clients" = 9 }\n'
     asked = StudyRequest(small(tmp_path, more, MNIST), "quick")
     ((planned,), left_out) = plan_study(asked)
     assert (planned.is_embedded, left_out) == (True, [])
     assert (
         planned.note
-        == "one: data set 'mnist' is not in the store (`fedtailor data add mnist`); using digits instead."
+        == "one: data set 'mnist' is not in the store (`fedtailor data add mnist`); using digits "
+        "instead."
     )
     (scenario,) = make_scenarios(asked, planned, tmp_path)
     assert (scenario.comparison.data, scenario.comparison.data_options) == (

@@ -49,7 +49,8 @@ WRONG = {
     ),
     "column": (
         HEAD + PART + 'published.fedavg = { "participating afer" = 1.0 }\n',
-        "part one: published.fedavg has no column 'participating afer'; did you mean participating after?",
+        "part one: published.fedavg has no column 'participating afer'; did you mean "
+        "participating after?",
     ),
     "twice": (HEAD + PART + PART, "parts must have different names, got one, one."),
     "no file": (HEAD + PART.replace('"one"', '"two"'), "part two needs the file '"),

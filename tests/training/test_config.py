@@ -1,4 +1,6 @@
-"""Specifications: from files and words, checked, with every default visible, written down before anything slow."""
+"""Specifications: from files and words, checked, with every default visible, written down before
+anything slow.
+"""
 
 import json
 import tomllib
@@ -86,7 +88,8 @@ def test_a_methods_own_word_wins_over_that_for_all() -> None:
 
 def test_tables_of_a_file_are_for_methods_in_a_comparison(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(
-        'methods = ["fedavg", "fedsim"]\nseeds = [1, 2]\n[hparams]\nlr = 0.3\n[hparams.fedsim]\nlr = 0.1\n'
+        'methods = ["fedavg", "fedsim"]\nseeds = [1, 2]\n'
+        "[hparams]\nlr = 0.3\n[hparams.fedsim]\nlr = 0.1\n"
     )
     specs = read_comparison([str(tmp_path / "my.toml")]).make_run_configs()
     assert [(spec.method, spec.seed, spec.hparams["lr"]) for spec in specs] == [

@@ -1,4 +1,6 @@
-"""Runs of several processes: one folder, one voice, the same results; a rank that is lost ends the run on all."""
+"""Runs of several processes: one folder, one voice, the same results; a rank that is lost ends the
+run on all.
+"""
 
 import json
 import os
@@ -22,15 +24,17 @@ from fedtailor.training.runner import resume_run, start_run
 from interruptions import SMALL, at_the_end, litter, small, without_times
 
 RUN = [
-    "method=fedper", "offer=3", "precision=float64", "engine=distributed", "rounds=30", "checkpoint_every=4",
-    "evaluate_every=15", "client_state=files", "pretrain=1",
+    "method=fedper", "offer=3", "precision=float64", "engine=distributed", "rounds=30",
+    "checkpoint_every=4", "evaluate_every=15", "client_state=files", "pretrain=1",
 ]  # fmt: skip
 
 
 def begin(
     words: list[str], out: Path, world: int, patience: float | None = None
 ) -> list[ForkServerProcess]:
-    """The command line on several ranks, started; what each says is in a file beside the run's folder."""
+    """The command line on several ranks, started; what each says is in a file beside the run's
+    folder.
+    """
     return ranks.ranks(world, ranks.commanded, words, out.parent / f"{out.name}-said", patience)
 
 
@@ -45,7 +49,9 @@ def run(out: Path, world: int, *words: str) -> None:
 
 
 def left(out: Path) -> dict[str, Any]:
-    """What a finished run leaves: state, memories by client, what was written of these when, and the record."""
+    """What a finished run leaves: state, memories by client, what was written of these when, and
+    the record.
+    """
     setting, found, known = at_the_end(out)
     record = without_times(json.loads((out / "record.json").read_text()))
     record["choices"] |= {"notes": [], "ranks": 0}
@@ -114,7 +120,9 @@ def wait_for_rounds(out: Path, count: int) -> None:
 def broken(
     out: Path, lost: int, kind: signal.Signals = signal.SIGKILL, patience: float | None = None
 ) -> str:
-    """A run of two ranks of which one is lost; what the other says last, as it ends in time and not well."""
+    """A run of two ranks of which one is lost; what the other says last, as it ends in time and not
+    well.
+    """
     processes = begin(["run", *SMALL, *RUN, f"out={out}"], out, 2, patience)
     wait_for_rounds(out, 7)
     os.kill(processes[lost].pid or 0, kind)

@@ -1,4 +1,6 @@
-"""Pre-training at the server: SGD on its data, the same for all methods, computed once, part of what resumes."""
+"""Pre-training at the server: SGD on its data, the same for all methods, computed once, part of
+what resumes.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -108,7 +110,8 @@ def test_bad_numbers_are_refused(options: dict[str, Any], said: str) -> None:
 
 
 def test_without_server_data_it_is_refused() -> None:
-    said = "pretrain: the server must have data to train on, but data set 'toy' gives it none; hold some out"
+    said = "pretrain: the server must have data to train on, but data set 'toy' gives it none; "
+    said += "hold some out"
     with pytest.raises(InputError, match=said):
         ft.fit("fedavg", toy_task(), toy_data(server=0), rounds=0, cohort=1, pretrain=1)
     with pytest.raises(InputError, match="pretrain: the server must have data to train on"):

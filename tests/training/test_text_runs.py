@@ -1,4 +1,6 @@
-"""Texts from a specification: the task of sequences, the models, and what is left out of the accuracy."""
+"""Texts from a specification: the task of sequences, the models, and what is left out of the
+accuracy.
+"""
 
 from pathlib import Path
 

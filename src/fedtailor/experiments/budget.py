@@ -1,7 +1,9 @@
-"""Equal budgets: the rounds that each method gets for as many gradients, or as many bytes, as FedAvg takes.
+"""Equal budgets: the rounds that each method gets for as many gradients, or as many bytes, as
+FedAvg takes.
 
-The cost of a round is its mean over the clients that may be drawn: gradient evaluations of the clients (not of the
-server), or bytes down and up. A method without such a cost keeps its rounds, and every method gets at least one.
+The cost of a round is its mean over the clients that may be drawn: gradient evaluations of the
+clients (not of the server), or bytes down and up. A method without such a cost keeps its rounds,
+and every method gets at least one.
 """
 
 from collections.abc import Sequence
@@ -19,7 +21,9 @@ UNITS = {"gradients": "client gradients", "bytes": "bytes"}
 
 
 class BudgetedRuns(NamedTuple):
-    """Runs with the rounds that they can afford, and a message that says so; empty if rounds are the budget."""
+    """Runs with the rounds that they can afford, and a message that says so; empty if rounds are
+    the budget.
+    """
 
     configs: list[RunConfig]
     message: str

@@ -58,7 +58,9 @@ def make_runs(configs: Sequence[RunConfig], out: Path, scenario: str = "") -> li
 
 
 def check_runs(runs: Sequence[Run], description: str = "a run with another specification") -> None:
-    """Raise an error if a run cannot begin, before any run has; one seed of a method stands for all of them."""
+    """Raise an error if a run cannot begin, before any run has; one seed of a method stands for all
+    of them.
+    """
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
@@ -78,7 +80,9 @@ def get_run_path(out: Path, config: RunConfig) -> Path:
 
 
 def find_runs(out: Path) -> list[Path]:
-    """Return the folders of runs in a folder: itself, or those of a comparison in the order they began."""
+    """Return the folders of runs in a folder: itself, or those of a comparison in the order they
+    began.
+    """
     if (out / "config.json").exists():
         return [out]
     config_paths = sorted(out.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns)

@@ -1,8 +1,10 @@
-"""The one executor: runs of a comparison, trials of a tuning and scenarios of a study, here or in several processes.
+"""The one executor: runs of a comparison, trials of a tuning and scenarios of a study, here or in
+several processes.
 
-It is given specifications with folders, reports events, and can be asked to stop. A run that has ended is left as it
-is, and one that was interrupted is resumed, so that repeating a call always continues it. Results are read from the
-folders of runs. Worker processes exit when the process that started them does, however that ends.
+It is given specifications with folders, reports events, and can be asked to stop. A run that has
+ended is left as it is, and one that was interrupted is resumed, so that repeating a call always
+continues it. Results are read from the folders of runs. Worker processes exit when the process that
+started them does, however that ends.
 """
 
 import os
@@ -46,13 +48,14 @@ COMPUTE_KEYS = {
 }
 """Keys that decide how the figures of a run are computed, but not their values."""
 KILLED_MESSAGE = (
-    "A worker process was killed, perhaps for want of memory; what was saved is intact, so the same command resumes, "
+    "A worker process was killed, perhaps for want of memory; what was saved is intact, so the "
+    "same command resumes, "
     "best with fewer processes (jobs=N)."
 )
 
 
 class Run(NamedTuple):
-    """A specification and the folder of its run; runs of a scenario share pre-trained first models."""
+    """A specification and its run's folder; runs of a scenario share pre-trained first models."""
 
     config: RunConfig
     path: Path
@@ -79,7 +82,8 @@ def execute(
 ) -> None:
     """Start or resume the runs that have not ended, in this process or in several.
 
-    A run that fails leaves the others alone; the first failure is raised when all others have ended.
+    A run that fails leaves the others alone; the first failure is raised when all others have
+    ended.
 
     Args:
         runs: The runs, in any state.
@@ -115,7 +119,8 @@ def read_status(run_path: Path) -> str:
 def check_same_run(run: Run, description: str) -> None:
     """Raise an error if a run's folder holds a run with another specification.
 
-    Of a run that has ended, keys that change no figure may differ. `description` says what the folder holds.
+    Of a run that has ended, keys that change no figure may differ. `description` says what the
+    folder holds.
     """
     if not (run.path / "config.json").exists():
         return

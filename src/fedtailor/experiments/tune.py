@@ -1,8 +1,10 @@
-"""Tune hyper-parameters: the same number of trials for every method, scored on validation clients alone.
+"""Tune hyper-parameters: the same number of trials for every method, scored on validation clients
+alone.
 
-Trials run on a seed of their own and evaluate validation clients only, so no score of a test client can influence the
-choice. The score of a trial is the mean headline metric of validation clients after personalizing, over the evaluations
-in the last fifth of the rounds. The choice is written as a comparison that can be run.
+Trials run on a seed of their own and evaluate validation clients only, so no score of a test client
+can influence the choice. The score of a trial is the mean headline metric of validation clients
+after personalizing, over the evaluations in the last fifth of the rounds. The choice is written as
+a comparison that can be run.
 """
 
 import hashlib
@@ -48,7 +50,8 @@ def tune(
     should_stop: ShouldStop = bool,
     on_message: Callable[[str], object] = bool,
 ) -> list[Trial]:
-    """Run the trials that have not been run, and write their scores and, once all have ended, the choice.
+    """Run the trials that have not been run, and write their scores and, once all have ended, the
+    choice.
 
     Args:
         comparison: The methods, and what is tried of each.
@@ -82,7 +85,8 @@ def prepare_trials(
     num_clients = len(data.groups["validation"])
     require(
         num_clients > 0,
-        f"tune: data set '{data.name}' has no validation clients; give it some (validation_clients=0.1).",
+        f"tune: data set '{data.name}' has no validation clients; give it some "
+        "(validation_clients=0.1).",
     )
     configs, message = apply_budget(comparison, [trial.run.config for trial in trials])
     if message:
@@ -170,7 +174,9 @@ def select_winner(trials: list[Trial]) -> Trial:
 
 
 def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -> str:
-    """Return the comparison with what was chosen, as a TOML file that begins with what every trial reached."""
+    """Return the comparison with what was chosen, as a TOML file that begins with what every trial
+    reached.
+    """
     own = {
         variant: [trial for trial in trials if trial.variant == variant]
         for variant in comparison.methods
@@ -188,7 +194,9 @@ def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -
 
 
 def build_trial_table(trials: list[Trial]) -> Table:
-    """Return a table with a row for each trial; the best of each method is marked once all its trials have ended."""
+    """Return a table with a row for each trial; the best of each method is marked once all its
+    trials have ended.
+    """
     table = Table(
         "method",
         "tried",
@@ -214,7 +222,9 @@ class _Range(NamedTuple):
 
 
 def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
-    """Return what is tried of a variant: values for all methods, for its method and for itself, the last winning."""
+    """Return what is tried of a variant: values for all methods, for its method and for itself, the
+    last winning.
+    """
     valid = list_hparam_names(variant)
     for_all = {
         key: values
@@ -230,7 +240,8 @@ def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
     space = {key: _parse_values(key, values) for key, values in {**for_all, **own}.items()}
     require(
         bool(space),
-        f"tune: nothing to try is named for {variant}; say, for example, tune.lr=0.01,0.03,0.1,0.3.",
+        f"tune: nothing to try is named for {variant}; say, for example, "
+        "tune.lr=0.01,0.03,0.1,0.3.",
     )
     return space
 
@@ -241,7 +252,8 @@ def _parse_values(key: str, raw: Any) -> list[Any] | _Range:
         is_valid = all(isinstance(end, int | float) for end in (low, high)) and 0 < low < high
         require(
             is_valid,
-            f"tune: {key} must be like 0.01..0.3, from a positive number to a larger one, got {raw!r}.",
+            f"tune: {key} must be like 0.01..0.3, from a positive number to a larger one, got "
+            f"{raw!r}.",
         )
         return _Range(float(low), float(high))
     values = raw if isinstance(raw, list) else [raw]
@@ -250,7 +262,7 @@ def _parse_values(key: str, raw: Any) -> list[Any] | _Range:
 
 
 def _sample_value(values: list[Any] | _Range, rng: np.random.Generator) -> Any:
-    """Return a value of a list, or a number from a range, log-uniform and rounded to three digits."""
+    """Return a value of a list, or a log-uniform number from a range, rounded to three digits."""
     if isinstance(values, _Range):
         log_value = rng.uniform(math.log(values.low), math.log(values.high))
         return float(f"{math.exp(log_value):.3g}")

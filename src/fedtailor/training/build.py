@@ -99,7 +99,8 @@ def get_model_factory(
         return _get_text_factory(config, example_spec)
     require(
         not example_spec.tokens,
-        f"model: {config.model} is not for texts, as data set '{config.data}' has; use shakespeare.",
+        f"model: {config.model} is not for texts, as data set '{config.data}' has; use "
+        "shakespeare.",
     )
     classes = example_spec.classes or 1
     if config.model in IMAGE_MODELS:
@@ -140,7 +141,8 @@ def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
         raise InputError(f"model: '{model}' failed with {_describe_error(problem)}") from problem
     require(
         isinstance(result, nn.Module | Task),
-        f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a {type(result).__name__}.",
+        f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a "
+        f"{type(result).__name__}.",
     )
     return result
 

@@ -47,7 +47,8 @@ def make_initial_record(
         config: What was asked for.
         hparams: The method's hyper-parameters, with those left open filled in.
         context: The method, task and data of the run.
-        checksums: Of the data and of the first weights, which all methods of a comparison have in common.
+        checksums: Of the data and of the first weights, which all methods of a comparison have in
+            common.
         choices: What was decided before the first round.
         command: The command that makes this run again.
     """
@@ -70,7 +71,9 @@ def make_initial_record(
 
 
 def compute_checksums(data: FederatedDataset, params: Params) -> Checksums:
-    """Return checksums of the data as they are before any method's view of them, and of the first weights."""
+    """Return checksums of the data as they are before any method's view of them, and of the first
+    weights.
+    """
     return Checksums(data=compute_fingerprint(data), weights=_hash_params(params))
 
 

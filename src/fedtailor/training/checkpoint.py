@@ -1,12 +1,14 @@
-"""Checkpoints: the server's state and every client's state after a round, complete or not there at all.
+"""Checkpoints: the server's state and every client's state after a round, complete or not there at
+all.
 
-    OUT/checkpoints/000010/manifest.json      format, round, and the checksum of every file that belongs to it
+    OUT/checkpoints/000010/manifest.json      format, round, and the checksums of its files
                            state.safetensors  the server state's tensors, numbered
-    OUT/client_state/000010-*.safetensors     the client states that changed since the checkpoint before
+    OUT/client_state/000010-*.safetensors     client states changed since the checkpoint before
 
-Client states are a log: a checkpoint lists the segments that they are made of, oldest first, and only what has changed
-is written. The log is rewritten as one segment when it has grown to twice the states. The last two checkpoints are kept. A
-damaged one is skipped, and removed when the next one is complete.
+Client states are a log: a checkpoint lists the segments that they are made of, oldest first, and
+only what has changed is written. The log is rewritten as one segment when it has grown to twice the
+states. The last two checkpoints are kept. A damaged one is skipped, and removed when the next one
+is complete.
 """
 
 import hashlib
@@ -30,7 +32,9 @@ FORMAT = 1
 NUM_KEPT = 2
 """Checkpoints that are kept."""
 MAX_LOG_FACTOR = 2
-"""The log of client states is rewritten when it has more than this many states for each client that has one."""
+"""The log of client states is rewritten when it has more than this many states for each client that
+has one.
+"""
 _DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError, TypeError, AttributeError)
 """What reading a damaged checkpoint may raise."""
 
@@ -114,7 +118,8 @@ class CheckpointManager:
         reasons = "; ".join(reason.rstrip(".") for reason in skipped)
         require(
             not skipped,
-            f"No checkpoint in '{self._checkpoint_dir}' is intact, so start the run again in another folder: "
+            f"No checkpoint in '{self._checkpoint_dir}' is intact, so start the run again in "
+            "another folder: "
             f"{reasons}.",
         )
         return None
@@ -126,11 +131,14 @@ class CheckpointManager:
         client_states: ClientStateStore,
         client_template: Tree,
     ) -> ServerState:
-        """Return the server's state of a checkpoint, after reading its client states into the store."""
+        """Return the server's state of a checkpoint, after reading its client states into the
+        store.
+        """
         manifest = read_json(folder / "manifest.json")
         if manifest["format"] != FORMAT:
             raise _UnsupportedFormatError(
-                f"'{folder}' was written in format {manifest['format']}, but this fedtailor reads format {FORMAT}; "
+                f"'{folder}' was written in format {manifest['format']}, but this fedtailor reads "
+                f"format {FORMAT}; "
                 "resume it with the version that wrote it."
             )
         expected = manifest.pop("checksum")
@@ -164,7 +172,7 @@ class CheckpointManager:
         client_states.restore(client_ids, leaves, client_template)
 
     def _extend_log(self, rounds_done: int, client_states: ClientStateStore) -> list[Segment]:
-        """Return the log with the states that have changed, or with all of them in one new segment."""
+        """Return the log with the states that have changed, or all of them in one new segment."""
         changed = torch.nonzero(client_states.changed).flatten()
         if not len(changed):
             return self._log
@@ -190,7 +198,7 @@ class CheckpointManager:
         )
 
     def _prune(self) -> None:
-        """Remove damaged, partial and old checkpoints, and segments that no kept checkpoint lists."""
+        """Remove damaged, partial and old checkpoints, and segments that no kept one lists."""
         intact = [folder for folder in self._list_checkpoints() if folder not in self._damaged]
         kept = intact[-NUM_KEPT:]
         for path in self._checkpoint_dir.iterdir():

@@ -18,7 +18,9 @@ def format_resume_command(out: Path) -> str:
 
 
 def format_program() -> str:
-    """Return what a command begins with: fedtailor, or torchrun in one of the processes that it started."""
+    """Return what a command begins with: fedtailor, or torchrun in one of the processes that it
+    started.
+    """
     num_processes = int(os.environ.get("WORLD_SIZE") or 1)
     num_machines = int(os.environ.get("GROUP_WORLD_SIZE") or 1)
     if num_processes == 1:

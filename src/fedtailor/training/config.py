@@ -1,9 +1,10 @@
 """The specifications of a run and of a comparison: typed, with every default visible.
 
-Keys are the fields of `RunConfig`; `data.KEY` is for the data set; any other key is a hyper-parameter, of every method
-that has it, or of one method as `METHOD.KEY`. In a file, `[data_options]` and `[hparams]` are tables, and
-`[hparams.fedsim]` is for one method. A comparison may hold a method several times, told apart by a label behind an @:
-`fedmeta fedmeta@first-order fedmeta@first-order.order=1`. For hyper-parameters the word "none" is None.
+Keys are the fields of `RunConfig`; `data.KEY` is for the data set; any other key is a
+hyper-parameter, of every method that has it, or of one method as `METHOD.KEY`. In a file,
+`[data_options]` and `[hparams]` are tables, and `[hparams.fedsim]` is for one method. A comparison
+may hold a method several times, told apart by a label behind an @: `fedmeta fedmeta@first-order
+fedmeta@first-order.order=1`. For hyper-parameters the word "none" is None.
 """
 
 from dataclasses import asdict, fields
@@ -34,7 +35,9 @@ class CommonConfig(BaseModel):
     data_options: dict[str, Any] = {}
     """Options of the data set."""
     model: str = "mlp"
-    """A name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a fedtailor Task."""
+    """A name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a
+    fedtailor Task.
+    """
     hidden: tuple[PositiveInt, ...] = (64,)
     """Widths of the hidden layers of the mlp or the lstm."""
     activation: Literal["relu", "elu", "tanh"] = "relu"
@@ -98,7 +101,8 @@ class RunConfig(CommonConfig):
         for name in self.tuned:
             require(
                 name in hparams,
-                f"tuned: {self.method} has no hyper-parameter '{name}'; {suggest_name(name, hparams)}",
+                f"tuned: {self.method} has no hyper-parameter '{name}'; "
+                f"{suggest_name(name, hparams)}",
             )
         data = self.data
         if data.endswith(".npz"):
@@ -156,7 +160,8 @@ class ComparisonConfig(CommonConfig):
         Args:
             variant: A method, perhaps with a label.
             seed: The seed of the run.
-            **overrides: Other values for some keys; of `hparams` only those that are given are replaced.
+            **overrides: Other values for some keys; of `hparams` only those that are given are
+                replaced.
         """
         hparams = self.collect_hparams(variant) | overrides.pop("hparams", {})
         chosen = self.tuned.get(variant, {})
@@ -170,7 +175,9 @@ class ComparisonConfig(CommonConfig):
         return RunConfig(**values | overrides).resolve()
 
     def resolve(self) -> Self:
-        """Return the same with every default filled in, and a table of hyper-parameters for each method."""
+        """Return the same with every default filled in, and a table of hyper-parameters for each
+        method.
+        """
         configs = {
             variant: self.make_run_config(variant, self.seeds[0]) for variant in self.methods
         }
@@ -194,7 +201,8 @@ class ComparisonConfig(CommonConfig):
     def collect_hparams(self, variant: str) -> dict[str, Any]:
         """Return the hyper-parameters of a variant.
 
-        Those for all methods are overridden by those for the method, and these by those for the variant.
+        Those for all methods are overridden by those for the method, and these by those for the
+        variant.
         """
         valid = list_hparam_names(variant)
         for_all = {

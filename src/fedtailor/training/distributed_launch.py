@@ -1,6 +1,8 @@
-"""A run of several processes: rank 0 has the run, its folder and its listeners; the other ranks compute for it.
+"""A run of several processes: rank 0 has the run, its folder and its listeners; the other ranks
+compute for it.
 
-So there is one way to run, resume and compare; only where it makes its engine does it know of ranks.
+So there is one way to run, resume and compare; only where it makes its engine does it know of
+ranks.
 """
 
 import shutil
@@ -66,7 +68,8 @@ def start_workers(
         return
     require(
         options.engine == "distributed",
-        f"engine={options.engine} runs in one process, but torchrun has started {ranks.world_size}; "
+        f"engine={options.engine} runs in one process, but torchrun has started "
+        f"{ranks.world_size}; "
         "use engine=distributed for a new run, or leave torchrun out.",
     )
     command = format_resume_command(run_path)
@@ -88,7 +91,8 @@ def start_workers(
             raise InputError(f"Rank {rank} cannot take part: {answer}") from answer
         require(
             answer == answers[0],
-            f"Rank {rank} cannot take part: its data set '{config.data}' is not the same as rank 0's.",
+            f"Rank {rank} cannot take part: its data set '{config.data}' is not the same as rank "
+            "0's.",
         )
 
 

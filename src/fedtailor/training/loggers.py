@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 
 def make_loggers(name: str, out: Path) -> "tuple[Listener, ...]":
-    """Return the logger that a specification names, which writes into the run's folder; none for "none"."""
+    """Return the logger that a specification names, which writes into the run's folder; none for
+    "none".
+    """
     return () if name == "none" else (_LOGGERS[name](out),)
 
 
 def collect_scalars(entry: RoundEntry) -> dict[str, float]:
-    """Return what is logged of a round: costs, and the mean scores of every group that was evaluated."""
+    """Return what is logged of a round: costs, and the mean scores of every group that was
+    evaluated.
+    """
     scalars = {
         "bytes_down": float(entry.bytes_down),
         "bytes_up": float(entry.bytes_up),
@@ -60,7 +64,9 @@ class TensorBoardLogger:
 
 
 class MLflowLogger:
-    """Write to MLflow's local file store in OUT/mlruns; view it with `mlflow ui --backend-store-uri OUT/mlruns`."""
+    """Write to MLflow's local file store in OUT/mlruns; view it with `mlflow ui --backend-store-uri
+    OUT/mlruns`.
+    """
 
     def __init__(self, out: Path) -> None:
         # MLflow asks for this before it writes files.

@@ -52,15 +52,17 @@ def run_rounds(
 ) -> Iterator[Round]:
     """Train round after round, for as long as the caller asks for another one.
 
-    Cohorts depend on the seed and the round alone, so all methods of a comparison train the same ones.
+    Cohorts depend on the seed and the round alone, so all methods of a comparison train the same
+    ones.
 
     Args:
         context: The method, task and data of the run.
         engine: What trains cohorts and updates the server.
         state: The state to begin from.
         cohort_size: Clients a round.
-        should_sync: Whether a model that has diverged must be found after this many rounds. On a GPU it may be found a
-            round later otherwise, so that the host need not wait for the device in every round.
+        should_sync: Whether a model that has diverged must be found after this many rounds. On a
+            GPU it may be found a round later otherwise, so that the host need not wait for the
+            device in every round.
 
     Raises:
         DivergedError: The model has parameters that are not finite.
@@ -89,7 +91,7 @@ def run_rounds(
 
 
 def draw_cohort(context: EngineContext, cohort_size: int, round_idx: int) -> np.ndarray:
-    """Return the clients of a round, drawn without replacement from those that may be trained on."""
+    """Return the clients of a round, drawn without replacement from the trainable ones."""
     client_ids = context.data.groups["train"]
     key = prng.key(context.seed, Stream.COHORT, round_idx).numpy()
     cohort: np.ndarray = client_ids[prng.choice(key, len(client_ids), cohort_size)]
@@ -102,7 +104,8 @@ def check_cohort_size(context: EngineContext, cohort_size: int) -> None:
     require(
         1 <= cohort_size <= num_clients,
         f"{context.method.name}: {cohort_size} clients a round were asked for, but data set "
-        f"'{context.data.name}' has {num_clients} to train on; choose a cohort of 1 to {num_clients}.",
+        f"'{context.data.name}' has {num_clients} to train on; choose a cohort of 1 to "
+        f"{num_clients}.",
     )
 
 
@@ -126,11 +129,14 @@ class _FiniteCheck:
             self._ready_event.record()
 
     def wait_and_raise(self) -> None:
-        """Wait until the device has finished the round, and raise an error if the model has diverged."""
+        """Wait until the device has finished the round, and raise an error if the model has
+        diverged.
+        """
         if self._ready_event is not None:
             self._ready_event.synchronize()
         if not self._is_finite:
             raise DivergedError(
-                f"{self._method}: the model's parameters were no longer finite after round {self._rounds_done}; "
+                f"{self._method}: the model's parameters were no longer finite after round "
+                f"{self._rounds_done}; "
                 "lower the learning rate (lr) or check the data for extreme values."
             )

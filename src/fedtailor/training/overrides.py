@@ -20,7 +20,9 @@ from fedtailor.training.config import (
 )
 
 NONE = "none"
-"""The word for None among hyper-parameters, which TOML cannot say; elsewhere a key without a value is left out."""
+"""The word for None among hyper-parameters, which TOML cannot say; elsewhere a key without a value
+is left out.
+"""
 
 
 _HPARAM_TABLES = ("hparams", "tune", "tuned")
@@ -71,13 +73,16 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
         else:
             require(
                 key in known,
-                f"There is no key '{key}'; {suggest_name(key, sorted({*known, *ComparisonConfig.model_fields}))}",
+                f"There is no key '{key}'; "
+                f"{suggest_name(key, sorted({*known, *ComparisonConfig.model_fields}))}",
             )
     return comparison
 
 
 def to_toml(config: CommonConfig) -> str:
-    """Return a specification as a TOML file with every default; keys without a value are named in comments."""
+    """Return a specification as a TOML file with every default; keys without a value are named in
+    comments.
+    """
     values = config.model_dump()
     values |= {
         table: _replace(values[table], None, NONE) for table in _HPARAM_TABLES if table in values
@@ -185,7 +190,7 @@ def _parse_list(text: str) -> list[Any]:
 
 
 def _is_local_budget(key: str, text: str) -> bool:
-    """Return whether this is the number of epochs of `local`; the budget of a comparison is a word."""
+    """Return whether this is the epochs of `local`; the budget of a comparison is a word."""
     return key == "budget" and isinstance(parse_value(text), int)
 
 

@@ -34,7 +34,7 @@ ModelLike = nn.Module | Task | Callable[[], nn.Module | Task]
 
 
 def get_cohort_size(context: EngineContext, cohort_size: int) -> int:
-    """Return the number of clients a round: `cohort_size`, or 1 where the pool is the only client."""
+    """Return the clients per round: `cohort_size`, or 1 where the pool is the only client."""
     return 1 if context.method.data_view == "pooled" else cohort_size
 
 
@@ -130,15 +130,16 @@ def get_data_view(method: Method, data: FederatedDataset) -> FederatedDataset:
 def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
     """Return the task that a model and the data imply, or the given one.
 
-    Without classes it is a regression; with tokens and a target at each position, a task of sequences. A model that a
-    function makes has its first weights drawn from `seed`.
+    Without classes it is a regression; with tokens and a target at each position, a task of
+    sequences. A model that a function makes has its first weights drawn from `seed`.
     """
     if isinstance(model, Task):
         return model
     if not isinstance(model, nn.Module):
         require(
             callable(model),
-            f"fit: model must be an nn.Module, a function that makes one, or a Task, got {model!r}.",
+            "fit: model must be an nn.Module, a function that makes one, or a Task, got "
+            f"{model!r}.",
         )
         with seeded_init(seed):
             built_model: nn.Module | Task = model()
@@ -172,12 +173,15 @@ def _check_model_runs_on(
         num_outputs = outputs.shape[get_class_axis(context.task)]
         require(
             num_outputs >= (data.classes or 0),
-            f"Task: the model tells {num_outputs} classes apart, but data set '{data.name}' has {data.classes}.",
+            f"Task: the model tells {num_outputs} classes apart, but data set '{data.name}' has "
+            f"{data.classes}.",
         )
 
 
 def _select_probe_rows(examples: ClientExamples, has_tokens: bool) -> np.ndarray:
-    """Return the first and the last example, and for tokens those with the lowest and the highest token."""
+    """Return the first and the last example, and for tokens those with the lowest and the highest
+    token.
+    """
     index = examples.splits["train"].index
     rows = [index[0], index[-1]]
     if has_tokens:

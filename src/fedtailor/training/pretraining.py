@@ -1,4 +1,6 @@
-"""Pre-training at the server: first weights from the server's own data, the same for all methods of a comparison."""
+"""Pre-training at the server: first weights from the server's own data, the same for all methods of
+a comparison.
+"""
 
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +19,9 @@ from fedtailor.prng.streams import Stream
 
 
 class PretrainingConfig(NamedTuple):
-    """How the first weights are trained; without epochs they are those that the model was made with."""
+    """How the first weights are trained; without epochs they are those that the model was made
+    with.
+    """
 
     epochs: int = 0
     lr: float = 0.1
@@ -38,7 +42,8 @@ def check_pretraining(pretraining: PretrainingConfig, data: FederatedDataset) ->
     )
     require(
         not epochs or data.server is not None,
-        f"pretrain: the server must have data to train on, but data set '{data.name}' gives it none; "
+        f"pretrain: the server must have data to train on, but data set '{data.name}' gives it "
+        "none; "
         "hold some out for it (server=0.05, say) or leave pretrain out.",
     )
 

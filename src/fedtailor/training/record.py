@@ -1,7 +1,7 @@
 """The record of a run: what was asked for, what was chosen, what came out.
 
-Records are typed and carry the version of their format. `run_dir.py` reads and writes them; their parts are computed
-in `build_record.py`, `dataset_summary.py` and `summary.py`.
+Records are typed and carry the version of their format. `run_dir.py` reads and writes them; their
+parts are computed in `build_record.py`, `dataset_summary.py` and `summary.py`.
 """
 
 from collections.abc import Iterable
@@ -18,13 +18,16 @@ FORMAT = 2
 
 Status = Literal["running", "interrupted", "finished", "diverged"]
 Origin = Literal["validation", "given", "run", "default"]
-"""Where a hyper-parameter's value comes from: chosen by validation clients, given by the user, computed from the
-size of the run, or the default."""
+"""Where a hyper-parameter's value comes from: chosen by validation clients, given by the user,
+computed from the size of the run, or the default.
+"""
 
 Figures = dict[str, float | None]
 """Means over clients by the name of the figure; None where no client could be tested."""
 ClientFigures = dict[str, list[float | None]]
-"""The figures of each client by name, in the order of their ids; None for a client that could not be tested."""
+"""The figures of each client by name, in the order of their ids; None for a client that could not
+be tested.
+"""
 
 
 class RecordPart(BaseModel):
@@ -61,9 +64,11 @@ class Checksums(RecordPart):
 
 
 class DatasetSummary(RecordPart):
-    """The clients of a data set, their groups and their sizes; lists are in the order of client indices.
+    """The clients of a data set, their groups and their sizes; lists are in the order of client
+    indices.
 
-    Label counts are None for data without classes, and where clients times classes are too many to record.
+    Label counts are None for data without classes, and where clients times classes are too many to
+    record.
     """
 
     name: str
@@ -89,8 +94,8 @@ class DatasetSummary(RecordPart):
 class Work(RecordPart):
     """Bytes, steps, seconds and computation; of one round, or of all.
 
-    `steps`, `gradients` and `flops` are the clients' together. One gradient is one gradient of the plain loss on a
-    batch of FedAvg.
+    `steps`, `gradients` and `flops` are the clients' together. One gradient is one gradient of the
+    plain loss on a batch of FedAvg.
     """
 
     bytes_down: int
@@ -104,14 +109,18 @@ class Work(RecordPart):
 
 
 class RoundEntry(Work):
-    """A round: its cost, and mean scores by group and stage ("before" and "after") if clients were evaluated."""
+    """A round: its cost, and mean scores by group and stage ("before" and "after") if clients were
+    evaluated.
+    """
 
     round: int
     scores: dict[str, dict[str, Figures]] | None
 
 
 class RunCost(Work):
-    """The cost of all rounds, of the final evaluation, and of personalizing for one client on average."""
+    """The cost of all rounds, of the final evaluation, and of personalizing for one client on
+    average.
+    """
 
     scoring_seconds: float = 0.0
     personalize_gradients: float | None = None
@@ -121,8 +130,8 @@ class RunCost(Work):
 class GroupScores(RecordPart):
     """The final scores of every client of a group.
 
-    `after_passes` has them after 1 and 5 passes of personalizing, with the number of passes as text; `weights` is how
-    much of each client was tested: examples, or tokens.
+    `after_passes` has them after 1 and 5 passes of personalizing, with the number of passes as
+    text; `weights` is how much of each client was tested: examples, or tokens.
     """
 
     ids: list[str]
@@ -132,13 +141,17 @@ class GroupScores(RecordPart):
     after_passes: dict[str, ClientFigures] = {}
 
     def get_stage(self, stage: str) -> ClientFigures:
-        """Return the figures of a stage: "before", "after", or a number of passes; empty if it was not scored."""
+        """Return the figures of a stage: "before", "after", or a number of passes; empty if it was
+        not scored.
+        """
         stages = {"before": self.before, "after": self.after, **self.after_passes}
         return stages.get(stage, {})
 
 
 class StageSummary(RecordPart):
-    """The headline metric of a group at one stage, over examples and over clients, with loss and macro F1."""
+    """The headline metric of a group at one stage, over examples and over clients, with loss and
+    macro F1.
+    """
 
     acc_micro: float | None
     acc_macro: float | None
@@ -149,14 +162,17 @@ class StageSummary(RecordPart):
 
 
 class FinalWindow(RecordPart):
-    """The evaluations in the last fifth of the rounds: the rounds, and mean figures by group and stage."""
+    """The evaluations in the last fifth of the rounds: the rounds, and mean figures by group and
+    stage.
+    """
 
     eval_points: list[int]
     mean: dict[str, dict[str, Figures]]
 
 
 class Convergence(RecordPart):
-    """Rounds and bytes until the headline metric, as a rolling mean, has reached a level; None if it never does.
+    """Rounds and bytes until the headline metric, as a rolling mean, has reached a level; None if
+    it never does.
 
     `rise_time` is until nine tenths of its last value, `rounds_to_half` until an accuracy of 0.5.
     """

@@ -1,7 +1,7 @@
 """The folder of a run. This is the only place that reads and writes its JSON files.
 
 OUT/config.json    the whole specification, written before anything slow begins
-OUT/record.json    everything; written before the first round, when the run is stopped and at the end
+OUT/record.json    everything; written before the first round, when the run stops and at its end
 OUT/rounds.jsonl   a line per round, as they end
 OUT/model.safetensors, OUT/report.html    at the end
 """
@@ -71,7 +71,8 @@ class RunDir:
         require(self.path.is_dir(), f"'{self.path}' is a file; choose another folder.")
         require(
             not self._config_path.exists(),
-            f"'{self.path}' holds another run already; resume it with: {format_resume_command(self.path)}",
+            f"'{self.path}' holds another run already; resume it with: "
+            f"{format_resume_command(self.path)}",
         )
         other_files = {each.name for each in self.path.iterdir()} - _PARTIAL_FILES
         require(not other_files, f"'{self.path}' is not empty; choose another folder.")
@@ -112,7 +113,9 @@ class RunDir:
         return self._record_path.exists()
 
     def read_rounds(self) -> list[RoundEntry]:
-        """Return the rounds that have ended; a line that was cut off when the run was killed is left out."""
+        """Return the rounds that have ended; a line that was cut off when the run was killed is
+        left out.
+        """
         if not self._rounds_path.exists():
             return []
         entries = map(_parse_round, self._rounds_path.read_text().splitlines())
@@ -130,7 +133,9 @@ class RunDir:
         write_bytes(self._rounds_path, "".join(lines).encode())
 
     def append_round(self, entry: RoundEntry, should_sync: bool) -> None:
-        """Add a line for a round; with `should_sync`, it and those before are on the disk on return."""
+        """Add a line for a round; with `should_sync`, it and those before are on the disk on
+        return.
+        """
         with self._rounds_path.open("a") as file:
             file.write(_format_round(entry))
             file.flush()

@@ -1,7 +1,8 @@
 """A run from a specification: recorded, checkpointed, interruptible, resumable.
 
-What is asked for is written down before anything slow begins; automatic choices are made once, written down before
-the first round, and kept when the run is resumed. A run killed at any moment and resumed ends with the same bytes.
+What is asked for is written down before anything slow begins; automatic choices are made once,
+written down before the first round, and kept when the run is resumed. A run killed at any moment
+and resumed ends with the same bytes.
 """
 
 import shutil
@@ -84,7 +85,8 @@ def start_run(
         out: The folder, which must not exist or be empty.
         listeners: Are told how the run goes, besides the logger that the specification names.
         should_stop: Asked after every round; the run saves its state and returns if it says yes.
-        initial_params: First weights that runs share; those of the run's seed are added if they are not there.
+        initial_params: First weights that runs share; those of the run's seed are added if they are
+            not there.
     """
     run_dir = RunDir(out)
     data = build.load_dataset(config)
@@ -159,7 +161,7 @@ class Run:
     state: ServerState = field(init=False)
 
     def execute(self, initial_params: InitialParams) -> RunOutcome:
-        """Run from the last checkpoint, or from the first round, to the end or until asked to stop."""
+        """Run from the last checkpoint or the first round, to the end or until asked to stop."""
         rounds_done = self._open(initial_params)
         for listener in self.listeners:
             listener.on_run_start(self.record, rounds_done)
@@ -231,7 +233,7 @@ class Run:
         self.run_dir.write_record(self.record)
 
     def _train(self) -> bool:
-        """Train up to the last round, or until asked to stop; return whether it was the last round."""
+        """Train to the last round or until asked to stop; return whether the last was reached."""
         cohort_size = get_cohort_size(self.context, self.config.cohort)
         rounds = run_rounds(self.context, self.engine, self.state, cohort_size, self._should_sync)
         num_left = self.config.rounds - int(self.state.round)

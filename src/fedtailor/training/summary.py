@@ -1,7 +1,8 @@
-"""Summaries of a run: groups of clients in a few figures, the last rounds together, and how fast it converged.
+"""Summaries of a run: groups of clients in a few figures, the last rounds together, and how fast it
+converged.
 
-Nothing here chooses: there is no best round. A run is represented by its last round, with all clients scored, and by
-the mean over the evaluations in the last fifth of its rounds.
+Nothing here chooses: there is no best round. A run is represented by its last round, with all
+clients scored, and by the mean over the evaluations in the last fifth of its rounds.
 """
 
 import math
@@ -42,7 +43,9 @@ def get_last_eval_points(rounds: Sequence[RoundEntry], total: int) -> list[Round
 
 
 def compute_final_window(rounds: Sequence[RoundEntry], total: int) -> FinalWindow:
-    """Return the evaluations in the last fifth of `total` rounds, and the mean of each figure over them."""
+    """Return the evaluations in the last fifth of `total` rounds, and the mean of each figure over
+    them.
+    """
     eval_points = get_last_eval_points(rounds, total)
     mean: dict[str, dict[str, Figures]] = {}
     last_scores = eval_points[-1].scores if eval_points else None
@@ -63,7 +66,9 @@ def _collect_figure(
 
 
 def summarize_group(final: FinalScores, metric: Metric) -> dict[str, StageSummary]:
-    """Return a group's figures by stage: before and after personalizing, and after 1 and 5 passes of it."""
+    """Return a group's figures by stage: before and after personalizing, and after 1 and 5 passes
+    of it.
+    """
     scores = final.scores
     stages = {"before": scores.before, "after": scores.after, **final.after_passes}
     return {
@@ -94,11 +99,13 @@ def compute_convergence(
 ) -> dict[str, dict[str, Convergence]]:
     """Return how fast the headline metric of each group rose, before and after personalizing.
 
-    The metric is taken as the rolling mean over a fiftieth of the rounds, at the rounds with scores.
+    The metric is taken as the rolling mean over a fiftieth of the rounds, at the rounds with
+    scores.
 
     Args:
         rounds: All rounds of the run.
-        total: The number of rounds that the run has in all, which sets the width of the rolling mean.
+        total: The number of rounds that the run has in all, which sets the width of the rolling
+            mean.
         metric: The headline metric.
         target: The value of the metric to reach, if one was asked for.
     """

@@ -13,7 +13,9 @@ from fedtailor.errors import InputError
 
 
 def columns(sizes: list[int], classes: int = 3) -> tuple[Array, Array, Array]:
-    """Examples that are all different, shuffled, with clients of the given sizes called 10, 20, ...."""
+    """Examples that are all different, shuffled, with clients of the given sizes called 10, 20,
+    ....
+    """
     n = sum(sizes)
     order = np.random.Generator(np.random.Philox(n)).permutation(n)
     x = np.stack([np.arange(n), np.arange(n) ** 2], 1).astype(np.float32)

@@ -1,4 +1,6 @@
-"""Data sets among people: every partition, one seed one division, kept beside the examples, refused with a sentence."""
+"""Data sets among people: every partition, one seed one division, kept beside the examples, refused
+with a sentence.
+"""
 
 from collections.abc import Callable, Iterator
 from importlib import import_module

@@ -1,4 +1,6 @@
-"""People as a data set says: who they are, what each has for train and test, who is new, and what the server takes."""
+"""People as a data set says: who they are, what each has for train and test, who is new, and what
+the server takes.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Partitioners against what they promise: properties on random labels, plain loops, and moments of Dirichlet shares."""
+"""Partitioners against what they promise: properties on random labels, plain loops, and moments of
+Dirichlet shares.
+"""
 
 from collections import Counter
 from functools import partial

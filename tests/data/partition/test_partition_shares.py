@@ -1,4 +1,6 @@
-"""Partitions by random shares: Dirichlet, quantities, Pachinko, against plain loops and the moments of their shares."""
+"""Partitions by random shares: Dirichlet, quantities, Pachinko, against plain loops and the moments
+of their shares.
+"""
 
 from collections import Counter
 from collections.abc import Callable
@@ -42,7 +44,9 @@ def test_nobody_has_fewer_than_least_and_all_is_held(
 
 
 def second_moment(shares: NDArray[np.float64], alpha: float) -> None:
-    """Compares E[p^2] with that of a symmetric Dirichlet distribution: (alpha + 1) / (k (k alpha + 1))."""
+    """Compares E[p^2] with that of a symmetric Dirichlet distribution: (alpha + 1) / (k (k alpha +
+    1)).
+    """
     lines, k = shares.shape
     squares = (shares**2).mean(axis=1)
     assert abs(squares.mean() - (alpha + 1) / (k * (k * alpha + 1))) < 4 * squares.std() / np.sqrt(
@@ -113,7 +117,9 @@ def test_pachinko_clients_have_their_size_even_when_everything_is_taken(
 
 
 def test_pachinko_shares_have_the_right_moments() -> None:
-    """Of n draws by shares p, E[count (count - 1)] = n (n - 1) E[p^2]; here with four coarse labels of three."""
+    """Of n draws by shares p, E[count (count - 1)] = n (n - 1) E[p^2]; here with four coarse labels
+    of three.
+    """
     fine = np.repeat(np.arange(12), 8000)
     whose = partition.pachinko(fine // 3, fine, 300, draws(), size=60, alpha=0.5, beta=2.0)
     counts = table(fine, whose, 300)
@@ -127,7 +133,9 @@ def test_pachinko_shares_have_the_right_moments() -> None:
 
 
 def sequential(shares: list[float], room: list[int], count: int) -> Counter[tuple[int, ...]]:
-    """The probabilities of all outcomes of drawing one after the other, what is full left out, in units of 1e-9."""
+    """The probabilities of all outcomes of drawing one after the other, what is full left out, in
+    units of 1e-9.
+    """
     chances: dict[tuple[int, ...], float] = {(0,) * len(room): 1.0}
     for _ in range(count):
         following: dict[tuple[int, ...], float] = {}

@@ -1,4 +1,4 @@
-"""What clients adapt on, and support and query: who has which example, and what is still refused."""
+"""What clients adapt on, and support and query: which example is where, and what is refused."""
 
 from typing import Any
 

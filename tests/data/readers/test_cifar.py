@@ -1,4 +1,6 @@
-"""CIFAR's batches, pickled and binary, that the tests write themselves, read back value by value, whole and damaged."""
+"""CIFAR's batches, pickled and binary, that the tests write themselves, read back value by value,
+whole and damaged.
+"""
 
 import gzip
 import io

@@ -1,4 +1,6 @@
-"""idx, CIFAR and STL-10 files that the tests write themselves, read back value by value, whole and damaged."""
+"""idx, CIFAR and STL-10 files that the tests write themselves, read back value by value, whole and
+damaged.
+"""
 
 import struct
 import tempfile

@@ -59,7 +59,10 @@ def test_leaf_split_by_user(tmp_path: Path) -> None:
 
 
 def test_leaf_shakespeare(tmp_path: Path) -> None:
-    line = "To be, or not to be: that is the question: whether 'tis nobler in the mind to suffer the slings"
+    line = (
+        "To be, or not to be: that is the question: whether 'tis nobler in the mind to suffer the "
+        "slings"
+    )
     windows = {
         "x": [line[at : at + 80] for at in range(3)],
         "y": [line[at + 80] for at in range(3)],

@@ -247,7 +247,9 @@ TABLE = [
 
 
 class Columned:
-    """Acts like `datasets.Dataset`: rows by number, columns by name, and it notes which rows were decoded."""
+    """Acts like `datasets.Dataset`: rows by number, columns by name, and it notes which rows were
+    decoded.
+    """
 
     def __init__(self, table: list[dict[str, Any]]) -> None:
         self.table, self.features, self.decoded = table, dict.fromkeys(table[0]), list[int]()

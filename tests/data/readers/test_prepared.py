@@ -1,4 +1,6 @@
-"""Federated sets prepared as .npz files: small ones written here, and the real ones where they are at hand."""
+"""Federated sets prepared as .npz files: small ones written here, and the real ones where they are
+at hand.
+"""
 
 import os
 from collections.abc import Callable

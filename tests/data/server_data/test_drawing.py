@@ -1,4 +1,4 @@
-"""What the server draws from the data: how many, of whom, and that no client has an equal example."""
+"""What the server draws from the data: how many, from which clients, and no client's equal."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -283,7 +283,8 @@ def test_a_server_that_would_give_up_everything_is_told() -> None:
     add_people([[False] * 4] * 5, x=np.tile(np.arange(4), 5)[:, None], tokens=True)
     with pytest.raises(
         InputError,
-        match=r"^people: the server must have an example of its own, but clients have equals of all 4",
+        match=r"^people: the server must have an example of its own, "
+        r"but clients have equals of all 4",
     ):
         load("people", server=1, server_from="people")
     assert 0 < len(served(load("people", server=1, server_from="people", overlap=True))[0]) < 4

@@ -1,4 +1,6 @@
-"""Server data from elsewhere: another data set whose classes have the same names, or rendered characters."""
+"""Server data from elsewhere: another data set whose classes have the same names, or rendered
+characters.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path

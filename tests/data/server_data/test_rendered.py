@@ -1,4 +1,6 @@
-"""Rendered characters: geometry in closed form, fonts of every kind, and likeness to real handwriting."""
+"""Rendered characters: geometry in closed form, fonts of every kind, and likeness to real
+handwriting.
+"""
 
 import sys
 from io import BytesIO
@@ -44,7 +46,9 @@ def alone(font: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def moments(image: Array) -> tuple[Array, Array]:
-    """Where the ink's mean is, from the image's middle, and its covariance: (down, right), in pixels."""
+    """Where the ink's mean is, from the image's middle, and its covariance: (down, right), in
+    pixels.
+    """
     ink = image.astype(float) / image.sum()
     places = np.indices(ink.shape).reshape(2, -1) - (np.array(ink.shape)[:, None] - 1) / 2
     mean = places @ ink.ravel()

@@ -1,4 +1,6 @@
-"""Every known data set from small files in its published formats: added, loaded, and refused if it is another."""
+"""Every known data set from small files in its published formats: added, loaded, and refused if it
+is another.
+"""
 
 import re
 from pathlib import Path

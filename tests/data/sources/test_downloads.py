@@ -1,4 +1,6 @@
-"""Downloading, from a server on this machine: checked, kept, not done twice, and told in a sentence if it fails."""
+"""Downloading, from a server on this machine: checked, kept, not done twice, and told in a sentence
+if it fails.
+"""
 
 import gc
 import hashlib
@@ -140,7 +142,8 @@ def refused(name: str, sentence: str) -> None:
     said = str(caught.value)
     assert said.startswith(f"{name}: ")
     assert said.endswith(
-        f"; get {CATALOG[name].expected_files} yourself and run `fedtailor data add {name} --from PATH`."
+        f"; get {CATALOG[name].expected_files} yourself and run `fedtailor data add {name} --from "
+        "PATH`."
     )
     assert "\n" not in said
 
@@ -173,7 +176,8 @@ def test_a_file_that_is_gone_and_a_server_that_is_down_are_told(
     )  # where nobody listens
     refused(
         "mnist",
-        r"^mnist: http://127.0.0.1:9/mnist.npz could not be downloaded: there is no connection to 127.0.0.1;",
+        r"^mnist: http://127.0.0.1:9/mnist.npz could not be downloaded: there is no connection to "
+        r"127.0.0.1;",
     )
     assert files_in(place) == []
 

@@ -1,4 +1,6 @@
-"""A download that broke off is gone on with, from a server that can, and begun again with one that cannot."""
+"""A download that broke off is gone on with, from a server that can, and begun again with one that
+cannot.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ CUT = 1_000_000
 
 
 class Breaking(BaseHTTPRequestHandler):
-    """Breaks off the first answer in the middle; later ones begin where they are asked to, if the server can."""
+    """Breaks off the first answer in the middle; later ones begin where they are asked to, if the
+    server can.
+    """
 
     asked: list[str]
     can: bool

@@ -169,7 +169,7 @@ def test_digits_without_server_data() -> None:
 
 
 def separable(x: Array, y: Array) -> bool:
-    """Whether some W, b has y = argmax(x W + b) on all examples: a linear programme with margin 1."""
+    """Whether some W, b has y = argmax(x W + b) on all examples: a linear program, margin 1."""
     classes, width = int(y.max()) + 1, x.shape[1] + 1
     rows = []
     for features, label in zip(np.c_[x, np.ones(len(x))], y.tolist(), strict=True):
@@ -222,7 +222,9 @@ def test_synthetic_inputs_have_the_papers_covariance(crowd: FederatedDataset) ->
 
 
 def test_synthetic_beta_is_a_standard_deviation(crowd: FederatedDataset) -> None:
-    """The mean over features of a client's center is N(0, beta^2 + 1/features), up to the examples' own noise."""
+    """The mean over features of a client's center is N(0, beta^2 + 1/features), up to the examples'
+    own noise.
+    """
     centers = np.array([crowd.clients.x[own].mean(axis=0) for own in everyone(crowd)])
     variance = centers.mean(axis=1).var()
     assert abs(variance / (3.0**2 + 1 / 20) - 1) < 5 * np.sqrt(2 / 400)

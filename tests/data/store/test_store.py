@@ -128,7 +128,9 @@ def test_millions_of_rows() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.disk_usage(Path.home()).free < 20e9, reason="11 GB of disk are needed")
 def test_a_population_of_the_size_of_stackoverflow() -> None:
-    """342,477 clients with 135 million sentences: built, read against its checksums, drawn from, and deleted."""
+    """342,477 clients with 135 million sentences: built, read against its checksums, drawn from,
+    and deleted.
+    """
     command = [
         sys.executable,
         str(Path(__file__).parents[3] / "benchmarks" / "store.py"),
@@ -172,7 +174,8 @@ BAD: dict[str, tuple[list[Block], str]] = {
     "empty": ([Block("a", {"x": X[:0], "y": Y[:0]})], "at least one, got x of shape"),
     "type": (
         [Block("a", {"x": X}), Block("b", {"x": X.astype(np.float64)})],
-        r"all blocks must have columns x \(float32 \[3\]\), but one of client 'b' has x \(float64 \[3\]\)",
+        r"all blocks must have columns x \(float32 \[3\]\), but one of client 'b' has x \(float64 "
+        r"\[3\]\)",
     ),
     "shape": ([Block("a", {"x": X}), Block("a", {"x": X[:, :2]})], r"has x \(float32 \[2\]\)"),
     "other column": (

@@ -46,7 +46,9 @@ MADE = Provenance("1")
 
 
 def run_script(script: str) -> str:
-    """What a script prints that has stores, `toy`, `blocks_of` and `left_behind`, in a process without torch."""
+    """What a script prints that has stores, `toy`, `blocks_of` and `left_behind`, in a process
+    without torch.
+    """
     given = "\n".join(inspect.getsource(function) for function in (blocks_of, toy, left_behind))
     whole = "\n".join([HEAD, given, script])
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""FSL's conditions: sides by hand, what they promise on quadratics, and the paper's own rules for step sizes."""
+"""FSL's conditions: sides by hand, what they promise on quadratics, and the paper's own rules for
+step sizes.
+"""
 
 import math
 
@@ -86,7 +88,9 @@ def test_the_two_forms_of_the_angle_condition_are_one(
 def test_a_step_that_meets_the_angle_condition_decreases_the_loss(
     seed: int, learn_lr: float, gamma: float
 ) -> None:
-    """F(w) = w' H w / 2 with L the largest eigenvalue of H, and any direction for the server's gradient."""
+    """F(w) = w' H w / 2 with L the largest eigenvalue of H, and any direction for the server's
+    gradient.
+    """
     draws = np.random.default_rng(seed)
     root, w, own = draws.normal(size=(3, 3)), draws.normal(size=3), draws.normal(size=3)
     hessian = root @ root.T

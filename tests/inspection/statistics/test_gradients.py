@@ -1,4 +1,6 @@
-"""Gradients' distances against closed forms of least squares and against torch's own gradients of plain modules."""
+"""Gradients' distances against closed forms of least squares and against torch's own gradients of
+plain modules.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -134,7 +136,9 @@ def test_a_server_with_everybodys_examples_is_no_distance_away() -> None:
 
 
 def test_small_differences_between_large_gradients_are_not_lost() -> None:
-    """Least squares in one dimension with x = 1: the gradients are 2 (w - y_i), of size 2e6, and 2e-3 apart."""
+    """Least squares in one dimension with x = 1: the gradients are 2 (w - y_i), of size 2e6, and
+    2e-3 apart.
+    """
     y = np.array([-1e6, -1e6 + 1e-3, -1e6 + 2e-3])
     data = from_arrays(np.ones((3, 1)), y, np.arange(3), validation_clients=0.0, unseen_clients=0.0)
     task = regression(nn.Linear(1, 1, bias=False).double())

@@ -1,4 +1,6 @@
-"""Distances between people: labels by hand, examples by closed forms and by measuring one pair at a time."""
+"""Distances between people: labels by hand, examples by closed forms and by measuring one pair at a
+time.
+"""
 
 import math
 from functools import partial
@@ -42,7 +44,9 @@ def people(
     scale: float = 1.0,
     tokens: bool = False,
 ) -> FederatedDataset:
-    """Clients who hold the first rows in turn, each its last one for testing; the server has the rows behind these."""
+    """Clients who hold the first rows in turn, each its last one for testing; the server has the
+    rows behind these.
+    """
     ends = np.cumsum([0, *sizes])
     held = [np.arange(begin, end) for begin, end in pairwise(ends)]
     train, test = split([rows[:-1] for rows in held]), split([rows[-1:] for rows in held])
@@ -110,7 +114,8 @@ def test_total_variation_is_a_metric_and_a_largest_difference(
 
 
 def test_distances_between_labels_by_hand() -> None:
-    # In train: a client with labels 0, 0; one with 0, 1, 1, 2; the server with 2, 2, 1, 0. In test: 2 and 2.
+    # In train: a client with labels 0, 0; one with 0, 1, 1, 2; the server with 2, 2, 1, 0. In test:
+    # 2 and 2.
     y = np.array([0, 0, 2, 0, 1, 1, 2, 2, 2, 2, 1, 0], np.uint8)
     found = compute_label_distances(people(np.arange(12.0)[:, None], y, (3, 5), server=4))
     assert found is not None
@@ -190,7 +195,9 @@ def test_sliced_distances_are_those_of_each_pair(
 
 
 def test_clients_that_are_moved_copies_of_each_other() -> None:
-    """On a line two equal sets 2t apart have their mean in the middle: each is t from it; the server lies beyond."""
+    """On a line two equal sets 2t apart have their mean in the middle: each is t from it; the
+    server lies beyond.
+    """
     base = np.random.default_rng(1).normal(size=20)
     x, t = np.concatenate([base, base + 80, base + 200])[:, None], 40
     data = people(x, np.zeros(60, np.int64), (20, 20), server=19, classes=1, scale=1.0)
@@ -203,7 +210,9 @@ def test_clients_that_are_moved_copies_of_each_other() -> None:
 
 
 def test_clients_with_equal_inputs_differ_by_their_labels() -> None:
-    """All have the same x; then W1 is the total variation of labels times the distance between labels."""
+    """All have the same x; then W1 is the total variation of labels times the distance between
+    labels.
+    """
     y = np.array([0, 0, 0, 1, 2, 0, 1, 1, 2, 2, 0, 0, 1])
     data = people(np.ones((13, 2)), y, (4, 6), server=3)
     labels, found = compute_label_distances(data), compute_example_distances(data, label=2.5)
@@ -292,7 +301,9 @@ def test_bounds_on_the_diversity_of_gradients() -> None:
 @settings(deadline=None, max_examples=10)
 @given(st.integers(0, 1000))
 def test_the_bound_by_transport_holds_for_losses_that_bend_by_one(seed: int) -> None:
-    """For l(z; w) = |w - x|^2 / 2 the gradient is w - x, so L_Z = 1 and clients' gradients are means of x apart."""
+    """For l(z; w) = |w - x|^2 / 2 the gradient is w - x, so L_Z = 1 and clients' gradients are
+    means of x apart.
+    """
     data = drawn(seed=seed)
     found = compute_example_distances(data, label=0)
     assert found is not None

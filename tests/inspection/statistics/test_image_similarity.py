@@ -1,4 +1,6 @@
-"""Structural similarity against scikit-image's figures, a plain loop and SciPy's filters; mean images by a loop."""
+"""Structural similarity against scikit-image's figures, a plain loop and SciPy's filters; mean
+images by a loop.
+"""
 
 from pathlib import Path
 
@@ -33,7 +35,9 @@ COLOURS = np.stack([ONE, OTHER, 255 - ONE]), np.stack([OTHER // 3, ONE, OTHER //
 def test_figures_are_those_of_scikit_image(
     one: Image, other: Image, data_range: float, expected: float
 ) -> None:
-    """structural_similarity(gaussian_weights=True, sigma=1.5, use_sample_covariance=False), version 0.26.0."""
+    """structural_similarity(gaussian_weights=True, sigma=1.5, use_sample_covariance=False), version
+    0.26.0.
+    """
     assert ssim(one, other, data_range=data_range) == pytest.approx(expected, abs=1e-12)
 
 
