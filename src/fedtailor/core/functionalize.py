@@ -23,6 +23,7 @@ from fedtailor.compat.torch_internals import (
 )
 from fedtailor.errors import InputError, require
 from fedtailor.ops.modules import copy_module
+from fedtailor.prng.streams import DropoutStream
 
 _CHANNEL_DROPOUT_TYPES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _DROPOUT_TYPES = (nn.Dropout, *_CHANNEL_DROPOUT_TYPES)
@@ -57,7 +58,7 @@ class KeyedDropout(nn.Module):
         if self.whole_channels:
             shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
         mask = prng.dropout_mask(self.key, shape, self.p)
-        self.key = prng.fold(self.key, 1)
+        self.key = prng.fold(self.key, DropoutStream.NEXT_MASK)
         return x * mask.to(x.dtype) / prng.keep_prob(self.p)
 
 
