@@ -23,7 +23,7 @@ from fedtailor.compat import torch_internals
 from fedtailor.compiler import step_program
 from fedtailor.compiler.inductor import bind_compiled
 from fedtailor.compiler.trace import TracedFunction
-from fedtailor.core import trees
+from fedtailor.core import functionalize, trees
 from fedtailor.core.functionalize import seeded_init
 from fedtailor.core.task import classification, sequences, validate_task
 from fedtailor.engines import compile_policy, factory
@@ -363,6 +363,22 @@ def test_batch_norms_are_known_by_their_public_names(bare: Any) -> None:
 def test_nothing_private_is_asked_of_an_operation_without_a_schema() -> None:
     assert torch_internals.list_argument_names(torch.ops.aten.neg.default) == ["self"]
     assert torch_internals.list_argument_names(SimpleNamespace()) == []
+
+
+@pytest.mark.parametrize("has_dicts", [True, False])
+def test_a_module_is_called_with_other_tensors_and_keeps_its_own(
+    has_dicts: bool, patch: pytest.MonkeyPatch
+) -> None:
+    assert torch_internals.get_tensor_dicts(SimpleNamespace()) == ()  # type: ignore[arg-type]
+    if not has_dicts:
+        patch.setattr(functionalize, "get_tensor_dicts", lambda module: ())
+    model = nn.Sequential(nn.Linear(3, 2), nn.Sequential(nn.Linear(2, 2, bias=False)))
+    before = [value.clone() for value in model.state_dict().values()]
+    weight, bias, last = torch.ones(2, 3), torch.tensor([1.0, 2.0]), 3 * torch.eye(2)
+    call = functionalize.FunctionalCall(model)
+    found = call({"0.weight": weight, "0.bias": bias, "1.0.weight": last}, torch.ones(1, 3))
+    assert found.tolist() == [[12.0, 15.0]]
+    assert all(map(torch.equal, model.state_dict().values(), before))
 
 
 def test_fused_cells_are_left_to_the_formula(bare: Any) -> None:

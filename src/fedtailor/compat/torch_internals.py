@@ -446,6 +446,19 @@ _BATCH_NORMS: tuple[type, ...] = (
 )
 
 
+def get_tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Return the dicts from which a layer reads its own parameters and its own buffers, by name.
+
+    Uses: `Module._parameters` and `Module._buffers`, private. Tested with torch 2.11 and 2.13.
+    Works around: `torch.func.functional_call` looks up every tensor anew in every call.
+    If unavailable: no dicts, and the caller uses that function.
+    """
+    try:
+        return module._parameters, module._buffers
+    except AttributeError:
+        return ()
+
+
 def run_fused_lstm_cell(
     inputs: Tensor,
     recurrent: Tensor,
