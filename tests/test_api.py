@@ -333,7 +333,7 @@ ODD: list[tuple[dict[str, Any], str]] = [
         "fit: model must be an nn.Module, a function that makes one, or a Task, got 'mlp'.",
     ),
     ({"data": (1, 2)}, "fit: data must be a FederatedDataset, got tuple."),
-    ({"optimizer": "adam", "momentum": 0.9}, "adam takes no momentum; it is for sgd."),
+    ({"optimizer": "adam", "momentum": 0.9}, "fedavg: adam takes no momentum; it is for sgd."),
     (
         {"server_optimizer": "adam", "server_momentum": 0.9},
         "fedavg: adam takes no server_momentum.",

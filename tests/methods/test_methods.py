@@ -24,6 +24,11 @@ def test_a_method_file_reads_in_the_same_order(name: str) -> None:
     assert source.index('"""') < source.index("class HParams") < source.index("def build")
 
 
+@pytest.mark.parametrize("name", [*methods.NAMES, "ds+fedavg", "fsl+per+fedmeta"])
+def test_hyper_parameters_know_the_name_of_their_method(name: str) -> None:
+    assert methods.load_method_module(name).HParams.method_name == name
+
+
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_hyper_parameters_are_frozen_and_keyword_only(name: str) -> None:
     kind = methods.load_method_module(name).HParams

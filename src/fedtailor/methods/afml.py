@@ -68,7 +68,7 @@ Carry = tuple[Params, Tree]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="afml"):
     """Hyper-parameters of AFML."""
 
     lr: float = positive(0.3, "eta_2: rate of the encoder's mean and log sigma")
@@ -96,7 +96,7 @@ class HParams(LocalHParams):
         super().__post_init__()
         require(
             self.optimizer == "sgd",
-            "afml: the server's chain rule needs gradients; "
+            f"{self.method_name}: the server's chain rule needs gradients; "
             f"optimizer must be sgd, got {self.optimizer}.",
         )
 

@@ -46,7 +46,7 @@ from fedtailor.methods.hparams import LocalHParams, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="apfl"):
     """Hyper-parameters of APFL."""
 
     mixing: float = option(0.5, "a client's initial alpha, the share of the personal model")
@@ -63,7 +63,7 @@ class HParams(LocalHParams):
         require(0 <= self.mixing <= 1, f"apfl: mixing must be in [0, 1], got {self.mixing}.")
         require(
             self.adapt or self.alpha_lr is None,
-            "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out.",
+            f"{self.method_name}: alpha_lr moves alpha, which adapt=false holds; leave it out.",
         )
 
 

@@ -16,7 +16,7 @@ from fedtailor.methods.hparams import LocalHParams
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="centralized"):
     """Hyper-parameters of training on the pool."""
 
 

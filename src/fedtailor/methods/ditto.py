@@ -49,7 +49,7 @@ Carry = tuple[Model, Model]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="ditto"):
     """Hyper-parameters of Ditto."""
 
     lam: float = non_negative(1.0, "how strongly the personal model is held near the global one")

@@ -24,7 +24,7 @@ from fedtailor.methods.hparams import LocalHParams, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedavg"):
     """Hyper-parameters of FedAvg."""
 
     server_optimizer: Literal["sgd", "adam", "yogi"] = option(
@@ -41,7 +41,7 @@ class HParams(LocalHParams):
         super().__post_init__()
         require(
             self.server_optimizer == "sgd" or not self.server_momentum,
-            f"fedavg: {self.server_optimizer} takes no server_momentum.",
+            f"{self.method_name}: {self.server_optimizer} takes no server_momentum.",
         )
         make_server_optimizer(self)
 

@@ -41,7 +41,7 @@ from fedtailor.methods.hparams import LocalHParams, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="feddyn"):
     """Hyper-parameters of FedDyn."""
 
     alpha: float = positive(
@@ -53,7 +53,8 @@ class HParams(LocalHParams):
         super().__post_init__()
         require(
             self.optimizer != "adamw",
-            "feddyn: clients descend a loss, of which adamw's decay is no part; use sgd or adam.",
+            f"{self.method_name}: clients descend a loss, of which adamw's decay is no part; "
+            "use sgd or adam.",
         )
 
 

@@ -61,7 +61,7 @@ MetaParams = tuple[Params, Params]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedmeta"):
     """Hyper-parameters of FedMeta."""
 
     inner: Literal["maml", "meta-sgd"] = option(
@@ -92,7 +92,8 @@ class HParams(LocalHParams):
         require(self.order in (1, 2), f"fedmeta: order must be 1 or 2, got {self.order}.")
         require(
             self.inner != "meta-sgd" or self.finetune_lr is None,
-            "fedmeta: meta-sgd personalizes at the rates it has learned; leave finetune_lr out.",
+            f"{self.method_name}: meta-sgd personalizes at the rates it has learned; "
+            "leave finetune_lr out.",
         )
 
     def batch_plan(self) -> BatchPlan:

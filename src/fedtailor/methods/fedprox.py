@@ -17,7 +17,7 @@ from fedtailor.methods.hparams import LocalHParams, non_negative, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedprox"):
     """Hyper-parameters of FedProx."""
 
     lam: float = non_negative(0.1, "strength of the proximal term (mu in the paper)")

@@ -46,7 +46,7 @@ PartStep = Callable[[Params, Tree, Batch], tuple[Params, Tree]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(personal_layers.HParams):
+class HParams(personal_layers.HParams, method="fedrep"):
     """Hyper-parameters of FedRep."""
 
     head_epochs: int = non_negative(

@@ -39,7 +39,7 @@ from fedtailor.methods.hparams import LocalHParams, RunFacts, non_negative, opti
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedsim"):
     """Hyper-parameters of FedSIM."""
 
     lam: float = non_negative(1.0, "strength of the clients' proximal term")

@@ -26,7 +26,7 @@ from fedtailor.methods.wrappers import server_learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(server_learning.HParams):
+class HParams(server_learning.HParams, method="fsl"):
     """Hyper-parameters of FSL."""
 
     server_lr: float | None = positive(

@@ -6,7 +6,17 @@ declared with `option`, `positive` or `non_negative`, and `validate_hparams` che
 
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fedtailor.core import optimizers
 from fedtailor.core.optimizers import Optimizer
@@ -70,14 +80,13 @@ def validate_hparams(hparams: "LocalHParams") -> None:
 
     A field whose type includes None may be None.
     """
-    method_name = type(hparams).__module__.rpartition(".")[2].replace("_", "-")
     type_hints = get_type_hints(type(hparams))
     for hparam in fields(hparams):
         _validate_value(
             getattr(hparams, hparam.name),
             type_hints[hparam.name],
             get_hparam_info(hparam),
-            f"{method_name}: {hparam.name} must",
+            f"{hparams.method_name}: {hparam.name} must",
         )
 
 
@@ -109,7 +118,13 @@ def _validate_value(value: Any, type_hint: Any, info: HParamInfo, subject: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalHParams:
-    """Hyper-parameters of training at a client, the same for every method that trains there."""
+    """Hyper-parameters of training at a client, the same for every method that trains there.
+
+    A method has a subclass with its own: `class HParams(LocalHParams, method="fedprox")`.
+    """
+
+    method_name: ClassVar[str] = "local training"
+    """Name of the method, with which error messages begin."""
 
     lr: float = positive(0.1, "step size")
     epochs: int = positive(1, "passes over the client's train examples in a round")
@@ -129,14 +144,19 @@ class LocalHParams:
         None, "examples a step when personalizing; None: as in training"
     )
 
+    def __init_subclass__(cls, method: str | None = None) -> None:
+        """Set the name of the method; without one, it is that of the parent class."""
+        super().__init_subclass__()
+        if method is not None:
+            cls.method_name = method
+
     def __post_init__(self) -> None:
         """Raise an `InputError` for values out of range."""
         validate_hparams(self)
         require(
             not self.momentum or self.optimizer == "sgd",
-            f"{self.optimizer} takes no momentum; it is for sgd.",
+            f"{self.method_name}: {self.optimizer} takes no momentum; it is for sgd.",
         )
-        self.make_optimizer()  # which checks the range of momentum
 
     def make_optimizer(self) -> Optimizer:
         """Return the clients' optimizer."""

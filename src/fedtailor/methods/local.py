@@ -38,7 +38,7 @@ from fedtailor.methods.hparams import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="local"):
     """Hyper-parameters of training alone."""
 
     when: Literal["end", "sampled"] = option("end", "when clients train")

@@ -37,7 +37,7 @@ from fedtailor.methods.hparams import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="per-fedavg"):
     """Hyper-parameters of Per-FedAvg."""
 
     alpha: float = non_negative(0.01, "step size of the inner step; 0: FedAvg")

@@ -39,7 +39,7 @@ Carry = tuple[tuple[Params, Tree], Params]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="pfedme"):
     """Hyper-parameters of pFedMe."""
 
     lr: float = positive(
@@ -59,7 +59,8 @@ class HParams(LocalHParams):
         step = self.inner_lr * self.lam
         require(
             step < 2,
-            f"pfedme: inner_lr * lam must be below 2, or inner steps run away, got {step:g}.",
+            f"{self.method_name}: inner_lr * lam must be below 2, or inner steps run away, "
+            f"got {step:g}.",
         )
 
 

@@ -25,7 +25,7 @@ from fedtailor.methods.hparams import LocalHParams, RunFacts, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="reptile"):
     """Hyper-parameters of Fed-Reptile."""
 
     epsilon: float = positive(

@@ -45,7 +45,7 @@ from fedtailor.methods.hparams import LocalHParams, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="scaffold"):
     """Hyper-parameters of SCAFFOLD."""
 
     server_lr: float = positive(
@@ -55,9 +55,9 @@ class HParams(LocalHParams):
     def __post_init__(self) -> None:
         """Raise an `InputError` for optimizers that break the control variates."""
         super().__post_init__()
-        why = "scaffold: the control variates need plain SGD steps at the clients;"
-        require(self.optimizer == "sgd", f"{why} optimizer must be sgd, got {self.optimizer}.")
-        require(not self.momentum, f"{why} momentum must be 0, got {self.momentum}.")
+        reason = f"{self.method_name}: the control variates need plain SGD steps at the clients"
+        require(self.optimizer == "sgd", f"{reason}; optimizer must be sgd, got {self.optimizer}.")
+        require(not self.momentum, f"{reason}; momentum must be 0, got {self.momentum}.")
 
 
 class Pair(NamedTuple):
