@@ -20,7 +20,7 @@ from fedtailor.core.task import Task
 from fedtailor.core.types import Method, Params, Routine, ServerState
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, option, positive
+from fedtailor.methods.hparams import LocalHParams, in_range, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class HParams(LocalHParams, method="fedavg"):
         "sgd", "the optimizer that takes the mean update as its descent direction"
     )
     server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
-    server_momentum: float = option(0.0, "momentum of the server's SGD")
+    server_momentum: float = in_range(0.0, 0, 1, "momentum of the server's SGD", excludes_high=True)
     weight_by: Literal["clients", "examples"] = option(
         "clients", "whether all clients weigh the same, or by their number of examples"
     )
@@ -43,7 +43,6 @@ class HParams(LocalHParams, method="fedavg"):
             self.server_optimizer == "sgd" or not self.server_momentum,
             f"{self.method_name}: {self.server_optimizer} takes no server_momentum.",
         )
-        make_server_optimizer(self)
 
 
 def make_server_optimizer(hparams: HParams) -> Optimizer:

@@ -68,7 +68,9 @@ class HParams(LocalHParams, method="fedmeta"):
         "maml", "one fixed inner rate, or one for each weight, learned"
     )
     alpha: float = non_negative(0.01, "inner rate; of meta-sgd: the initial one")
-    order: int = option(2, "2: through the inner steps; 1: support gradients count as constants")
+    order: Literal[1, 2] = option(
+        2, "2: through the inner steps; 1: support gradients count as constants"
+    )
     sets: Literal["batches", "whole"] = option(
         "batches", "what a step sees of support and query: a batch each, or all"
     )
@@ -89,7 +91,6 @@ class HParams(LocalHParams, method="fedmeta"):
     def __post_init__(self) -> None:
         """Raise an `InputError` for values out of range."""
         super().__post_init__()
-        require(self.order in (1, 2), f"fedmeta: order must be 1 or 2, got {self.order}.")
         require(
             self.inner != "meta-sgd" or self.finetune_lr is None,
             f"{self.method_name}: meta-sgd personalizes at the rates it has learned; "
