@@ -24,7 +24,7 @@ from fedtailor.compiler import step_program
 from fedtailor.compiler.inductor import bind_compiled
 from fedtailor.compiler.trace import TracedFunction
 from fedtailor.core import functionalize, trees
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import classification, sequences, validate_task
 from fedtailor.engines import compile_policy, factory
 from fedtailor.engines.chunking import PeakMemory
@@ -409,7 +409,7 @@ def test_torch_has_not_said_where_code_is_kept_until_it_compiles(patch: pytest.M
 
 def test_weights_are_drawn_alike_without_a_hook_for_operations(lose: Lose) -> None:
     def draw() -> dict[str, Tensor]:
-        with seeded_init(3):
+        with seed_initialization(3):
             return nn.Sequential(nn.Conv2d(1, 4, 3), nn.Linear(4, 5), nn.LSTM(5, 2)).state_dict()
 
     expected, before = draw(), torch.get_rng_state()
@@ -427,7 +427,7 @@ class Noisy(nn.Linear):
 
 def test_models_that_draw_are_refused_without_a_hook_for_operations(lose: Lose) -> None:
     x, y = torch.ones(2, 5), torch.tensor([0, 2])
-    with seeded_init(0):
+    with seed_initialization(0):
         noisy, plain = classification(Noisy(5, 3)), classification(nn.Linear(5, 3))
     lose()
     before = torch.get_rng_state()
@@ -449,7 +449,7 @@ def make_text_setting() -> EngineContext:
     texts = np.random.default_rng(0).integers(1, 9, (24, 5), dtype=np.uint8)
     client = np.arange(24) // 4
     own = data.from_arrays(texts[:, :4], texts[:, 1:], client, tokens=True, classes=9)
-    with seeded_init(0):
+    with seed_initialization(0):
         task = sequences(models.language_model(9, 3, 4)).to(dtype=torch.float64)
     return prepare_context("fedavg", task, own, rounds=2, cohort=3, seed=1, batch=2)
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedtailor import data as sources
 from fedtailor import methods
 from fedtailor.core import trees
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Method, ServerState
 from fedtailor.data.sources import get_attributes
@@ -163,7 +163,7 @@ class MeasuredCost(NamedTuple):
 @cache
 def build_probe_task() -> Task:
     """Return the small task on which methods are built to be measured."""
-    with seeded_init(0):
+    with seed_initialization(0):
         return classification(mlp(*PROBE_MODEL_SIZES))
 
 

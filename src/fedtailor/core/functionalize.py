@@ -1,4 +1,4 @@
-"""What makes an `nn.Module` a pure function of its tensors.
+"""Pure functions of tensors from an `nn.Module`.
 
 Dropout draws from keys, layers that cannot be pure are refused, and initial weights are drawn from
 a seed.
@@ -83,10 +83,10 @@ def _make_keyed(
 
 def make_dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
     """Return a key for every dropout layer, by the name of the layer's buffer."""
-    return {name: prng.fold(key, index) for name, index in dropout_layers(module).items()}
+    return {name: prng.fold(key, index) for name, index in list_dropout_layers(module).items()}
 
 
-def dropout_layers(module: nn.Module) -> dict[str, int]:
+def list_dropout_layers(module: nn.Module) -> dict[str, int]:
     """Return each dropout layer's position among all modules, by the name of the layer's buffer."""
     return {
         f"{name}.key": position
@@ -186,7 +186,7 @@ def run_and_check_unchanged(
         module: A module with keyed dropout.
         tensors: Parameters and buffers by name, of which the module gets copies.
         x: Its inputs.
-        key: What the keys of its dropout layers are folded from.
+        key: Key from which the keys of its dropout layers are folded.
     """
     copies = {name: value.clone() for name, value in tensors.items()}
     copies |= make_dropout_keys(module, key)
@@ -253,7 +253,7 @@ def _draw_from(
 
 
 @contextmanager
-def seeded_init(seed: int) -> Iterator[None]:
+def seed_initialization(seed: int) -> Iterator[None]:
     """Make models built in the block draw their initial weights from a generator with this seed.
 
     The weights are those that torch would draw after `torch.manual_seed(seed)`, but no global state

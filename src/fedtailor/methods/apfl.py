@@ -186,12 +186,12 @@ def build(task: Task, hparams: HParams) -> Method:
         broadcast=local_training.broadcast_params,
         init_client_state=partial(init_client_state, hparams.mixing),
         client=Routine(
-            partial(init_client, optimizer), hparams.train_phases(step), finalize_client
+            partial(init_client, optimizer), hparams.build_train_phases(step), finalize_client
         ),
-        server=local_training.mean_update_routine(hparams.server_lr),
+        server=local_training.build_mean_update_routine(hparams.server_lr),
         personalize=Routine(
             partial(init_client, finetune_optimizer),
-            hparams.finetune_phases(partial(finetune_step, task.loss, finetune_optimizer)),
+            hparams.build_finetune_phases(partial(finetune_step, task.loss, finetune_optimizer)),
             get_mixed_params,
         ),
     )

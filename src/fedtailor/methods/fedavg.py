@@ -76,8 +76,8 @@ def build(task: Task, hparams: HParams) -> Method:
         init=optimizer.init,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
+        client=local_training.build_training_routine(hparams, gradient),
         server=Routine(local_training.start_from_mean_update, (), partial(server_step, optimizer)),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
         weight_by="train" if hparams.weight_by == "examples" else None,
     )

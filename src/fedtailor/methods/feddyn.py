@@ -143,9 +143,9 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=init_client_state,
         client=Routine(
             partial(init_client, optimizer),
-            hparams.train_phases(step),
+            hparams.build_train_phases(step),
             partial(finalize_client, hparams.alpha),
         ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.alpha)),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
     )

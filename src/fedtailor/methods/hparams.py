@@ -35,7 +35,7 @@ Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
 
 
 class RunFacts(NamedTuple):
-    """What is known about a run before it begins, for hyper-parameters that follow from it."""
+    """Facts about a run before it begins, for hyper-parameters that follow from them."""
 
     rounds: int
     cohort_size: int  # clients a round
@@ -236,16 +236,16 @@ class LocalHParams:
             return optimizers.adam(self.lr, weight_decay=decay)
         return optimizers.sgd(self.lr, self.momentum, weight_decay=decay)
 
-    def batch_plan(self) -> BatchPlan:
+    def build_batch_plan(self) -> BatchPlan:
         """Return the batches of a client's training in a round."""
         specs = (BatchSpec("train", self.batch),)
         return make_batch_plan(specs, epochs=self.epochs, steps=self.steps)
 
-    def train_phases(self, step: Step) -> tuple[Phase, ...]:
-        """Return the phases of training with a step on the batches of `batch_plan`."""
-        return (Phase(step, self.batch_plan()),)
+    def build_train_phases(self, step: Step) -> tuple[Phase, ...]:
+        """Return the phases of training with a step on the batches of `build_batch_plan`."""
+        return (Phase(step, self.build_batch_plan()),)
 
-    def finetune_phases(self, step: Step) -> tuple[Phase, ...]:
+    def build_finetune_phases(self, step: Step) -> tuple[Phase, ...]:
         """Return the phases of personalizing with a step on the client's `adapt` split.
 
         There are none if the hyper-parameters ask for no epochs or steps.

@@ -83,8 +83,8 @@ def build(task: Task, hparams: HParams) -> Method:
         plan = make_batch_plan((BatchSpec("train", hparams.batch),), epochs=hparams.local_epochs)
         personalize = Routine(init, (Phase(step, plan),), local_training.get_local_params)
     else:
-        client_phases = hparams.train_phases(step)
-        finetune = local_training.finetune_routine(hparams, task.loss)
+        client_phases = hparams.build_train_phases(step)
+        finetune = local_training.build_finetune_routine(hparams, task.loss)
         personalize = finetune._replace(init=partial(init_client, optimizers.sgd(hparams.lr)))
     return Method(
         name="local",

@@ -167,7 +167,7 @@ def init_finetune(init: Callable[[Tree, Tree], Tree], broadcast: Pair, control: 
 def build(task: Task, hparams: HParams) -> Method:
     """Return SCAFFOLD on a task."""
     step = partial(client_step, hparams.make_optimizer(), task.loss)
-    finetune = local_training.finetune_routine(hparams, task.loss)
+    finetune = local_training.build_finetune_routine(hparams, task.loss)
     return Method(
         name="scaffold",
         init=trees.zeros_like,
@@ -175,7 +175,7 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=init_client_state,
         client=Routine(
             init_client,
-            hparams.train_phases(step),
+            hparams.build_train_phases(step),
             partial(finalize_client, hparams.lr),
         ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.server_lr)),

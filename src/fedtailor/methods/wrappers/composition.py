@@ -66,7 +66,7 @@ class Composition:
             hint = suggest_name(word, WRAPPERS)
             require(
                 word in WRAPPERS,
-                f"Nothing called '{word}' can be put around a method, as in '{name}'; {hint}",
+                f"There is no wrapper '{word}', as in '{name}'; {hint}",
             )
         self._name = name
         self._inner = inner
