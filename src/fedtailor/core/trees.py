@@ -282,6 +282,13 @@ def select(tree: Tree, names: frozenset[str], should_match: bool) -> Tree:
         names: Names of parameters.
         should_match: Whether to return the members in `names`. Without it, all others are returned,
             and leaves outside of dicts with them.
+
+    Example:
+        >>> params = {"base.weight": torch.ones(2), "head.weight": torch.zeros(1)}
+        >>> select(params, frozenset({"head.weight"}), True)
+        {'head.weight': tensor([0.])}
+        >>> select(params, frozenset({"head.weight"}), False)
+        {'base.weight': tensor([1., 1.])}
     """
     if isinstance(tree, dict):
         return {name: value for name, value in tree.items() if (name in names) == should_match}
@@ -297,6 +304,14 @@ def combine(rest: Tree, selected: Tree, order: Sequence[str] = ()) -> Tree:
         rest: The part that was selected with `should_match=False`.
         selected: The part that was selected with `should_match=True`.
         order: Order of the names in the tree's dicts; other names follow.
+
+    Example:
+        >>> base = {"base.weight": torch.ones(2)}
+        >>> head = {"head.weight": torch.zeros(1)}
+        >>> combine(base, head)
+        {'base.weight': tensor([1., 1.]), 'head.weight': tensor([0.])}
+        >>> combine(base, head, order=("head.weight", "base.weight"))
+        {'head.weight': tensor([0.]), 'base.weight': tensor([1., 1.])}
     """
     if isinstance(rest, dict):
         positions = {name: position for position, name in enumerate(order)}
