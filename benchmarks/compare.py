@@ -29,7 +29,7 @@ from rich.table import Table
 from torch import nn
 
 from fedtailor import models, prng
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.data.batching import iter_batch_indices
 from fedtailor.prng.streams import Stream
 from peers.nets import NETS, weights_of
@@ -97,7 +97,7 @@ def first_weights(net: str) -> Weights:
     """The weights to begin with: those of this project's model of that name, under the names of the
     plain one.
     """
-    with seeded_init(SEED):
+    with seed_initialization(SEED):
         drawn = weights_of(FIRST[net]())
     return dict(zip(weights_of(NETS[net]()), drawn.values(), strict=True))
 

@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from fedtailor import data as sources
 from fedtailor import models, prng
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.data.batching import BatchIndices, iter_batch_indices
 from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext
@@ -147,7 +147,7 @@ def dataset(case: Case) -> sources.FederatedDataset:
 def setting_of(case: Case) -> EngineContext:
     """The method on the data."""
     data = dataset(case)
-    with seeded_init(SEED):
+    with seed_initialization(SEED):
         model = MODELS[case.net]()
     return prepare_context(
         case.method,

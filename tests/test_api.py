@@ -226,7 +226,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "fedsim: the server's work needs data, but data set 'toy' gives",
     ),
     ({"model": nn.Linear(4, 3)}, "Task: the model, run on 2 examples with x"),
-    ({"model": nn.Linear(5, 1)}, "Task: the model tells 1 classes apart, but there is a label 2."),
+    (
+        {"model": nn.Linear(5, 1)},
+        "Task: the model has outputs for 1 classes, but there is a label 2.",
+    ),
     (
         {"model": nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))},
         "Task: layer '1' (BatchNorm1d) mixes the examples of a batch and keeps running "
@@ -333,7 +336,7 @@ ODD: list[tuple[dict[str, Any], str]] = [
         "fit: model must be an nn.Module, a function that makes one, or a Task, got 'mlp'.",
     ),
     ({"data": (1, 2)}, "fit: data must be a FederatedDataset, got tuple."),
-    ({"optimizer": "adam", "momentum": 0.9}, "adam takes no momentum; it is for sgd."),
+    ({"optimizer": "adam", "momentum": 0.9}, "fedavg: adam takes no momentum; it is for sgd."),
     (
         {"server_optimizer": "adam", "server_momentum": 0.9},
         "fedavg: adam takes no server_momentum.",

@@ -1,5 +1,6 @@
 """What the documents promise is run."""
 
+import ast
 import os
 import re
 import subprocess
@@ -83,6 +84,43 @@ def test_the_method_of_the_document_is_short() -> None:
         len([line for line in code_in("docs/adding-a-method.md").splitlines() if line.strip()])
         <= 45
     )
+
+
+def list_imports(source: str) -> set[str]:
+    """Return the names of fedtailor that the source of a method imports."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedtailor"):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def test_the_names_that_the_document_counts_are_those_that_methods_import() -> None:
+    document = (ROOT / "docs/adding-a-method.md").read_text()
+    section = document.partition("## The names to know")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `[\w.]+` \| (.*) \|$", section, re.MULTILINE)
+    main_names = set[str]()
+    for row in rows:
+        without_remarks = re.sub(r"\([^)]*\)", "", row)
+        main_names |= set(re.findall(r"`(\w+)`", without_remarks))
+    assert len(main_names) == 15
+    assert "fifteen" in section
+    folder = Path(methods.__file__).parent
+    sources = {
+        name: (folder / f"{name.replace('-', '_')}.py").read_text() for name in methods.NAMES
+    }
+    imports = {name: list_imports(source) for name, source in sources.items()}
+    assert "FedProx, in 38\nlines, imports six names" in section
+    assert len(sources["fedprox"].splitlines()) == 38
+    assert len(imports["fedprox"]) == 6
+    assert imports["fedprox"] <= main_names
+    assert "FedAvgM above imports nine" in section
+    example_imports = list_imports(code_in("docs/adding-a-method.md"))
+    assert len(example_imports) == 9
+    assert example_imports <= main_names
+    used = set.union(*imports.values())
+    assert main_names < used
+    assert used <= set(re.findall(r"`(\w+)`", section))
 
 
 def test_the_readme_is_short_and_names_both_commands() -> None:

@@ -147,6 +147,7 @@ PRIVATE = re.compile(
     r"|\bfrom torch[.\w]* import .*\b_(?!_)\w"
     r"|torch\.fx\.experimental|from torch\.fx import experimental"
     r"|\b(_pytree|_python_dispatch|_inductor|_dynamo\w*|_foreach_\w+|_thnn\w*|_BatchNorm|_cdata)\b"
+    r"|(?<!\bself)\._(parameters|buffers|modules)\b"
     r"|\._schema\b|\bmake_fx\b|\bget_proxy_mode\b|\bTorchDispatchMode\b|\bFakeTensorMode\b"
     r"|torch\.__version__ *[<>=!]|filterwarnings|simplefilter|catch_warnings"
 )
@@ -183,6 +184,9 @@ def test_what_torch_keeps_to_itself_is_behind_one_door() -> None:
         "isinstance(module, nn.modules.batchnorm._BatchNorm)",
         "torch.ops.aten._thnn_fused_lstm_cell(*rows)",
         "storage._cdata",
+        "for name, child in module._modules.items():",
+        "for tensors in (owner._parameters, self.owner._buffers):",
+        "itself._buffers",
         "function._dynamo_marked_constant = True",
         'if torch.__version__ >= "2.13":',
         'warnings.filterwarnings("ignore", message, UserWarning)',
@@ -195,12 +199,12 @@ def test_the_door_is_watched(line: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "for kept in (owner._parameters, owner._buffers):",
         "from torch.nn import functional as nnf",
         "torch.ops.aten.add.Tensor",
         '"torch": torch.__version__,',
         "torch.__dict__",
         "self._torch._cache",
+        "self._buffers = self._make_buffers()",
     ],
 )
 def test_the_door_is_not_in_the_way(line: str) -> None:

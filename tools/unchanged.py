@@ -31,7 +31,7 @@ from contract import ROWS  # noqa: E402
 from divided import add_people, data_folder, fingerprint, images_of, saved, writers  # noqa: E402
 from fedtailor import classification, data, fit, sequences  # noqa: E402
 from fedtailor.core import trees  # noqa: E402
-from fedtailor.core.functionalize import seeded_init  # noqa: E402
+from fedtailor.core.functionalize import seed_initialization  # noqa: E402
 from fedtailor.engines import factory  # noqa: E402
 from fedtailor.evaluation.evaluate import sample_group  # noqa: E402
 from fedtailor.models.text import language_model  # noqa: E402
@@ -128,7 +128,7 @@ def networks() -> Iterator[tuple[str, Any]]:
         server=12,
         scale=1 / 255,
     )
-    with seeded_init(3):
+    with seed_initialization(3):
         convolutional = classification(
             torch.nn.Sequential(
                 torch.nn.Conv2d(1, 16, 3),

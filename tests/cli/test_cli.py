@@ -23,7 +23,7 @@ def test_compare_prints_one_table_and_names_a_report(tmp_path: Path) -> None:
         "fedavg",
         "fedsim",
         "rounds=2",
-        "local.budget=2",
+        "local.local_epochs=2",
         "data.clients=12",
         "cohort=4",
         f"out={tmp_path / 'out'}",
@@ -225,7 +225,7 @@ def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
         "cohort=2",
         "hidden=8",
         "finetune_epochs=1",
-        "local.budget=2",
+        "local.local_epochs=2",
         "seeds=0",
     ]
     done = run(

@@ -163,6 +163,19 @@ def test_every_hyper_parameter_has_a_meaning() -> None:
             assert row["meaning"], f"{name}: {row['hyper-parameter']}"
 
 
+def test_values_that_are_allowed_are_shown() -> None:
+    rows = [*describe_method("fedmeta")["hparams"], *describe_method("per+apfl")["hparams"]]
+    allowed = {row["hyper-parameter"]: row["allowed"] for row in rows}
+    assert allowed["lr"] == allowed["finetune_batch"] == "> 0"
+    assert allowed["finetune_epochs"] == allowed["weight_decay"] == ">= 0"
+    assert allowed["momentum"] == "[0, 1)"
+    assert allowed["mixing"] == "[0, 1]"
+    assert allowed["optimizer"] == "sgd, adam, adamw"
+    assert allowed["order"] == "1, 2"
+    assert allowed["adapt"] == "true, false"
+    assert allowed["personal"] == ""
+
+
 def test_a_composition_shows_the_method_s_own_defaults() -> None:
     for first, second in permutations(("fsl", "ds", "per"), 2):
         alone = {

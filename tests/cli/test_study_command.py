@@ -63,15 +63,15 @@ def test_quick_on_embedded_digits_runs_from_a_fresh_clone(tmp_path: Path, study:
     assert (tmp_path / out / "figures" / "mnist-4-curves.svg").read_text().startswith("<svg ")
 
 
-def test_a_budget_stops_it_and_the_same_command_goes_on(tmp_path: Path, study: Study) -> None:
+def test_a_time_limit_stops_it_and_the_same_command_goes_on(tmp_path: Path, study: Study) -> None:
     small(tmp_path)
     words = ("small", "scale=paper", "rounds=3")
-    stopped = study(*words, "budget_s=0.001", "out=out")
+    stopped = study(*words, "max_seconds=0.001", "out=out")
     assert stopped.returncode == 130, stopped.stderr
-    again = f"fedtailor study {' '.join(words)} budget_s=0.001 out=out"
+    again = f"fedtailor study {' '.join(words)} max_seconds=0.001 out=out"
     assert stopped.stdout.splitlines()[-1] == f"Stopped and saved. Resume with: {again}"
     assert not (tmp_path / "out" / "one.json").exists()
-    ended = study(*words, "budget_s=600", "out=out")
+    ended = study(*words, "max_seconds=600", "out=out")
     assert ended.returncode == 0, ended.stderr
     assert study(*words, "out=whole").returncode == 0
     resumed, whole = (read_record(tmp_path / out / "one.json") for out in ("out", "whole"))
@@ -83,7 +83,7 @@ WRONG = [
     (["small", "parts=two"], "study small: there is no part 'two'; choose from one."),
     (["small", "scale=big"], "study: there is no scale 'big'; choose from quick, paper."),
     (["small", "jobs=0"], "study: jobs must be a positive number, got 0."),
-    (["small", "budget_s=x"], "study: budget_s must be a positive number, got x."),
+    (["small", "max_seconds=x"], "study: max_seconds must be a positive number, got x."),
     (["small", "write=yes"], "study: write must be true or false, got yes."),
     (["small", "fedavg"], "study: 'fedavg' is not KEY=VALUE."),
     (

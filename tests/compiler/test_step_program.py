@@ -19,7 +19,7 @@ from fedtailor.compiler.inductor import BoundStep, CompileMode, bind_compiled, b
 from fedtailor.compiler.step_program import StepProgram, _step_in_place
 from fedtailor.compiler.trace import trace
 from fedtailor.core import trees
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Tree
 from fedtailor.engines import factory, stack_runner
@@ -160,7 +160,7 @@ def test_parts_have_one_size_where_one_divides_the_stack(monkeypatch: pytest.Mon
 
 def looking(dropout: float = 0.2) -> Task:
     """A task whose model convolves and pools."""
-    with seeded_init(5):
+    with seed_initialization(5):
         seen = (
             nn.Linear(5, 36),
             nn.Unflatten(1, (1, 6, 6)),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedtailor import prng
-from fedtailor.core.functionalize import KeyedDropout, seeded_init, with_keyed_dropout
+from fedtailor.core.functionalize import KeyedDropout, seed_initialization, with_keyed_dropout
 from fedtailor.core.task import Task, classification, multilabel, regression, sequences
 from fedtailor.core.types import Batch
 from fedtailor.errors import InputError
@@ -277,7 +277,7 @@ MADE: dict[str, Callable[[], nn.Module]] = {
 
 
 def weights(make: Callable[[], nn.Module], seed: int) -> dict[str, Tensor]:
-    with seeded_init(seed):
+    with seed_initialization(seed):
         return make().state_dict()
 
 
@@ -298,7 +298,7 @@ def test_first_weights_are_those_of_a_global_seed_without_touching_it(name: str)
 
 def test_a_generator_that_the_model_names_is_used() -> None:
     own = torch.Generator().manual_seed(1)
-    with seeded_init(7):
+    with seed_initialization(7):
         drawn = torch.randn(3, generator=own)
     assert torch.equal(drawn, torch.randn(3, generator=torch.Generator().manual_seed(1)))
 
@@ -308,7 +308,7 @@ def test_outside_the_block_draws_are_global_again() -> None:
         torch.manual_seed(1)
         wanted = torch.randn(3)
         torch.manual_seed(1)
-        with pytest.raises(ValueError, match="stop"), seeded_init(7):
+        with pytest.raises(ValueError, match="stop"), seed_initialization(7):
             raise ValueError("stop")
         assert torch.equal(torch.randn(3), wanted)
 
@@ -317,7 +317,7 @@ def test_threads_do_not_disturb_each_other() -> None:
     barrier, made = threading.Barrier(2), {}
 
     def draw(seed: int) -> None:
-        with seeded_init(seed):
+        with seed_initialization(seed):
             layers = []
             for _ in range(20):
                 barrier.wait(timeout=10)

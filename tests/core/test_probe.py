@@ -199,7 +199,7 @@ UNFIT: list[tuple[Callable[[nn.Module], Task], Tensor, Tensor, str]] = [
     ),
     (classification, X, torch.ones(2, 3) / 3, r"needs y of shape \[2\], got \[2, 3\]"),
     (classification, X, Y.double(), "failed with "),
-    (classification, X, Y + 2, "tells 3 classes apart, but there is a label 4"),
+    (classification, X, Y + 2, "has outputs for 3 classes, but there is a label 4"),
     (
         multilabel,
         X,

@@ -16,7 +16,7 @@ from torch.nn import functional as nnf
 from torch.utils._pytree import tree_leaves
 
 from agreement import clone, distance
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification, multilabel, regression, sequences
 from fedtailor.core.types import Batch, Params
 from figures import accuracy, f1, log_loss
@@ -94,7 +94,7 @@ def token_figures(outputs: Tensor, y: Tensor) -> Figures:
 def built(kind: str) -> tuple[Task, Tensor, Tensor, Figured]:
     """A task with as many examples, and what its figures over some of them are."""
     words, x = labels(VOCABULARY, EXAMPLES, PLACES, seed=2), drawn(EXAMPLES, 5)
-    with seeded_init(3):
+    with seed_initialization(3):
         made: dict[str, tuple[Task, Tensor, Tensor, Figured]] = {
             "classes": (classification(nn.Linear(5, 3)), x, labels(3, EXAMPLES), class_figures),
             "labels": (multilabel(nn.Linear(5, 4)), x, labels(2, EXAMPLES, 4), label_figures),
@@ -298,7 +298,7 @@ class Parts(nn.Module):
 
 
 def parts() -> Parts:
-    with seeded_init(6):
+    with seed_initialization(6):
         return Parts()
 
 
@@ -391,7 +391,7 @@ class Recurrent(nn.Module):
 
 
 def test_a_recurrent_layer_uses_the_parameters_that_it_is_given() -> None:
-    with seeded_init(1):
+    with seed_initialization(1):
         model = Recurrent().double()
     task, x, y = classification(model), drawn(6, 4, 5), labels(3, 6)
     params = {name: value + 0.1 for name, value in task.params.items()}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from agreement import distance
 from examples import batch_of, draw
 from fedtailor import fit, prng
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification, regression, sequences
 from fedtailor.core.types import Batch, ServerState
 from fedtailor.errors import InputError
@@ -73,7 +73,7 @@ def cut_models() -> dict[str, tuple[Task, Batch, tuple[str, ...]]]:
     )
     tokens = torch.arange(30).reshape(6, 5) % 7
     x, y = draw(6, 5), torch.arange(6) % 3
-    with seeded_init(2):
+    with seed_initialization(2):
         made = {
             "mlp": (classification(mlp(64, (12,), 3)), batch_of(*images()), ("3.weight", "3.bias")),
             "dropout": (classification(Net(0.5)), batch_of(x, y), HEAD),

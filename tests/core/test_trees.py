@@ -1,6 +1,7 @@
 """Trees against the same arithmetic written out leaf by leaf."""
 
 import copy
+import doctest
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -234,6 +235,14 @@ def test_part_takes_names_out_of_dicts_and_joined_puts_them_back() -> None:
     assert_equal(
         trees.combine(rest, trees.select(B, names, True)), [flat(A)[0], flat(B)[1], *flat(A)[2:]]
     )
+
+
+@pytest.mark.parametrize("function", [trees.select, trees.combine])
+def test_the_example_of_a_docstring_is_right(function: Callable[..., Tree]) -> None:
+    (example,) = doctest.DocTestFinder().find(function, globs=vars(trees).copy())
+    results = doctest.DocTestRunner().run(example)
+    assert results.attempted >= 3
+    assert results.failed == 0
 
 
 @pytest.mark.parametrize("names", [frozenset(), frozenset({"bias", "conv.weight"})])

@@ -22,7 +22,7 @@ from fedtailor.training import build
 from fedtailor.training.overrides import read_run_config
 
 SMALL = ["data.clients=12", "cohort=3", "hidden=8", "batch=7", "finetune_epochs=2"]
-SHORT = {"local": ["budget=2"], "pfedme": ["inner_steps=3"]}
+SHORT = {"local": ["local_epochs=2"], "pfedme": ["inner_steps=3"]}
 NAMES = (*methods.NAMES, "fsl+fedsim", "per+ditto")
 
 

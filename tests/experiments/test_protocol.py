@@ -31,7 +31,7 @@ SMALL = [
     "finetune_epochs=1",
     "threads=1",
     "rounds=2",
-    "local.budget=2",
+    "local.local_epochs=2",
 ]
 METHODS = ["fedavg", "fedmeta"]
 WORDS = [*METHODS, *SMALL, "seeds=0,1", "tune.lr=0.05,0.5", "tune.finetune_epochs=1,3", "trials=2"]
@@ -155,14 +155,14 @@ def test_baselines_are_added_where_they_are_missing() -> None:
     assert describe_added_methods(declined, declined) == ""
 
 
-def test_a_budget_is_a_word_and_locals_is_a_number() -> None:
-    made = read_comparison(["local", "budget=gradients", "local.budget=7"])
-    assert (made.budget, made.collect_hparams("local")) == ("gradients", {"budget": 7})
-    assert read_comparison(["local", "budget=7"]).collect_hparams("local") == {"budget": 7}
-    with pytest.raises(
-        InputError, match="budget: input should be 'rounds', 'gradients' or 'bytes', got 'time'"
-    ):
-        read_comparison(["local", "budget=time"])
+def test_a_budget_is_one_of_three_words() -> None:
+    comparison = read_comparison(["local", "budget=gradients", "local_epochs=7"])
+    assert comparison.budget == "gradients"
+    assert comparison.collect_hparams("local") == {"local_epochs": 7}
+    for word, shown in (("time", "'time'"), ("7", "7")):
+        sentence = f"budget: input should be 'rounds', 'gradients' or 'bytes', got {shown}"
+        with pytest.raises(InputError, match=sentence):
+            read_comparison(["local", f"budget={word}"])
 
 
 def test_equal_budgets_are_equal_in_what_is_asked_for() -> None:

@@ -10,7 +10,7 @@ Row = tuple[str, dict[str, Any]]
 
 ROWS: list[Row] = [
     ("local", {"when": "sampled"}),
-    ("local", {"when": "end", "budget": 3}),
+    ("local", {"when": "end", "local_epochs": 3}),
     ("centralized", {"epochs": 1}),
     ("fedavg", {"epochs": 2}),
     ("fedavg", {"steps": 3, "weight_by": "examples"}),

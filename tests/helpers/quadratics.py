@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedtailor import prng
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, regression
 from fedtailor.core.types import Method, Params
 from fedtailor.data import ClientExamples, FederatedDataset
@@ -103,7 +103,7 @@ def quadratic_problem(features: int = 3, copies: bool = False, seed: int = 0) ->
         server=None,
         classes=None,
     )
-    with seeded_init(3):
+    with seed_initialization(3):
         task = regression(nn.Linear(features, 1, bias=False).double())
     return Quadratics(
         data,

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedtailor import methods
 from fedtailor.core import trees
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Method, Params, ServerState
 from fedtailor.data import ClientExamples, FederatedDataset, Split, single_client
@@ -78,7 +78,7 @@ class Net(nn.Module):
 
 def toy_task(dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Task:
     """Classification with a small network whose weights are always the same."""
-    with seeded_init(5):
+    with seed_initialization(5):
         return classification(Net(dropout)).to(dtype=dtype)
 
 

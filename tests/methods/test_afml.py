@@ -18,7 +18,7 @@ from agreement import distance
 from examples import batch_of, draw
 from fedtailor import digits, fit, prng
 from fedtailor.core import trees
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Params, ServerState
 from fedtailor.data import FederatedDataset
@@ -429,7 +429,7 @@ def test_clients_without_query_examples_change_nothing() -> None:
 
 
 def test_it_learns_digits() -> None:
-    with seeded_init(0):
+    with seed_initialization(0):
         task = classification(mlp(64, (32,), 10))
     method, data = afml.build(task, afml.HParams(finetune_epochs=2)), digits(clients=30)
     accuracy = []

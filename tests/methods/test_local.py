@@ -26,8 +26,8 @@ def test_a_sampled_client_goes_on_training_its_own_model() -> None:
     assert 1 < int(engine.client_states.initialized.sum()) <= len(people)
 
 
-def test_at_the_end_everybody_trains_to_the_full_budget() -> None:
-    setting = toy_setting("local", when="end", budget=4, lr=0.2)
+def test_at_the_end_everybody_trains_all_its_epochs() -> None:
+    setting = toy_setting("local", when="end", local_epochs=4, lr=0.2)
     state, engine = train(setting)
     assert distance(state.params, setting.task.params) == 0.0
     assert not engine.client_states.initialized.any()

@@ -24,6 +24,11 @@ def test_a_method_file_reads_in_the_same_order(name: str) -> None:
     assert source.index('"""') < source.index("class HParams") < source.index("def build")
 
 
+@pytest.mark.parametrize("name", [*methods.NAMES, "ds+fedavg", "fsl+per+fedmeta"])
+def test_hyper_parameters_know_the_name_of_their_method(name: str) -> None:
+    assert methods.load_method_module(name).HParams.method_name == name
+
+
 @pytest.mark.parametrize("name", methods.NAMES)
 def test_hyper_parameters_are_frozen_and_keyword_only(name: str) -> None:
     kind = methods.load_method_module(name).HParams
@@ -60,6 +65,13 @@ def test_values_out_of_range_are_refused_by_every_method(name: str) -> None:
         ("fedprox", "lam", -0.1, "fedprox: lam must not be negative, got -0.1."),
         ("fedsim", "server_batch", 0, "fedsim: server_batch must be positive, got 0."),
         ("apfl", "adapt", 1, "apfl: adapt must be true or false, got 1."),
+        ("apfl", "mixing", 1.1, "apfl: mixing must be in [0, 1], got 1.1."),
+        ("ditto", "momentum", 1, "ditto: momentum must be in [0, 1), got 1."),
+        ("ditto", "momentum", -0.1, "ditto: momentum must be in [0, 1), got -0.1."),
+        ("ds", "server_momentum", 1.0, "ds: server_momentum must be in [0, 1), got 1.0."),
+        ("fedmeta", "order", 3, "fedmeta: order must be 1 or 2, got 3."),
+        ("fedmeta", "order", True, "fedmeta: order must be 1 or 2, got True."),
+        ("fedmeta", "order", 1.0, "fedmeta: order must be 1 or 2, got 1.0."),
         ("fedper", "personal", 1.5, "fedper: personal must be text, got 1.5."),
         ("fsl+fedprox", "gamma", -1, "fsl+fedprox: gamma must not be negative, got -1."),
         ("per+ditto", "offer", -1, "per+ditto: offer must not be negative, got -1."),
@@ -71,6 +83,22 @@ def test_values_out_of_a_method_s_own_range_are_refused(
     with pytest.raises(InputError) as caught:
         methods.make_hparams(name, **{field: value})
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "values"),
+    [
+        ("apfl", "mixing", (0, 0.5, 1)),
+        ("fedavg", "momentum", (0, 0.999)),
+        ("fedavg", "server_momentum", (0.0, 0.999)),
+        ("fedmeta", "order", (1, 2)),
+    ],
+)
+def test_bounds_of_a_range_are_allowed_unless_excluded(
+    name: str, field: str, values: tuple[float, ...]
+) -> None:
+    for value in values:
+        assert getattr(methods.make_hparams(name, **{field: value}), field) == value
 
 
 def test_fedprox_is_a_file_of_at_most_40_lines() -> None:

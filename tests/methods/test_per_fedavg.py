@@ -140,7 +140,7 @@ def bowl(seed: int) -> Batch:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_steps_on_quadratics_have_a_closed_form(variant: Literal["exact", "fo", "hf"]) -> None:
     alpha, lr = 0.05, 0.03
-    work = per_fedavg.training_routine(
+    work = per_fedavg.build_training_routine(
         per_fedavg.HParams(alpha=alpha, lr=lr, variant=variant), quadratic
     )
     w = torch.linspace(-1, 1, 4, dtype=torch.float64)
@@ -164,7 +164,7 @@ def test_the_minimum_over_quadratic_clients_stays_where_it_is() -> None:
     best = torch.linalg.solve(torch.stack(weights).sum(0), torch.stack(pulls).sum(0))
     moves = {}
     for variant in VARIANTS:
-        work = per_fedavg.training_routine(
+        work = per_fedavg.build_training_routine(
             per_fedavg.HParams(alpha=alpha, lr=1.0, variant=variant), quadratic
         )
         start = work.init({"w": best}, ())

@@ -182,7 +182,11 @@ def test_rounds_are_algorithm_1(local: dict[str, Any], maker: Any) -> None:
     for number in range(2):
         results = [
             algorithm_1(
-                w, w, seen(setting, Stream.CLIENT, number, int(i), hyper.batch_plan()), maker, hyper
+                w,
+                w,
+                seen(setting, Stream.CLIENT, number, int(i), hyper.build_batch_plan()),
+                maker,
+                hyper,
             )
             for i in people
         ]

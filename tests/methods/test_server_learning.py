@@ -233,7 +233,7 @@ def test_personalizing_is_the_methods_own() -> None:
         (
             "fsll+fedavg",
             {},
-            "Nothing called 'fsll' can be put around a method, as in .*; did you mean fsl?",
+            "There is no wrapper 'fsll', as in .*; did you mean fsl?",
         ),
         ("fsl", {"gamma": -0.1}, "fsl: gamma must not be negative, got -0.1."),
         ("fsl", {"learn_lr": 0.0}, "fsl: learn_lr must be positive, got 0.0."),

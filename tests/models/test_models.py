@@ -19,7 +19,7 @@ from agreement import distance
 from fedtailor import Task, classification, models, sequences
 from fedtailor.core import trees
 from fedtailor.core.autodiff import finite_difference_hvp, hvp
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import validate_task
 from fedtailor.core.types import Batch, Params
 from fedtailor.models.resnet import ResidualBlock
@@ -43,7 +43,7 @@ NAMES = (*IMAGES, *TEXTS)
 
 
 def made(make: Callable[[], nn.Sequential]) -> nn.Sequential:
-    with seeded_init(1):
+    with seed_initialization(1):
         return make()
 
 
@@ -224,7 +224,7 @@ def test_the_gradient_of_a_gradient_is_vectorized_too() -> None:
 
 def lstms(layers: int) -> tuple[models.LSTM, nn.LSTM]:
     """Ours and torch's with the same weights; ours has the sum of torch's biases."""
-    with seeded_init(3):
+    with seed_initialization(3):
         ours, theirs = (
             models.LSTM(2, 3, layers).double(),
             nn.LSTM(2, 3, layers, batch_first=True).double(),
@@ -353,7 +353,7 @@ def test_resnet18_has_resnets_size_and_stages() -> None:
 
 @pytest.mark.parametrize(("inputs", "outputs", "stride"), [(4, 4, 1), (4, 6, 2), (4, 4, 2)])
 def test_a_residual_block_adds_what_it_was_given(inputs: int, outputs: int, stride: int) -> None:
-    with seeded_init(2):
+    with seed_initialization(2):
         block = ResidualBlock(inputs, outputs, stride, groups=2)
     x = torch.rand(2, inputs, 5, 5, generator=torch.Generator().manual_seed(3)) - 0.5
     w = [p for p in block.parameters() if p.ndim == 4]

@@ -7,7 +7,7 @@ from torch.nn import functional as nnf
 
 from agreement import clone, distance
 from fedtailor import classification, with_group_norm
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import validate_task
 from fedtailor.core.types import Batch
 
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 def residual() -> nn.Sequential:
-    with seeded_init(2):
+    with seed_initialization(2):
         return nn.Sequential(
             Block(3, 12),
             Block(12, 64),

@@ -1,7 +1,13 @@
 """The values of random streams are frozen: another value would change every result."""
 
 from fedtailor import prng
-from fedtailor.prng.streams import GROUP_STREAMS, DataStream, Stream
+from fedtailor.prng.streams import (
+    BatchStream,
+    DataStream,
+    DropoutStream,
+    GroupStream,
+    Stream,
+)
 
 
 def test_streams_of_runs_never_change() -> None:
@@ -44,5 +50,22 @@ def test_streams_of_data_sets_never_change() -> None:
     }
 
 
-def test_groups_are_hashed_by_these_names() -> None:
-    assert list(GROUP_STREAMS.values()) == ["train", "local", "validation", "new"]
+def test_streams_of_groups_never_change() -> None:
+    assert {stream.name: stream.value for stream in GroupStream} == {
+        "TRAIN": "train",
+        "PARTICIPATING": "local",
+        "VALIDATION": "validation",
+        "UNSEEN": "new",
+    }
+
+
+def test_streams_of_batches_and_dropout_never_change() -> None:
+    assert {stream.name: int(stream) for stream in BatchStream} == {"ORDER": 0, "STEP": 1}
+    assert {stream.name: int(stream) for stream in DropoutStream} == {"NEXT_MASK": 1}
+
+
+def test_a_numbered_stream_is_folded_as_its_number() -> None:
+    key = prng.key(3, "batches")
+    for stream in (*BatchStream, *DropoutStream):
+        assert prng.fold(key, stream) == prng.fold(key, int(stream))
+        assert prng.fold(key.numpy(), stream) == prng.fold(key.numpy(), int(stream))

@@ -250,7 +250,10 @@ def test_the_real_command_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ["methods", "compare local fedavg rounds=1 budget=1 seeds=0 data.clients=12 cohort=4 out=out"],
+    [
+        "methods",
+        "compare local fedavg rounds=1 local_epochs=1 seeds=0 data.clients=12 cohort=4 out=out",
+    ],
 )
 def test_a_closed_pipe_is_no_traceback(words: str, tmp_path: Path) -> None:
     shell = f"{sys.executable} -m fedtailor {words} | head -c 5"

@@ -80,7 +80,9 @@ def test_fit_pretrains() -> None:
 
 
 def test_newcomers_of_methods_with_memory_begin_with_it() -> None:
-    alone = ft.fit("local", toy_task(), DATA, rounds=1, cohort=3, seed=7, pretrain=2, budget=1)
+    alone = ft.fit(
+        "local", toy_task(), DATA, rounds=1, cohort=3, seed=7, pretrain=2, local_epochs=1
+    )
     expected = by_torch(toy_setting("fedavg", data=DATA), PretrainingConfig(2, 0.1, 20))
     rows = DATA.clients.splits["test"].get_rows(6)
     x, y = torch.as_tensor(DATA.clients.x[rows]), torch.as_tensor(DATA.clients.y[rows])

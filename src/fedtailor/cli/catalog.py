@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedtailor import data as sources
 from fedtailor import methods
 from fedtailor.core import trees
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Method, ServerState
 from fedtailor.data.sources import get_attributes
-from fedtailor.methods.hparams import get_hparam_info
+from fedtailor.methods.hparams import describe_allowed_values, get_hparam_info
 from fedtailor.models import mlp
 
 PROBE_MODEL_SIZES = (20, (16,), 4)
@@ -118,10 +118,12 @@ def _list_papers(name: str) -> list[str]:
 def _list_hparams(name: str) -> list[dict[str, Any]]:
     hparams_class = methods.load_method_module(name).HParams
     defaults = methods.make_hparams(name)
+    allowed = describe_allowed_values(hparams_class)
     return [
         {
             "hyper-parameter": hparam.name,
             "default": getattr(defaults, hparam.name),
+            "allowed": allowed[hparam.name],
             "meaning": get_hparam_info(hparam).description,
         }
         for hparam in fields(hparams_class)
@@ -161,7 +163,7 @@ class MeasuredCost(NamedTuple):
 @cache
 def build_probe_task() -> Task:
     """Return the small task on which methods are built to be measured."""
-    with seeded_init(0):
+    with seed_initialization(0):
         return classification(mlp(*PROBE_MODEL_SIZES))
 
 

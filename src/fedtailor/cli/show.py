@@ -42,7 +42,7 @@ def methods(
         return
     entry = describe_method(name)
     print("\n".join([entry["description"], "", *_format_costs(entry), ""]))
-    table = build_table(entry["hparams"], "hyper-parameter", "default", "meaning")
+    table = build_table(entry["hparams"], "hyper-parameter", "default", "allowed", "meaning")
     Console(width=WIDTH).print(table, highlight=False)
 
 

@@ -37,8 +37,8 @@ def study(
 
     Without a name, list the studies. `scale=quick`, the default, takes minutes, and uses embedded
     data in place of data sets that have not been added; `scale=paper` is the real thing.
-    `parts=a,b` runs some of the parts, `jobs=N` uses N processes, `budget_s=S` stops after S
-    seconds. Other keys are those of `fedtailor compare`: device=cuda, rounds=5, METHOD.lr=0.1. To
+    `parts=a,b` runs some of the parts, `jobs=N` uses N processes, `max_seconds=S` stops after
+    S seconds. Other keys are those of `fedtailor compare`: device=cuda, rounds=5, METHOD.lr=0.1. To
     resume what was stopped, repeat the command with the same `out`.
 
     Tables are written to OUT/PART.md, figures to OUT/figures, records to OUT/PART.json.
@@ -51,7 +51,7 @@ def study(
 
         fedtailor study per_fedavg jobs=2 out=DIR
 
-        fedtailor study per_fedavg scale=paper device=cuda jobs=12 budget_s=500 out=DIR
+        fedtailor study per_fedavg scale=paper device=cuda jobs=12 max_seconds=500 out=DIR
 
         fedtailor study per_fedavg out=DIR write=true
     """
@@ -69,7 +69,7 @@ COMMANDS = (study,)
 NEED_ARGS = ()
 
 
-_STUDY_KEYS = ("scale", "parts", "jobs", "budget_s", "out", "write")
+_STUDY_KEYS = ("scale", "parts", "jobs", "max_seconds", "out", "write")
 
 
 def _parse_study_args(args: list[str]) -> CommandArgs:
@@ -135,9 +135,9 @@ def _run_study(command_args: CommandArgs) -> None:
     request = _make_request(command_args)
     jobs = command_args.jobs
     deadline = None
-    budget_seconds = command_args.get_number("budget_s", float)
-    if budget_seconds is not None:
-        deadline = time.monotonic() + budget_seconds
+    max_seconds = command_args.get_number("max_seconds", float)
+    if max_seconds is not None:
+        deadline = time.monotonic() + max_seconds
     part_names = [name for name in command_args.options.get("parts", "").split(",") if name]
     planned_parts, skipped = plan_study(request, part_names)
     out = command_args.out or choose_run_path(request.study.name)

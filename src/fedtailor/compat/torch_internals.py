@@ -32,14 +32,14 @@ OperationHandler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 """Takes an operation, its positional and its named arguments, and returns the result."""
 
 TESTED_TORCH = ((2, 11), (2, 13))
-"""Oldest and newest release of torch, major and minor, that the tests have passed with."""
+"""Releases of torch, major and minor, that the tests have passed with, the newest last."""
 
 
 # Versions
 
 
 def is_torch_tested() -> bool:
-    """Return whether this torch is between the oldest and the newest release in `TESTED_TORCH`.
+    """Return whether this torch is one of the releases in `TESTED_TORCH`, with any patch level.
 
     Any other torch traces and compiles no steps: bugs of Inductor are silent, and new ones unknown.
 
@@ -49,8 +49,7 @@ def is_torch_tested() -> bool:
     version = re.match(r"(\d+)\.(\d+)", str(torch.__version__))
     if version is None:
         return False
-    oldest, newest = TESTED_TORCH
-    return oldest <= (int(version[1]), int(version[2])) <= newest
+    return (int(version[1]), int(version[2])) in TESTED_TORCH
 
 
 def describe_tested_torch() -> str:
@@ -58,11 +57,11 @@ def describe_tested_torch() -> str:
 
     Uses: `torch.__version__`, which is public. Tested with torch 2.11 and 2.13.
     """
-    (major, oldest), (_, newest) = TESTED_TORCH
+    releases = [f"{major}.{minor}" for major, minor in TESTED_TORCH]
     return (
-        f"steps are compiled only with torch {major}.{oldest} to {major}.{newest}, "
-        f"which are tested, and this is torch {torch.__version__}; to compile them: "
-        f"pip install 'torch>={major}.{oldest},<{major}.{newest + 1}'"
+        f"steps are compiled only with torch {' or '.join(releases)}, which are tested, "
+        f"and this is torch {torch.__version__}; "
+        f"to compile them: pip install 'torch=={releases[-1]}.*'"
     )
 
 
@@ -444,6 +443,19 @@ _BATCH_NORMS: tuple[type, ...] = (
     nn.LazyBatchNorm3d,
     _find("torch.nn.modules.batchnorm:_BatchNorm", nn.BatchNorm1d),
 )
+
+
+def get_tensor_dicts(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Return the dicts from which a layer reads its own parameters and its own buffers, by name.
+
+    Uses: `Module._parameters` and `Module._buffers`, private. Tested with torch 2.11 and 2.13.
+    Works around: `torch.func.functional_call` looks up every tensor anew in every call.
+    If unavailable: no dicts, and the caller uses that function.
+    """
+    try:
+        return module._parameters, module._buffers
+    except AttributeError:
+        return ()
 
 
 def run_fused_lstm_cell(

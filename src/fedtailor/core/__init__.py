@@ -1,4 +1,4 @@
-"""What a method author works with: the contract, tasks, trees, derivatives and optimizers.
+"""The tools of a method author: the contract, tasks, trees, derivatives and optimizers.
 
 types.py          the records that a method consists of, and what travels in a round
 task.py           a model with a loss and metrics as pure functions of its parameters

@@ -1,4 +1,4 @@
-"""What makes an `nn.Module` a pure function of its tensors.
+"""Pure functions of tensors from an `nn.Module`.
 
 Dropout draws from keys, layers that cannot be pure are refused, and initial weights are drawn from
 a seed.
@@ -7,7 +7,7 @@ a seed.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,14 @@ from torch.nn.parameter import is_lazy
 from fedtailor import prng
 from fedtailor.compat.torch_internals import (
     can_intercept_operations,
+    get_tensor_dicts,
     intercept_operations,
     is_batch_norm,
     list_argument_names,
 )
 from fedtailor.errors import InputError, require
 from fedtailor.ops.modules import copy_module
+from fedtailor.prng.streams import DropoutStream
 
 _CHANNEL_DROPOUT_TYPES = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 _DROPOUT_TYPES = (nn.Dropout, *_CHANNEL_DROPOUT_TYPES)
@@ -57,7 +59,7 @@ class KeyedDropout(nn.Module):
         if self.whole_channels:
             shape = (*x.shape[:2], *(1 for _ in x.shape[2:]))
         mask = prng.dropout_mask(self.key, shape, self.p)
-        self.key = prng.fold(self.key, 1)
+        self.key = prng.fold(self.key, DropoutStream.NEXT_MASK)
         return x * mask.to(x.dtype) / prng.keep_prob(self.p)
 
 
@@ -67,10 +69,9 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
     if isinstance(model, _DROPOUT_TYPES):
         return _make_keyed(model)
     keyed_model = copy_module(model)
-    for module in list(keyed_model.modules()):
-        for name, child in list(module._modules.items()):
-            if isinstance(child, _DROPOUT_TYPES):
-                setattr(module, name, _make_keyed(child))
+    for name, layer in list(keyed_model.named_modules(remove_duplicate=False)):
+        if isinstance(layer, _DROPOUT_TYPES):
+            keyed_model.set_submodule(name, _make_keyed(layer))
     return keyed_model
 
 
@@ -82,10 +83,10 @@ def _make_keyed(
 
 def make_dropout_keys(module: nn.Module, key: Tensor) -> dict[str, Tensor]:
     """Return a key for every dropout layer, by the name of the layer's buffer."""
-    return {name: prng.fold(key, index) for name, index in dropout_layers(module).items()}
+    return {name: prng.fold(key, index) for name, index in list_dropout_layers(module).items()}
 
 
-def dropout_layers(module: nn.Module) -> dict[str, int]:
+def list_dropout_layers(module: nn.Module) -> dict[str, int]:
     """Return each dropout layer's position among all modules, by the name of the layer's buffer."""
     return {
         f"{name}.key": position
@@ -97,34 +98,43 @@ def dropout_layers(module: nn.Module) -> dict[str, int]:
 # Calling a module with other tensors
 
 
+class _Slot(NamedTuple):
+    """The entry of a layer's own dict from which the layer reads a tensor."""
+
+    own_tensors: dict[str, Any]
+    name: str
+
+
 class FunctionalCall:
     """A module to be called with other tensors in place of its own, as by `functional_call`.
 
-    The tensors' places are looked up once, which makes calls faster than torch's. The module must
-    not have one tensor in two places.
+    The layer that owns a tensor is looked up once, which makes calls faster than torch's. The
+    module must not have one tensor under two names.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._places: dict[str, tuple[dict[str, Any], str]] = {}
+        self._slots: dict[str, _Slot] = {}
         for prefix, owner in module.named_modules():
-            for own_tensors in (owner._parameters, owner._buffers):
+            for own_tensors in get_tensor_dicts(owner):
                 for name in own_tensors:
                     full_name = f"{prefix}.{name}" if prefix else name
-                    self._places[full_name] = (own_tensors, name)
+                    self._slots[full_name] = _Slot(own_tensors, name)
 
     def __call__(self, tensors: dict[str, Tensor], x: Tensor) -> Any:
         """Run the module on `x` with tensors by name; those not given stay as they are."""
-        replaced: list[tuple[dict[str, Any], str, Any]] = []
+        if not self._slots:  # this torch does not say where layers keep their tensors
+            return functional_call(self._module, tensors, (x,), tie_weights=False)
+        replaced: list[tuple[_Slot, Tensor | None]] = []
         try:
             for full_name, tensor in tensors.items():
-                own_tensors, name = self._places[full_name]
-                replaced.append((own_tensors, name, own_tensors[name]))
-                own_tensors[name] = tensor
+                slot = self._slots[full_name]
+                replaced.append((slot, slot.own_tensors[slot.name]))
+                slot.own_tensors[slot.name] = tensor
             return self._module(x)
         finally:
-            for own_tensors, name, tensor in replaced:
-                own_tensors[name] = tensor
+            for slot, original in replaced:
+                slot.own_tensors[slot.name] = original
 
 
 # Layers that cannot be pure
@@ -176,7 +186,7 @@ def run_and_check_unchanged(
         module: A module with keyed dropout.
         tensors: Parameters and buffers by name, of which the module gets copies.
         x: Its inputs.
-        key: What the keys of its dropout layers are folded from.
+        key: Key from which the keys of its dropout layers are folded.
     """
     copies = {name: value.clone() for name, value in tensors.items()}
     copies |= make_dropout_keys(module, key)
@@ -243,7 +253,7 @@ def _draw_from(
 
 
 @contextmanager
-def seeded_init(seed: int) -> Iterator[None]:
+def seed_initialization(seed: int) -> Iterator[None]:
     """Make models built in the block draw their initial weights from a generator with this seed.
 
     The weights are those that torch would draw after `torch.manual_seed(seed)`, but no global state

@@ -21,8 +21,8 @@ from fedtailor import prng
 from fedtailor.core import losses, metrics
 from fedtailor.core.functionalize import (
     FunctionalCall,
-    dropout_layers,
     forbid_global_randomness,
+    list_dropout_layers,
     make_dropout_keys,
     reject_impure_layers,
     run_and_check_unchanged,
@@ -41,7 +41,7 @@ _MIN_OUTPUT_DIMS = {"classification": 2, "sequences": 3}
 
 @dataclass(frozen=True)
 class Task:
-    """What is learned: a model with its initial parameters, a loss and metrics, headline first."""
+    """A model to be learned, with its initial parameters, a loss and metrics, headline first."""
 
     kind: str
     train_module: nn.Module
@@ -107,7 +107,7 @@ class Task:
 
     @cached_property
     def _dropout_layers(self) -> dict[str, int]:
-        return dropout_layers(self.train_module)
+        return list_dropout_layers(self.train_module)
 
     @cached_property
     def _call_training(self) -> FunctionalCall:
@@ -251,7 +251,7 @@ def regression(model: nn.Module) -> Task:
 def sequences(
     model: nn.Module, padding: tuple[int, ...] = (0,), unscored_tokens: tuple[int, ...] = ()
 ) -> Task:
-    """Return the task of predicting a token at each place of a sequence.
+    """Return the task of predicting a token at each position of a sequence.
 
     Outputs are `[B, T, vocabulary]` and y is `[B, T]`. The loss is cross-entropy per token, the
     metric accuracy per token.
@@ -465,6 +465,6 @@ def _validate_labels(kind: str, outputs: Tensor, y: Tensor) -> None:
     if kind == "classification":
         require(
             int(y.max()) < outputs_shape[1],
-            f"Task: the model tells {outputs_shape[-1]} classes apart, "
+            f"Task: the model has outputs for {outputs_shape[1]} classes, "
             f"but there is a label {y.max()}.",
         )

@@ -274,28 +274,44 @@ def _weighted_sum(x: Tensor, weights: Tensor) -> Tensor:
 # Parts of a tree
 
 
-def select(tree: Tree, names: frozenset[str], inside: bool) -> Tree:
+def select(tree: Tree, names: frozenset[str], should_match: bool) -> Tree:
     """Return the part of a tree whose dict members are in `names`, or the part of all others.
 
     Args:
         tree: Dicts inside of dicts are not searched: a member is selected as a whole.
         names: Names of parameters.
-        inside: Whether to return the named part. Leaves outside of dicts belong to the other one.
+        should_match: Whether to return the members in `names`. Without it, all others are returned,
+            and leaves outside of dicts with them.
+
+    Example:
+        >>> params = {"base.weight": torch.ones(2), "head.weight": torch.zeros(1)}
+        >>> select(params, frozenset({"head.weight"}), True)
+        {'head.weight': tensor([0.])}
+        >>> select(params, frozenset({"head.weight"}), False)
+        {'base.weight': tensor([1., 1.])}
     """
     if isinstance(tree, dict):
-        return {name: value for name, value in tree.items() if (name in names) == inside}
+        return {name: value for name, value in tree.items() if (name in names) == should_match}
     if isinstance(tree, tuple):
-        return _rebuild_tuple(tree, [select(member, names, inside) for member in tree])
-    return () if inside else tree
+        return _rebuild_tuple(tree, [select(member, names, should_match) for member in tree])
+    return () if should_match else tree
 
 
 def combine(rest: Tree, selected: Tree, order: Sequence[str] = ()) -> Tree:
     """Return the tree that `select` has split.
 
     Args:
-        rest: The part that was selected with `inside=False`.
-        selected: The part that was selected with `inside=True`.
+        rest: The part that was selected with `should_match=False`.
+        selected: The part that was selected with `should_match=True`.
         order: Order of the names in the tree's dicts; other names follow.
+
+    Example:
+        >>> base = {"base.weight": torch.ones(2)}
+        >>> head = {"head.weight": torch.zeros(1)}
+        >>> combine(base, head)
+        {'base.weight': tensor([1., 1.]), 'head.weight': tensor([0.])}
+        >>> combine(base, head, order=("head.weight", "base.weight"))
+        {'head.weight': tensor([0.]), 'base.weight': tensor([1., 1.])}
     """
     if isinstance(rest, dict):
         positions = {name: position for position, name in enumerate(order)}

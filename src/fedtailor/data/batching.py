@@ -22,9 +22,8 @@ from fedtailor.core.types import BatchPlan, BatchSpec
 from fedtailor.data.examples import ClientExamples, Split
 from fedtailor.data.shuffling import IntArray, Permutations, count_within, permute_epochs
 from fedtailor.errors import InputError, require
+from fedtailor.prng.streams import BatchStream
 
-_KEY_NAMES = np.array([[0], [1]])
-"""What a stream's key is folded with: 0 gives the key of its permutations, 1 that of its steps."""
 _MAX_WINDOW_INDICES = 1 << 21
 """Maximum number of indices computed at a time, for active clients only; it bounds memory."""
 _MAX_BLOCK_INDICES = 1 << 16
@@ -260,7 +259,8 @@ class _BatchStream:
         # Without a size an epoch is a single batch, which begins at 0.
         self._batch_size = batch_spec.size or 0
         self._epoch_batches = np.maximum(_count_epoch_batches(batch_spec, self._sizes), 1)
-        self._order_keys, self._step_keys = prng.fold(keys, _KEY_NAMES)
+        self._order_keys = prng.fold(keys, BatchStream.ORDER)
+        self._step_keys = prng.fold(keys, BatchStream.STEP)
         self._permutations: Permutations | None = None
         self.width = _compute_batch_width(batch_spec, self._sizes, full_width)
         shape = (len(client_ids), self.width)

@@ -11,7 +11,7 @@ from fedtailor.engines.base import Engine, ScoreResult
 from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.client_statistics import Scores, compute_ratios
 from fedtailor.evaluation.per_class import add_class_metrics, compute_f1, is_class_metric
-from fedtailor.prng.streams import GROUP_STREAMS, Stream
+from fedtailor.prng.streams import GroupStream, Stream
 
 TEST_GROUPS = ("participating", "unseen")
 """Groups whose scores are reported: clients that train, and clients that never do."""
@@ -88,7 +88,7 @@ def sample_group(context: EngineContext, group: str, max_clients: int | None) ->
     client_ids = context.data.groups[group]
     if max_clients is None or max_clients >= len(client_ids):
         return client_ids
-    key = prng.key(context.seed, Stream.EVAL_CLIENTS, GROUP_STREAMS[group])
+    key = prng.key(context.seed, Stream.EVAL_CLIENTS, GroupStream[group.upper()])
     positions = prng.choice(key, len(client_ids), max_clients).sort().values
     sampled: np.ndarray = client_ids[positions.numpy()]
     return sampled

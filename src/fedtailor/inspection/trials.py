@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.core.types import Batch, Params
 from fedtailor.data.dataset import FederatedDataset
@@ -223,7 +223,7 @@ def _build_task(config: RunConfig, data: FederatedDataset) -> Task:
     mean = batch.x.mean(dim=0)
     norm = (batch.x - mean).flatten(1).square().sum(dim=1).mean().sqrt()
     scale = TARGET_NORM / norm.clamp(min=_MIN_INPUT_NORM)
-    with seeded_init(config.seed):
+    with seed_initialization(config.seed):
         network = build.get_model_factory(config, data.example_spec)()
     model = CenteredModel(mean, scale, network)
     return infer_task(model, data.example_spec, config.seed).to(dtype=dtype)

@@ -68,7 +68,7 @@ Carry = tuple[Params, Tree]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="afml"):
     """Hyper-parameters of AFML."""
 
     lr: float = positive(0.3, "eta_2: rate of the encoder's mean and log sigma")
@@ -96,11 +96,11 @@ class HParams(LocalHParams):
         super().__post_init__()
         require(
             self.optimizer == "sgd",
-            "afml: the server's chain rule needs gradients; "
+            f"{self.method_name}: the server's chain rule needs gradients; "
             f"optimizer must be sgd, got {self.optimizer}.",
         )
 
-    def batch_plan(self) -> BatchPlan:
+    def build_batch_plan(self) -> BatchPlan:
         """Return the batches of a client's training in a round: support and query."""
         size = None if self.sets == "whole" else self.batch
         specs = (BatchSpec("support", size), BatchSpec("query", size))
@@ -108,7 +108,7 @@ class HParams(LocalHParams):
 
 
 class Broadcast(NamedTuple):
-    """What clients receive. They upload an update of the first part."""
+    """The message to clients, who upload an update of its first part."""
 
     sample: Params  # this round's draw of the encoder, its last layer included, and the head
     mean: Params  # mean weights of the model's encoder, for predictions
@@ -398,7 +398,7 @@ def build(task: Task, hparams: HParams) -> Method:
         broadcast=partial(broadcast_sample, task),
         init_client_state=local_training.no_state,
         client=Routine(
-            partial(init_client, optimizer), hparams.train_phases(step), finalize_client
+            partial(init_client, optimizer), hparams.build_train_phases(step), finalize_client
         ),
         server=Routine(
             local_training.start_from_mean_update,
@@ -407,7 +407,7 @@ def build(task: Task, hparams: HParams) -> Method:
         ),
         personalize=Routine(
             get_mean_params,
-            hparams.finetune_phases(partial(finetune_step, task, finetune_rate)),
+            hparams.build_finetune_phases(partial(finetune_step, task, finetune_rate)),
             local_training.pass_through,
         ),
         tags=frozenset({"adapts-head"}),

@@ -42,14 +42,14 @@ from fedtailor.core.types import (
 )
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, option, positive
+from fedtailor.methods.hparams import LocalHParams, in_range, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="apfl"):
     """Hyper-parameters of APFL."""
 
-    mixing: float = option(0.5, "a client's initial alpha, the share of the personal model")
+    mixing: float = in_range(0.5, 0, 1, "a client's initial alpha, the share of the personal model")
     adapt: bool = option(True, "whether alpha is learned; if not, it stays at `mixing`")
     alpha_lr: float | None = positive(None, "step size of alpha; None: lr, as in the paper")
     server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
@@ -60,10 +60,9 @@ class HParams(LocalHParams):
     def __post_init__(self) -> None:
         """Raise an `InputError` for values out of range."""
         super().__post_init__()
-        require(0 <= self.mixing <= 1, f"apfl: mixing must be in [0, 1], got {self.mixing}.")
         require(
             self.adapt or self.alpha_lr is None,
-            "apfl: alpha_lr moves alpha, which adapt=false holds; leave it out.",
+            f"{self.method_name}: alpha_lr moves alpha, which adapt=false holds; leave it out.",
         )
 
 
@@ -187,12 +186,12 @@ def build(task: Task, hparams: HParams) -> Method:
         broadcast=local_training.broadcast_params,
         init_client_state=partial(init_client_state, hparams.mixing),
         client=Routine(
-            partial(init_client, optimizer), hparams.train_phases(step), finalize_client
+            partial(init_client, optimizer), hparams.build_train_phases(step), finalize_client
         ),
-        server=local_training.mean_update_routine(hparams.server_lr),
+        server=local_training.build_mean_update_routine(hparams.server_lr),
         personalize=Routine(
             partial(init_client, finetune_optimizer),
-            hparams.finetune_phases(partial(finetune_step, task.loss, finetune_optimizer)),
+            hparams.build_finetune_phases(partial(finetune_step, task.loss, finetune_optimizer)),
             get_mixed_params,
         ),
     )

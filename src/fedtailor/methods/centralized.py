@@ -16,7 +16,7 @@ from fedtailor.methods.hparams import LocalHParams
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="centralized"):
     """Hyper-parameters of training on the pool."""
 
 
@@ -28,8 +28,8 @@ def build(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
-        server=local_training.mean_update_routine(1.0),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        client=local_training.build_training_routine(hparams, gradient),
+        server=local_training.build_mean_update_routine(1.0),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
         data_view="pooled",
     )

@@ -49,7 +49,7 @@ Carry = tuple[Model, Model]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="ditto"):
     """Hyper-parameters of Ditto."""
 
     lam: float = non_negative(1.0, "how strongly the personal model is held near the global one")
@@ -63,7 +63,7 @@ class HParams(LocalHParams):
         None, "step size of personalizing by SGD; None: personal_lr"
     )
 
-    def personal_batch_plan(self) -> BatchPlan:
+    def build_personal_batch_plan(self) -> BatchPlan:
         """Return the batches of the personal model in a round."""
         specs = (BatchSpec("train", self.batch),)
         return make_batch_plan(specs, epochs=self.personal_epochs, steps=self.personal_steps)
@@ -142,15 +142,15 @@ def build(task: Task, hparams: HParams) -> Method:
         client=Routine(
             partial(init_client, optimizer),
             (
-                *hparams.train_phases(partial(global_step, train_global)),
-                Phase(partial(personal_step, train_personal), hparams.personal_batch_plan()),
+                *hparams.build_train_phases(partial(global_step, train_global)),
+                Phase(partial(personal_step, train_personal), hparams.build_personal_batch_plan()),
             ),
             finalize_client,
         ),
-        server=local_training.mean_update_routine(hparams.server_lr),
+        server=local_training.build_mean_update_routine(hparams.server_lr),
         personalize=Routine(
             partial(init_finetune, finetune_optimizer),
-            hparams.finetune_phases(finetune),
+            hparams.build_finetune_phases(finetune),
             local_training.get_local_params,
         ),
     )

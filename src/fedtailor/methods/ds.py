@@ -20,7 +20,7 @@ from fedtailor.methods import fedavg
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(fedavg.HParams):
+class HParams(fedavg.HParams, method="ds"):
     """Hyper-parameters of data sharing: those of FedAvg."""
 
 

@@ -20,18 +20,18 @@ from fedtailor.core.task import Task
 from fedtailor.core.types import Method, Params, Routine, ServerState
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, option, positive
+from fedtailor.methods.hparams import LocalHParams, in_range, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedavg"):
     """Hyper-parameters of FedAvg."""
 
     server_optimizer: Literal["sgd", "adam", "yogi"] = option(
         "sgd", "the optimizer that takes the mean update as its descent direction"
     )
     server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
-    server_momentum: float = option(0.0, "momentum of the server's SGD")
+    server_momentum: float = in_range(0.0, 0, 1, "momentum of the server's SGD", excludes_high=True)
     weight_by: Literal["clients", "examples"] = option(
         "clients", "whether all clients weigh the same, or by their number of examples"
     )
@@ -41,9 +41,8 @@ class HParams(LocalHParams):
         super().__post_init__()
         require(
             self.server_optimizer == "sgd" or not self.server_momentum,
-            f"fedavg: {self.server_optimizer} takes no server_momentum.",
+            f"{self.method_name}: {self.server_optimizer} takes no server_momentum.",
         )
-        make_server_optimizer(self)
 
 
 def make_server_optimizer(hparams: HParams) -> Optimizer:
@@ -77,8 +76,8 @@ def build(task: Task, hparams: HParams) -> Method:
         init=optimizer.init,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
+        client=local_training.build_training_routine(hparams, gradient),
         server=Routine(local_training.start_from_mean_update, (), partial(server_step, optimizer)),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
         weight_by="train" if hparams.weight_by == "examples" else None,
     )

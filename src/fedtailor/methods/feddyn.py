@@ -41,7 +41,7 @@ from fedtailor.methods.hparams import LocalHParams, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="feddyn"):
     """Hyper-parameters of FedDyn."""
 
     alpha: float = positive(
@@ -53,7 +53,8 @@ class HParams(LocalHParams):
         super().__post_init__()
         require(
             self.optimizer != "adamw",
-            "feddyn: clients descend a loss, of which adamw's decay is no part; use sgd or adam.",
+            f"{self.method_name}: clients descend a loss, of which adamw's decay is no part; "
+            "use sgd or adam.",
         )
 
 
@@ -142,9 +143,9 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=init_client_state,
         client=Routine(
             partial(init_client, optimizer),
-            hparams.train_phases(step),
+            hparams.build_train_phases(step),
             partial(finalize_client, hparams.alpha),
         ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.alpha)),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
     )

@@ -61,14 +61,16 @@ MetaParams = tuple[Params, Params]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedmeta"):
     """Hyper-parameters of FedMeta."""
 
     inner: Literal["maml", "meta-sgd"] = option(
         "maml", "one fixed inner rate, or one for each weight, learned"
     )
     alpha: float = non_negative(0.01, "inner rate; of meta-sgd: the initial one")
-    order: int = option(2, "2: through the inner steps; 1: support gradients count as constants")
+    order: Literal[1, 2] = option(
+        2, "2: through the inner steps; 1: support gradients count as constants"
+    )
     sets: Literal["batches", "whole"] = option(
         "batches", "what a step sees of support and query: a batch each, or all"
     )
@@ -89,13 +91,13 @@ class HParams(LocalHParams):
     def __post_init__(self) -> None:
         """Raise an `InputError` for values out of range."""
         super().__post_init__()
-        require(self.order in (1, 2), f"fedmeta: order must be 1 or 2, got {self.order}.")
         require(
             self.inner != "meta-sgd" or self.finetune_lr is None,
-            "fedmeta: meta-sgd personalizes at the rates it has learned; leave finetune_lr out.",
+            f"{self.method_name}: meta-sgd personalizes at the rates it has learned; "
+            "leave finetune_lr out.",
         )
 
-    def batch_plan(self) -> BatchPlan:
+    def build_batch_plan(self) -> BatchPlan:
         """Return the batches of a client's training in a round; the query sets the epoch."""
         size = self.batch if self.sets == "batches" else None
         specs = (BatchSpec("support", size), BatchSpec("query", size))
@@ -132,7 +134,7 @@ def split_batch(batch: Batch, size: int, key: Tensor) -> list[Batch]:
     Args:
         batch: The whole batch.
         size: Largest number of examples in a part.
-        key: What the parts' keys are folded from.
+        key: Key from which the parts' keys are folded.
     """
     columns = [torch.split(column, size) for column in (batch.x, batch.y, batch.mask)]
     return [
@@ -199,12 +201,14 @@ def outer_step(
     return trees.apply(lambda new, old: torch.where(has_query, new, old), new_carry, carry)
 
 
-def training_routine(hparams: HParams, loss: Loss) -> Routine:
+def build_training_routine(hparams: HParams, loss: Loss) -> Routine:
     """Return a client's training on support and query examples."""
     optimizer = hparams.make_optimizer()
     step = partial(outer_step, optimizer, partial(query_loss, hparams, loss))
     return Routine(
-        partial(init_client, optimizer), hparams.train_phases(step), local_training.upload_update
+        partial(init_client, optimizer),
+        hparams.build_train_phases(step),
+        local_training.upload_update,
     )
 
 
@@ -253,13 +257,13 @@ def finetune_step(
 def build(task: Task, hparams: HParams) -> Method:
     """Return FedMeta on a task."""
     finetune_lr = hparams.finetune_lr or hparams.alpha
-    finetune_phases = hparams.finetune_phases(partial(finetune_step, task.loss, finetune_lr))
+    finetune_phases = hparams.build_finetune_phases(partial(finetune_step, task.loss, finetune_lr))
     return Method(
         name="fedmeta",
         init=partial(init_rates, hparams),
         broadcast=broadcast_meta_params,
         init_client_state=local_training.no_state,
-        client=training_routine(hparams, task.loss),
+        client=build_training_routine(hparams, task.loss),
         server=Routine(
             local_training.start_from_mean_update, (), partial(server_step, hparams.server_lr)
         ),

@@ -22,7 +22,7 @@ from fedtailor.methods.wrappers import personal_layers
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(fedmeta.HParams, personal_layers.HParams):
+class HParams(fedmeta.HParams, personal_layers.HParams, method="fedmeta-per"):
     """Hyper-parameters of FedMeta-Per."""
 
 

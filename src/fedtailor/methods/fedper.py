@@ -27,7 +27,7 @@ from fedtailor.methods.wrappers import personal_layers
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(personal_layers.HParams, fedavg.HParams):
+class HParams(personal_layers.HParams, fedavg.HParams, method="fedper"):
     """Hyper-parameters of FedPer."""
 
     average_heads: bool = option(
@@ -39,7 +39,7 @@ class HParams(personal_layers.HParams, fedavg.HParams):
         super().__post_init__()
         require(
             not (self.offer and self.average_heads),
-            "fedper: averaged heads leave none to offer; set offer=0.",
+            f"{self.method_name}: averaged heads leave none to offer; set offer=0.",
         )
 
 

@@ -17,7 +17,7 @@ from fedtailor.methods.hparams import LocalHParams, non_negative, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedprox"):
     """Hyper-parameters of FedProx."""
 
     lam: float = non_negative(0.1, "strength of the proximal term (mu in the paper)")
@@ -32,7 +32,7 @@ def build(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
-        server=local_training.mean_update_routine(hparams.server_lr),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        client=local_training.build_training_routine(hparams, gradient),
+        server=local_training.build_mean_update_routine(hparams.server_lr),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
     )

@@ -46,7 +46,7 @@ PartStep = Callable[[Params, Tree, Batch], tuple[Params, Tree]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(personal_layers.HParams):
+class HParams(personal_layers.HParams, method="fedrep"):
     """Hyper-parameters of FedRep."""
 
     head_epochs: int = non_negative(
@@ -170,13 +170,13 @@ def build(task: Task, hparams: HParams) -> Method:
     client_phases: list[Phase] = []
     finetune_phases: tuple[Phase, ...] = ()
     if head_names:
-        finetune_phases = hparams.finetune_phases(partial(head_step, finetune_head))
+        finetune_phases = hparams.build_finetune_phases(partial(head_step, finetune_head))
     if head_names and hparams.head_epochs:
         specs = (BatchSpec("train", hparams.batch),)
         plan = make_batch_plan(specs, epochs=hparams.head_epochs)
         client_phases.append(Phase(partial(head_step, train_head), plan))
     if base_names:
-        client_phases += hparams.train_phases(partial(base_step, train_base))
+        client_phases += hparams.build_train_phases(partial(base_step, train_base))
     method = Method(
         name="fedrep",
         init=local_training.no_state,
@@ -187,7 +187,7 @@ def build(task: Task, hparams: HParams) -> Method:
             tuple(client_phases),
             finalize_client,
         ),
-        server=local_training.mean_update_routine(hparams.server_lr),
+        server=local_training.build_mean_update_routine(hparams.server_lr),
         personalize=Routine(
             partial(init_client, finetune_optimizer, finetune_optimizer, head_names),
             finetune_phases,

@@ -39,7 +39,7 @@ from fedtailor.methods.hparams import LocalHParams, RunFacts, non_negative, opti
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="fedsim"):
     """Hyper-parameters of FedSIM."""
 
     lam: float = non_negative(1.0, "strength of the clients' proximal term")
@@ -137,8 +137,8 @@ def build(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
+        client=local_training.build_training_routine(hparams, gradient),
         correct_update=correct_update,
-        server=local_training.mean_update_routine(hparams.server_lr, server_phases),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        server=local_training.build_mean_update_routine(hparams.server_lr, server_phases),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
     )

@@ -26,7 +26,7 @@ from fedtailor.methods.wrappers import server_learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(server_learning.HParams):
+class HParams(server_learning.HParams, method="fsl"):
     """Hyper-parameters of FSL."""
 
     server_lr: float | None = positive(
@@ -46,9 +46,9 @@ def build_averaging(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
-        server=local_training.mean_update_routine(hparams.server_lr or 1.0),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        client=local_training.build_training_routine(hparams, gradient),
+        server=local_training.build_mean_update_routine(hparams.server_lr or 1.0),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
     )
 
 

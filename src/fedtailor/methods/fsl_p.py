@@ -21,7 +21,7 @@ from fedtailor.methods.wrappers import server_learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(fsl.HParams):
+class HParams(fsl.HParams, method="fsl-p"):
     """Hyper-parameters of FSL-p."""
 
 

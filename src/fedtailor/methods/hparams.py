@@ -1,12 +1,24 @@
 """Hyper-parameters: how methods declare them, and those of local training, which methods share.
 
 A method's `HParams` is a frozen dataclass that inherits from `LocalHParams`. Its fields are
-declared with `option`, `positive` or `non_negative`, and `validate_hparams` checks all of them.
+declared with `option`, `positive`, `non_negative` or `in_range`, and `validate_hparams` checks all
+of them.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Literal, NamedTuple, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Self,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from fedtailor.core import optimizers
 from fedtailor.core.optimizers import Optimizer
@@ -23,7 +35,7 @@ Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
 
 
 class RunFacts(NamedTuple):
-    """What is known about a run before it begins, for hyper-parameters that follow from it."""
+    """Facts about a run before it begins, for hyper-parameters that follow from them."""
 
     rounds: int
     cohort_size: int  # clients a round
@@ -32,12 +44,44 @@ class RunFacts(NamedTuple):
     num_server_examples: int
 
 
+class Range(NamedTuple):
+    """The numbers between two bounds, which are included unless they are said to be excluded."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    excludes_low: bool = False
+    excludes_high: bool = False
+
+    def has(self, value: float) -> bool:
+        """Return whether a number is in the range."""
+        if self.excludes_low and value == self.low:
+            return False
+        if self.excludes_high and value == self.high:
+            return False
+        return self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        """Return the range in short: `> 0`, `[0, 1)`; "" if it has all numbers."""
+        if self == ANY_NUMBER:
+            return ""
+        if self.high == math.inf:
+            return f"> {self.low:g}" if self.excludes_low else f">= {self.low:g}"
+        opening = "(" if self.excludes_low else "["
+        closing = ")" if self.excludes_high else "]"
+        return f"{opening}{self.low:g}, {self.high:g}{closing}"
+
+
+ANY_NUMBER = Range()
+POSITIVE = Range(low=0, excludes_low=True)
+NON_NEGATIVE = Range(low=0)
+
+
 @dataclass(frozen=True)
 class HParamInfo:
-    """What a dataclass field says about a hyper-parameter besides its type and default."""
+    """The description and the range of a hyper-parameter, kept in the metadata of its field."""
 
     description: str  # shown by `fedtailor methods NAME`
-    sign: Literal["any", "positive", "non-negative"] = "any"  # which numbers are allowed
+    range: Range = ANY_NUMBER  # of its numbers, if it has any
 
 
 _INFO_KEY = "hparam"
@@ -51,12 +95,28 @@ def option(default: T, description: str) -> T:
 
 def positive(default: T, description: str) -> T:
     """Declare a hyper-parameter that must be above zero."""
-    return field(default=default, metadata={_INFO_KEY: HParamInfo(description, "positive")})
+    return field(default=default, metadata={_INFO_KEY: HParamInfo(description, POSITIVE)})
 
 
 def non_negative(default: T, description: str) -> T:
     """Declare a hyper-parameter that must be zero or above."""
-    return field(default=default, metadata={_INFO_KEY: HParamInfo(description, "non-negative")})
+    return field(default=default, metadata={_INFO_KEY: HParamInfo(description, NON_NEGATIVE)})
+
+
+def in_range(
+    default: T, low: float, high: float, description: str, *, excludes_high: bool = False
+) -> T:
+    """Declare a hyper-parameter that must be in [`low`, `high`], or below `high`.
+
+    Args:
+        default: Its default.
+        low: The least number that is allowed.
+        high: The greatest number that is allowed.
+        description: Its meaning, which `fedtailor methods NAME` shows.
+        excludes_high: Whether `high` itself is not allowed.
+    """
+    allowed = Range(low, high, excludes_high=excludes_high)
+    return field(default=default, metadata={_INFO_KEY: HParamInfo(description, allowed)})
 
 
 def get_hparam_info(hparam: Field[Any]) -> HParamInfo:
@@ -65,27 +125,45 @@ def get_hparam_info(hparam: Field[Any]) -> HParamInfo:
     return info
 
 
+def describe_allowed_values(hparams_class: "type[LocalHParams]") -> dict[str, str]:
+    """Return the values that each hyper-parameter may have: `> 0`, `sgd, adam`; "" for any.
+
+    A hyper-parameter whose default is None may also be None.
+    """
+    type_hints = get_type_hints(hparams_class)
+    allowed = {}
+    for hparam in fields(hparams_class):
+        type_hint = type_hints[hparam.name]
+        allowed[hparam.name] = str(get_hparam_info(hparam).range)
+        if type_hint is bool:
+            allowed[hparam.name] = "true, false"
+        if get_origin(type_hint) is Literal:
+            allowed[hparam.name] = ", ".join(str(choice) for choice in get_args(type_hint))
+    return allowed
+
+
 def validate_hparams(hparams: "LocalHParams") -> None:
-    """Raise an `InputError` for a value of the wrong type, sign or choice.
+    """Raise an `InputError` for a value of the wrong type, range or choice.
 
     A field whose type includes None may be None.
     """
-    method_name = type(hparams).__module__.rpartition(".")[2].replace("_", "-")
     type_hints = get_type_hints(type(hparams))
     for hparam in fields(hparams):
         _validate_value(
             getattr(hparams, hparam.name),
             type_hints[hparam.name],
             get_hparam_info(hparam),
-            f"{method_name}: {hparam.name} must",
+            f"{hparams.method_name}: {hparam.name} must",
         )
 
 
 def _validate_value(value: Any, type_hint: Any, info: HParamInfo, subject: str) -> None:
     """Check one value. `subject` begins the error message: "fedavg: lr must"."""
-    types = get_args(type_hint) or (type_hint,)  # of a Literal: its choices
+    types = get_args(type_hint) or (type_hint,)
     if get_origin(type_hint) is Literal:
-        require(value in types, f"{subject} be {' or '.join(types)}, got {value!r}.")
+        is_choice = value in types and not isinstance(value, bool | float)
+        choices = " or ".join(str(choice) for choice in types)
+        require(is_choice, f"{subject} be {choices}, got {value!r}.")
         return
     if str in types:
         require(isinstance(value, types), f"{subject} be text, got {value!r}.")
@@ -98,10 +176,9 @@ def _validate_value(value: Any, type_hint: Any, info: HParamInfo, subject: str) 
     is_integer = float not in types
     kind = "whole number" if is_integer else "number"
     require(is_number(value, is_integer), f"{subject} be a {kind}, got {value!r}.")
-    if info.sign == "positive":
-        require(value > 0, f"{subject} be positive, got {value}.")
-    if info.sign == "non-negative":
-        require(value >= 0, f"{subject} not be negative, got {value}.")
+    rules = {POSITIVE: "be positive", NON_NEGATIVE: "not be negative"}
+    rule = rules.get(info.range, f"be in {info.range}")
+    require(info.range.has(value), f"{subject} {rule}, got {value}.")
 
 
 # Local training
@@ -109,7 +186,13 @@ def _validate_value(value: Any, type_hint: Any, info: HParamInfo, subject: str) 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalHParams:
-    """Hyper-parameters of training at a client, the same for every method that trains there."""
+    """Hyper-parameters of training at a client, the same for every method that trains there.
+
+    A method has a subclass with its own: `class HParams(LocalHParams, method="fedprox")`.
+    """
+
+    method_name: ClassVar[str] = "local training"
+    """Name of the method, with which error messages begin."""
 
     lr: float = positive(0.1, "step size")
     epochs: int = positive(1, "passes over the client's train examples in a round")
@@ -118,7 +201,7 @@ class LocalHParams:
     optimizer: Literal["sgd", "adam", "adamw"] = option(
         "sgd", "the clients' optimizer; its state starts anew each round"
     )
-    momentum: float = option(0.0, "momentum of SGD")
+    momentum: float = in_range(0.0, 0, 1, "momentum of SGD", excludes_high=True)
     weight_decay: float | None = non_negative(
         None, "weight decay; None: the optimizer's own, 0.01 for adamw, else 0"
     )
@@ -129,14 +212,19 @@ class LocalHParams:
         None, "examples a step when personalizing; None: as in training"
     )
 
+    def __init_subclass__(cls, method: str | None = None) -> None:
+        """Set the name of the method; without one, it is that of the parent class."""
+        super().__init_subclass__()
+        if method is not None:
+            cls.method_name = method
+
     def __post_init__(self) -> None:
         """Raise an `InputError` for values out of range."""
         validate_hparams(self)
         require(
             not self.momentum or self.optimizer == "sgd",
-            f"{self.optimizer} takes no momentum; it is for sgd.",
+            f"{self.method_name}: {self.optimizer} takes no momentum; it is for sgd.",
         )
-        self.make_optimizer()  # which checks the range of momentum
 
     def make_optimizer(self) -> Optimizer:
         """Return the clients' optimizer."""
@@ -148,16 +236,16 @@ class LocalHParams:
             return optimizers.adam(self.lr, weight_decay=decay)
         return optimizers.sgd(self.lr, self.momentum, weight_decay=decay)
 
-    def batch_plan(self) -> BatchPlan:
+    def build_batch_plan(self) -> BatchPlan:
         """Return the batches of a client's training in a round."""
         specs = (BatchSpec("train", self.batch),)
         return make_batch_plan(specs, epochs=self.epochs, steps=self.steps)
 
-    def train_phases(self, step: Step) -> tuple[Phase, ...]:
-        """Return the phases of training with a step on the batches of `batch_plan`."""
-        return (Phase(step, self.batch_plan()),)
+    def build_train_phases(self, step: Step) -> tuple[Phase, ...]:
+        """Return the phases of training with a step on the batches of `build_batch_plan`."""
+        return (Phase(step, self.build_batch_plan()),)
 
-    def finetune_phases(self, step: Step) -> tuple[Phase, ...]:
+    def build_finetune_phases(self, step: Step) -> tuple[Phase, ...]:
         """Return the phases of personalizing with a step on the client's `adapt` split.
 
         There are none if the hyper-parameters ask for no epochs or steps.

@@ -21,7 +21,7 @@ from fedtailor.methods.wrappers import personal_layers
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(personal_layers.HParams, fedavg.HParams):
+class HParams(personal_layers.HParams, fedavg.HParams, method="lg-fedavg"):
     """Hyper-parameters of LG-FedAvg."""
 
     personal: str | int | None = option(

@@ -1,7 +1,7 @@
 """Local: each client trains alone; the baseline that personalized methods have to beat.
 
-    when="end"       a client trains from the initial model for `budget` epochs when it is
-                     personalized
+    when="end"       a client trains from the initial model for `local_epochs` epochs when
+                     it is personalized
     when="sampled"   a client resumes training its own model, kept as client state, in each round
                      in which it is sampled; personalizing adds `finetune_epochs`
 
@@ -38,11 +38,11 @@ from fedtailor.methods.hparams import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="local"):
     """Hyper-parameters of training alone."""
 
     when: Literal["end", "sampled"] = option("end", "when clients train")
-    budget: int = positive(50, 'epochs for when="end"')
+    local_epochs: int = positive(50, 'epochs for when="end"')
 
 
 def init_client(optimizer: Optimizer, broadcast: tuple[()], params: Params) -> tuple[Params, Tree]:
@@ -80,11 +80,11 @@ def build(task: Task, hparams: HParams) -> Method:
     step = partial(local_training.optimizer_step, optimizer, gradient)
     if hparams.when == "end":
         client_phases: tuple[Phase, ...] = ()
-        plan = make_batch_plan((BatchSpec("train", hparams.batch),), epochs=hparams.budget)
+        plan = make_batch_plan((BatchSpec("train", hparams.batch),), epochs=hparams.local_epochs)
         personalize = Routine(init, (Phase(step, plan),), local_training.get_local_params)
     else:
-        client_phases = hparams.train_phases(step)
-        finetune = local_training.finetune_routine(hparams, task.loss)
+        client_phases = hparams.build_train_phases(step)
+        finetune = local_training.build_finetune_routine(hparams, task.loss)
         personalize = finetune._replace(init=partial(init_client, optimizers.sgd(hparams.lr)))
     return Method(
         name="local",

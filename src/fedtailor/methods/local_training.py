@@ -50,7 +50,7 @@ def proximal_gradient(
 # Clients
 
 
-def training_routine(hparams: LocalHParams, gradient: Gradient) -> Routine:
+def build_training_routine(hparams: LocalHParams, gradient: Gradient) -> Routine:
     """Return local training: steps along `gradient` from the broadcast model.
 
     The update is the change of the model; the client keeps no state.
@@ -59,18 +59,18 @@ def training_routine(hparams: LocalHParams, gradient: Gradient) -> Routine:
     step = partial(optimizer_step, optimizer, gradient)
     return Routine(
         partial(init_from_broadcast, optimizer),
-        hparams.train_phases(step),
+        hparams.build_train_phases(step),
         upload_update,
     )
 
 
-def finetune_routine(hparams: LocalHParams, loss: Loss) -> Routine:
+def build_finetune_routine(hparams: LocalHParams, loss: Loss) -> Routine:
     """Return personalizing by SGD on the plain loss, from the broadcast model."""
     optimizer = optimizers.sgd(hparams.finetune_lr or hparams.lr)
     step = partial(optimizer_step, optimizer, partial(plain_gradient, loss))
     return Routine(
         partial(init_from_broadcast, optimizer),
-        hparams.finetune_phases(step),
+        hparams.build_finetune_phases(step),
         get_local_params,
     )
 
@@ -133,7 +133,7 @@ def broadcast_params(state: ServerState) -> Params:
     return state.params
 
 
-def mean_update_routine(server_lr: float, phases: tuple[Phase, ...] = ()) -> Routine:
+def build_mean_update_routine(server_lr: float, phases: tuple[Phase, ...] = ()) -> Routine:
     """Return the server's plain update: theta + server_lr * mean update.
 
     Args:

@@ -37,7 +37,7 @@ from fedtailor.methods.hparams import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="per-fedavg"):
     """Hyper-parameters of Per-FedAvg."""
 
     alpha: float = non_negative(0.01, "step size of the inner step; 0: FedAvg")
@@ -54,7 +54,7 @@ class HParams(LocalHParams):
         1, "steps of personalizing, one in the paper; None: finetune_epochs passes instead"
     )
 
-    def batch_plan(self) -> BatchPlan:
+    def build_batch_plan(self) -> BatchPlan:
         """Return the batches (D, D'', D') of a client's training; D' is the stream of FedAvg."""
         specs = (
             BatchSpec("train", self.batch),
@@ -109,26 +109,26 @@ def compute_hvp(
     return autodiff.finite_difference_hvp(loss, params, batch, direction, hparams.h)
 
 
-def training_routine(hparams: HParams, loss: Loss) -> Routine:
+def build_training_routine(hparams: HParams, loss: Loss) -> Routine:
     """Return a client's training along Per-FedAvg's direction."""
     optimizer = hparams.make_optimizer()
     step = partial(meta_step, hparams, optimizer, loss)
     return Routine(
         partial(local_training.init_from_broadcast, optimizer),
-        hparams.train_phases(step),
+        hparams.build_train_phases(step),
         local_training.upload_update,
     )
 
 
-def finetune_routine(hparams: HParams, loss: Loss) -> Routine:
+def build_finetune_routine(hparams: HParams, loss: Loss) -> Routine:
     """Return SGD at rate alpha, the step that training prepares for.
 
     With alpha = 0 and no `finetune_lr` there are no steps.
     """
     lr = hparams.finetune_lr or hparams.alpha
     if lr == 0:
-        return local_training.finetune_routine(replace(hparams, finetune_steps=0), loss)
-    return local_training.finetune_routine(replace(hparams, finetune_lr=lr), loss)
+        return local_training.build_finetune_routine(replace(hparams, finetune_steps=0), loss)
+    return local_training.build_finetune_routine(replace(hparams, finetune_lr=lr), loss)
 
 
 def build(task: Task, hparams: HParams) -> Method:
@@ -138,7 +138,7 @@ def build(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=training_routine(hparams, task.loss),
-        server=local_training.mean_update_routine(hparams.server_lr),
-        personalize=finetune_routine(hparams, task.loss),
+        client=build_training_routine(hparams, task.loss),
+        server=local_training.build_mean_update_routine(hparams.server_lr),
+        personalize=build_finetune_routine(hparams, task.loss),
     )

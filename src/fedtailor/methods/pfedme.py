@@ -39,7 +39,7 @@ Carry = tuple[tuple[Params, Tree], Params]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="pfedme"):
     """Hyper-parameters of pFedMe."""
 
     lr: float = positive(
@@ -59,7 +59,8 @@ class HParams(LocalHParams):
         step = self.inner_lr * self.lam
         require(
             step < 2,
-            f"pfedme: inner_lr * lam must be below 2, or inner steps run away, got {step:g}.",
+            f"{self.method_name}: inner_lr * lam must be below 2, or inner steps run away, "
+            f"got {step:g}.",
         )
 
 
@@ -135,12 +136,12 @@ def build(task: Task, hparams: HParams) -> Method:
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.broadcast_params,
         client=Routine(
-            partial(init_client, optimizer), hparams.train_phases(step), finalize_client
+            partial(init_client, optimizer), hparams.build_train_phases(step), finalize_client
         ),
-        server=local_training.mean_update_routine(hparams.beta),
+        server=local_training.build_mean_update_routine(hparams.beta),
         personalize=Routine(
             partial(init_finetune, finetune_optimizer),
-            hparams.finetune_phases(finetune_step),
+            hparams.build_finetune_phases(finetune_step),
             get_personal_params,
         ),
     )

@@ -25,7 +25,7 @@ from fedtailor.methods.hparams import LocalHParams, RunFacts, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="reptile"):
     """Hyper-parameters of Fed-Reptile."""
 
     epsilon: float = positive(
@@ -68,7 +68,7 @@ def build(task: Task, hparams: HParams) -> Method:
         init=local_training.no_state,
         broadcast=local_training.broadcast_params,
         init_client_state=local_training.no_state,
-        client=local_training.training_routine(hparams, gradient),
+        client=local_training.build_training_routine(hparams, gradient),
         server=Routine(local_training.start_from_mean_update, (), finalize_server),
-        personalize=local_training.finetune_routine(hparams, task.loss),
+        personalize=local_training.build_finetune_routine(hparams, task.loss),
     )

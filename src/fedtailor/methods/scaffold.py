@@ -45,7 +45,7 @@ from fedtailor.methods.hparams import LocalHParams, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="scaffold"):
     """Hyper-parameters of SCAFFOLD."""
 
     server_lr: float = positive(
@@ -55,9 +55,9 @@ class HParams(LocalHParams):
     def __post_init__(self) -> None:
         """Raise an `InputError` for optimizers that break the control variates."""
         super().__post_init__()
-        why = "scaffold: the control variates need plain SGD steps at the clients;"
-        require(self.optimizer == "sgd", f"{why} optimizer must be sgd, got {self.optimizer}.")
-        require(not self.momentum, f"{why} momentum must be 0, got {self.momentum}.")
+        reason = f"{self.method_name}: the control variates need plain SGD steps at the clients"
+        require(self.optimizer == "sgd", f"{reason}; optimizer must be sgd, got {self.optimizer}.")
+        require(not self.momentum, f"{reason}; momentum must be 0, got {self.momentum}.")
 
 
 class Pair(NamedTuple):
@@ -167,7 +167,7 @@ def init_finetune(init: Callable[[Tree, Tree], Tree], broadcast: Pair, control: 
 def build(task: Task, hparams: HParams) -> Method:
     """Return SCAFFOLD on a task."""
     step = partial(client_step, hparams.make_optimizer(), task.loss)
-    finetune = local_training.finetune_routine(hparams, task.loss)
+    finetune = local_training.build_finetune_routine(hparams, task.loss)
     return Method(
         name="scaffold",
         init=trees.zeros_like,
@@ -175,7 +175,7 @@ def build(task: Task, hparams: HParams) -> Method:
         init_client_state=init_client_state,
         client=Routine(
             init_client,
-            hparams.train_phases(step),
+            hparams.build_train_phases(step),
             partial(finalize_client, hparams.lr),
         ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.server_lr)),

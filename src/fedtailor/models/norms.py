@@ -21,13 +21,12 @@ def with_group_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     if is_batch_norm(copied):
         return _make_group_norm(copied, groups)
     group_norms: dict[BatchNorm, nn.GroupNorm] = {}
-    for module in list(copied.modules()):
-        for name, child in list(module._modules.items()):
-            if not is_batch_norm(child):
-                continue
-            if child not in group_norms:
-                group_norms[child] = _make_group_norm(child, groups)
-            setattr(module, name, group_norms[child])
+    for name, layer in list(copied.named_modules(remove_duplicate=False)):
+        if not is_batch_norm(layer):
+            continue
+        if layer not in group_norms:
+            group_norms[layer] = _make_group_norm(layer, groups)
+        copied.set_submodule(name, group_norms[layer])
     return copied
 
 

@@ -234,7 +234,8 @@ def _name_to_int(name: int | str) -> int:
             "prng: a name must be a string, an integer of 64 bits or a tensor of them, "
             f"got {name!r}."
         )
-    return name
+    # A member of an enumeration becomes a plain integer, which compilers take as a constant.
+    return int(name)
 
 
 @mark_constant

@@ -28,13 +28,26 @@ class Stream(StrEnum):
         return self.name.lower().replace("_", " ")
 
 
-GROUP_STREAMS = {
-    "train": "train",
-    "participating": "local",
-    "validation": "validation",
-    "unseen": "new",
-}
-"""Name in keys of each group of clients."""
+class GroupStream(StrEnum):
+    """Groups of clients in keys; a member has the name of its group in capitals."""
+
+    TRAIN = "train"
+    PARTICIPATING = "local"
+    VALIDATION = "validation"
+    UNSEEN = "new"
+
+
+class BatchStream(IntEnum):
+    """Purposes of the key of a stream of batches."""
+
+    ORDER = 0
+    STEP = 1
+
+
+class DropoutStream(IntEnum):
+    """Purposes of the key of a dropout layer, besides its mask."""
+
+    NEXT_MASK = 1
 
 
 class DataStream(IntEnum):

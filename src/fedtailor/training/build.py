@@ -15,7 +15,7 @@ from torch import nn
 
 from fedtailor import data as sources
 from fedtailor import methods, models
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.engines.context import EngineContext, allow_tf32
@@ -55,7 +55,7 @@ def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | No
         run_path: The folder of the run; its copy of the user's model file is used if it is there.
     """
     factory = get_model_factory(config, example_spec, run_path)
-    with seeded_init(config.seed):
+    with seed_initialization(config.seed):
         if ":" in config.model:
             model = _make_custom_model(factory, config.model)
         else:

@@ -171,7 +171,7 @@ def _apply_override(
     elif dot:
         methods.load_method_module(parse_method(prefix))
         values["hparams"].setdefault(prefix, {})[inner_key] = parse_value(text)
-    elif _is_field(key, text, config_class):
+    elif _is_field(key, config_class):
         is_list = key in ("hidden", "methods", "seeds", "tuned")
         values[key] = _parse_list(text) if is_list else parse_value(text, key=key)
     else:
@@ -179,19 +179,12 @@ def _apply_override(
         values["hparams"][key] = parse_value(text)
 
 
-def _is_field(key: str, text: str, config_class: type[CommonConfig]) -> bool:
-    if key in _list_tables(config_class) or _is_local_budget(key, text):
-        return False
-    return key in config_class.model_fields
+def _is_field(key: str, config_class: type[CommonConfig]) -> bool:
+    return key in config_class.model_fields and key not in _list_tables(config_class)
 
 
 def _parse_list(text: str) -> list[Any]:
     return [parse_value(part) for part in text.split(",") if part]
-
-
-def _is_local_budget(key: str, text: str) -> bool:
-    """Return whether this is the epochs of `local`; the budget of a comparison is a word."""
-    return key == "budget" and isinstance(parse_value(text), int)
 
 
 def _check_hparam_key(key: str, values: dict[str, Any], config_class: type[CommonConfig]) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedtailor import methods
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import (
     Task,
     classification,
@@ -141,7 +141,7 @@ def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
             "fit: model must be an nn.Module, a function that makes one, or a Task, got "
             f"{model!r}.",
         )
-        with seeded_init(seed):
+        with seed_initialization(seed):
             built_model: nn.Module | Task = model()
         return infer_task(built_model, example_spec, seed)
     if example_spec.classes is None:
@@ -173,8 +173,8 @@ def _check_model_runs_on(
         num_outputs = outputs.shape[get_class_axis(context.task)]
         require(
             num_outputs >= (data.classes or 0),
-            f"Task: the model tells {num_outputs} classes apart, but data set '{data.name}' has "
-            f"{data.classes}.",
+            f"Task: the model has outputs for {num_outputs} classes, "
+            f"but data set '{data.name}' has {data.classes}.",
         )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as nnf
 
-from fedtailor.core.functionalize import seeded_init
+from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification, regression, sequences
 from fedtailor.core.types import Params
 from fedtailor.data import ClientExamples, FederatedDataset, from_arrays, single_client
@@ -154,7 +154,7 @@ def test_whole_numbers_are_scaled_as_for_the_model() -> None:
         draws.integers(0, 3, 40, np.uint8),
         np.arange(40) % 4,
     )
-    with seeded_init(1):
+    with seed_initialization(1):
         task = classification(nn.Sequential(nn.Flatten(), nn.Linear(4, 3))).to(dtype=torch.float64)
     whole = from_arrays(x, y, whose, scale=1 / 16, server=6, seed=1)
     decoded = from_arrays(x / 16, y, whose, server=6, seed=1)
@@ -178,7 +178,7 @@ def test_sequences_count_by_tokens_that_are_no_padding() -> None:
     draws = np.random.default_rng(3)
     x, y = draws.integers(0, 5, (30, 6)), draws.integers(0, 5, (30, 6))
     y[:10, 1:] = 0  # padding: the first clients have few tokens that count
-    with seeded_init(4):
+    with seed_initialization(4):
         task = sequences(Tokens()).to(dtype=torch.float64)
     data = from_arrays(
         x,

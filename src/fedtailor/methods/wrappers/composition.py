@@ -66,7 +66,7 @@ class Composition:
             hint = suggest_name(word, WRAPPERS)
             require(
                 word in WRAPPERS,
-                f"Nothing called '{word}' can be put around a method, as in '{name}'; {hint}",
+                f"There is no wrapper '{word}', as in '{name}'; {hint}",
             )
         self._name = name
         self._inner = inner
@@ -103,8 +103,11 @@ def _merge_hparams(name: str, outer: list[type[Any]], inner: type[Any]) -> type[
         (each.name, each.type, field(default=each.default, metadata=each.metadata))
         for each in fields(inner)
     ]
-    merged = make_dataclass(
-        "HParams", inner_fields, bases=(*bases, inner), frozen=True, kw_only=True
+    return make_dataclass(
+        "HParams",
+        inner_fields,
+        bases=(*bases, inner),
+        namespace={"method_name": name},
+        frozen=True,
+        kw_only=True,
     )
-    merged.__module__ = f"{__name__}.{name}"
-    return merged

@@ -41,7 +41,7 @@ Order = tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="personal layers"):
     """Hyper-parameters of personal layers."""
 
     personal: str | int | None = option(

@@ -35,7 +35,7 @@ from fedtailor.methods.hparams import LocalHParams, RunFacts, non_negative, posi
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams):
+class HParams(LocalHParams, method="server learning"):
     """Hyper-parameters of the server's learning."""
 
     gamma: float = non_negative(1.0, "weight of the server's learning; 0: none")
