@@ -23,7 +23,7 @@ from fedtailor.inspection.text import (
     describe_needed_examples,
     describe_verdict,
     draw_bars,
-    inspection_to_json,
+    format_inspection,
 )
 from fedtailor.inspection.trials import (
     SCORED_ROUNDS,
@@ -205,9 +205,7 @@ def found(
 def test_verdicts_by_their_rule(inspection: Inspection, said: str, gamma: float) -> None:
     assert inspection.verdict == said
     assert inspection.best_gamma.value == gamma
-    assert (
-        json.loads(json.dumps(inspection_to_json(inspection), allow_nan=False))["verdict"] == said
-    )
+    assert json.loads(json.dumps(format_inspection(inspection), allow_nan=False))["verdict"] == said
 
 
 def test_the_cosine_is_of_the_two_gradients() -> None:
