@@ -252,7 +252,7 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
             place / "cut", good
         ),
         "'*other/model.safetensors' lacks ": lambda: predict(place / "other", good),
-        "'*newer/personalized.json' has format 3, but this fedtailor reads format 2.": lambda: (
+        "'*newer/personalized.json' was written in format 3, but this fedtailor reads ": lambda: (
             predict(place / "newer", good)
         ),
         "predict: x must hold examples of shape ": lambda: predict(

@@ -21,7 +21,7 @@ from fedtailor.reporting.comparison_table import build_table
 from fedtailor.training import build
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.prepare import prepare_context
-from fedtailor.training.record import Convergence, Metric, RoundEntry, RunRecord
+from fedtailor.training.record import Convergence, MetricInfo, RoundEntry, RunRecord
 from fedtailor.training.runner import start_run
 from fedtailor.training.summary import compute_convergence, compute_final_window
 from figures import accuracy, f1, f1_of_classes, log_loss
@@ -125,7 +125,7 @@ def _make_scored_round(number: int, value: float, every: int = 1) -> RoundEntry:
 
 
 def test_how_fast_it_got_there() -> None:
-    accuracy_metric = Metric(name="accuracy", higher_is_better=True)
+    accuracy_metric = MetricInfo(name="accuracy", higher_is_better=True)
     rounds = [_make_scored_round(number, number / 100, every=2) for number in range(1, 101)]
     # The mean rolls over two rounds, which is one evaluation.
     convergence = compute_convergence(rounds, 100, accuracy_metric, target=0.31)["unseen"]
@@ -139,7 +139,7 @@ def test_how_fast_it_got_there() -> None:
 
 
 def test_how_fast_an_error_fell() -> None:
-    error_metric = Metric(name="mae", higher_is_better=False)
+    error_metric = MetricInfo(name="mae", higher_is_better=False)
     rounds = []
     for number in range(1, 101):
         scores = None

@@ -56,7 +56,7 @@ def _is_distributed() -> bool:
 
 
 class BarState(NamedTuple):
-    """The progress bar of a run, and what its status text is made from."""
+    """The progress bar of a run, and the parts of its status text."""
 
     task: TaskID
     cohort_size: int  # clients a round
@@ -207,7 +207,7 @@ class StudyProgressReporter(ProgressReporter):
     def on_event(self, event: "Event") -> None:
         """Print the start and the end of a run, and advance the bar."""
         path = event.run.path
-        name = f"{event.run.scenario}: {path.name}"
+        name = f"{event.run.comparison_name}: {path.name}"
         self._run_status[path] = self._print_event(event, name)
         self._rounds_done[path] = event.round
         if event.kind == "diverged":

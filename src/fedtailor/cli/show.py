@@ -63,12 +63,12 @@ def report(
 
         fedtailor report DIR1 DIR2 DIR3 --to all.html
     """
-    from fedtailor.experiments.compare import find_runs
     from fedtailor.reporting.html import write_report
     from fedtailor.storage.atomic import explain_disk_errors
-    from fedtailor.training.run_dir import RunDir
+    from fedtailor.training.run_dir import find_runs
 
-    records = [RunDir(run).read_record() for folder in folders for run in find_runs(folder)]
+    run_dirs = [run_dir for folder in folders for run_dir in find_runs(folder)]
+    records = [run_dir.read_record() for run_dir in run_dirs]
     path = to or folders[0] / "report.html"
     with explain_disk_errors(path, "an earlier report there is intact."):
         write_report(records, path)

@@ -1,5 +1,4 @@
-"""Equal budgets: the rounds that each method gets for as many gradients, or as many bytes, as
-FedAvg takes.
+"""Equal budgets: the rounds of each method that cost as many gradients or bytes as FedAvg's.
 
 The cost of a round is its mean over the clients that may be drawn: gradient evaluations of the
 clients (not of the server), or bytes down and up. A method without such a cost keeps its rounds,
@@ -21,8 +20,9 @@ UNITS = {"gradients": "client gradients", "bytes": "bytes"}
 
 
 class BudgetedRuns(NamedTuple):
-    """Runs with the rounds that they can afford, and a message that says so; empty if rounds are
-    the budget.
+    """Runs with the rounds that their budget allows, and a message with these numbers.
+
+    The message is empty if the budget is in rounds.
     """
 
     configs: list[RunConfig]

@@ -29,12 +29,13 @@ from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
 from fedtailor.prng.streams import Stream
 from fedtailor.storage.atomic import explain_disk_errors, replace_folder, write_bytes
-from fedtailor.storage.files import read_tensors, write_json, write_tensors
+from fedtailor.storage.files import read_tensors, write_tensors
+from fedtailor.storage.typed_json import read_versioned, write_model
 from fedtailor.training import build
 from fedtailor.training.checkpoint import CheckpointManager
 from fedtailor.training.config import RunConfig
 from fedtailor.training.dataset_summary import require_same_data
-from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, ConfigFile, RunDir, read_versioned
+from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, ConfigFile, RunDir
 
 PREDICT_BATCH_SIZE = 1024
 """Number of examples predicted at a time."""
@@ -252,7 +253,7 @@ def _write_model(model: PersonalModel, config: RunConfig, out: Path, to: Path) -
         if custom_model.exists():
             write_bytes(temp_dir / CUSTOM_MODEL_FILE, custom_model.read_bytes())
         write_tensors(temp_dir / MODEL_FILE, dict(model.to_module().state_dict()))
-        write_json(temp_dir / METADATA_FILE, metadata.model_dump(mode="json"))
+        write_model(temp_dir / METADATA_FILE, metadata)
 
 
 def write_predictions(path: Path, predictions: NDArray[Any]) -> None:

@@ -63,11 +63,6 @@ def _format_method(name: str) -> str:
 # What tables and charts read from a record
 
 
-def is_percent(record: PartRecord) -> bool:
-    """Return whether figures are shares, which are shown in percent."""
-    return record.metric.name in ("accuracy", "f1")
-
-
 def group_runs(record: PartRecord) -> dict[RunKey, list[RunSummary]]:
     """Return the runs that differ in their seed alone, by method and varied value."""
     runs: dict[RunKey, list[RunSummary]] = {}
@@ -281,7 +276,7 @@ def _format_cell(
 
 
 def _format_figure(record: PartRecord, figure: float) -> str:
-    return f"{100 * figure:.2f}" if is_percent(record) else f"{figure:.4f}"
+    return f"{100 * figure:.2f}" if record.metric.is_percent else f"{figure:.4f}"
 
 
 def _format_diverged(runs: Sequence[RunSummary]) -> str:

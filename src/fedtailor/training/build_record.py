@@ -24,7 +24,7 @@ from fedtailor.training.record import (
     ClientFigures,
     Figures,
     GroupScores,
-    Metric,
+    MetricInfo,
     Origin,
     RoundEntry,
     RunCost,
@@ -64,16 +64,14 @@ def make_initial_record(
         machine=get_machine_name(context.device),
         commit=get_commit(),
         choices=choices,
-        metric=Metric(name=metric.name, higher_is_better=metric.higher_is_better),
+        metric=MetricInfo(name=metric.name, higher_is_better=metric.higher_is_better),
         data=summarize_dataset(context.data),
         checksums=checksums,
     )
 
 
 def compute_checksums(data: FederatedDataset, params: Params) -> Checksums:
-    """Return checksums of the data as they are before any method's view of them, and of the first
-    weights.
-    """
+    """Return checksums of the data, before any method's view of them, and of the first weights."""
     return Checksums(data=compute_fingerprint(data), weights=_hash_params(params))
 
 

@@ -1,5 +1,4 @@
-"""A run of several processes: rank 0 has the run, its folder and its listeners; the other ranks
-compute for it.
+"""A run in several processes: rank 0 has the run and its folder, the others compute for it.
 
 So there is one way to run, resume and compare; only where it makes its engine does it know of
 ranks.
@@ -26,7 +25,7 @@ from fedtailor.training.dataset_summary import compute_fingerprint
 
 
 class StartRun(NamedTuple):
-    """Tells the other ranks to prepare for a run."""
+    """A message to the other ranks to prepare for a run."""
 
     config: dict[str, Any]
     run_path: str  # the run's folder
@@ -37,7 +36,7 @@ class StartRun(NamedTuple):
 
 
 class Shutdown(NamedTuple):
-    """Tells the other ranks to exit."""
+    """A message to the other ranks to exit."""
 
 
 def lead_or_follow(command: Callable[[], None]) -> None:

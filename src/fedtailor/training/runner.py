@@ -1,6 +1,6 @@
 """A run from a specification: recorded, checkpointed, interruptible, resumable.
 
-What is asked for is written down before anything slow begins; automatic choices are made once,
+The specification is written down before anything slow begins; automatic choices are made once,
 written down before the first round, and kept when the run is resumed. A run killed at any moment
 and resumed ends with the same bytes.
 """
@@ -48,7 +48,7 @@ EVAL_GROUPS = ("validation", *TEST_GROUPS)
 
 
 class Listener(Protocol):
-    """Is told how a run goes."""
+    """An observer of a run, called with every event of it."""
 
     def on_run_start(self, record: RunRecord, rounds_done: int) -> None:
         """Handle the start of a run, or its resumption after `rounds_done` rounds."""
@@ -61,7 +61,7 @@ class Listener(Protocol):
 
 
 class RunOutcome(NamedTuple):
-    """How a run stopped."""
+    """The record of a run that has finished or stopped."""
 
     record: RunRecord
     is_finished: bool  # False: it was asked to stop, and has saved its state
@@ -83,7 +83,7 @@ def start_run(
     Args:
         config: The specification.
         out: The folder, which must not exist or be empty.
-        listeners: Are told how the run goes, besides the logger that the specification names.
+        listeners: Called with every event of the run, besides the logger of the specification.
         should_stop: Asked after every round; the run saves its state and returns if it says yes.
         initial_params: First weights that runs share; those of the run's seed are added if they are
             not there.
@@ -286,7 +286,10 @@ class Run:
         groups = self._select_groups(EVAL_GROUPS)
         scores = evaluate(self.context, self.engine, state, groups, self.config.eval_clients)
         headline = self.context.task.metrics[0].name
-        return {group: compute_group_means(found, headline) for group, found in scores.items()}
+        return {
+            group: compute_group_means(group_scores, headline)
+            for group, group_scores in scores.items()
+        }
 
     def _select_groups(self, groups: tuple[str, ...]) -> tuple[str, ...]:
         """Return the groups that may be evaluated: while tuning, validation clients alone."""
