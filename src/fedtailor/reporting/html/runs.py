@@ -15,7 +15,7 @@ Facts = dict[str, list[str]]
 
 
 class RunDescription(NamedTuple):
-    """What is known about a run; `config` is JSON."""
+    """The texts about a run; `config` is JSON."""
 
     command: str
     state: str
