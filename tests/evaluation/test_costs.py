@@ -113,7 +113,7 @@ def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
     """On the list's own model, where a step's batches are equally large."""
     made = setting("method=per-fedavg", "hidden=16")
     made_steps = made.count_steps(made.data.groups["train"]).sum()
-    listed = describe_method("per-fedavg")["gradients"]
+    listed = describe_method("per-fedavg").gradients
     found = CostMeter(made).compute_round_work(made.data.groups["train"]).gradients / made_steps
     assert found == pytest.approx(listed, abs=0.5)
     assert found > 3
