@@ -64,7 +64,7 @@ class BarState(NamedTuple):
 
 
 class ProgressReporter:
-    """Shows the progress of runs: a bar for each on a terminal, two lines for each elsewhere.
+    """A display of the progress of runs: a bar for each on a terminal, two lines elsewhere.
 
     As a context it also handles signals: the first Ctrl-C asks to stop after the round, the second
     one stops immediately.
@@ -182,7 +182,7 @@ class ProgressReporter:
 
 
 class StudyProgressReporter(ProgressReporter):
-    """Shows the progress of a study: one bar for all rounds on a terminal, lines elsewhere."""
+    """A display of the progress of a study: one bar for all rounds, or lines without a terminal."""
 
     def __init__(self, console: Console, deadline: float | None) -> None:
         """Prepare to stop at a time of `time.monotonic()`, or never if it is None."""

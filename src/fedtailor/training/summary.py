@@ -42,7 +42,7 @@ def get_last_eval_points(rounds: Sequence[RoundEntry], total: int) -> list[Round
 
 
 def compute_final_window(rounds: Sequence[RoundEntry], total: int) -> FinalWindow:
-    """Return the mean of each figure over the evaluations in the last fifth of `total` rounds."""
+    """Return the evaluated rounds among the last fifth of `total`, and mean figures over them."""
     eval_points = get_last_eval_points(rounds, total)
     mean: dict[str, dict[str, Figures]] = {}
     last_scores = eval_points[-1].scores if eval_points else None
