@@ -129,8 +129,8 @@ def test_every_command_has_an_example_in_its_help(command: str) -> None:
 
 
 def test_the_help_of_run_names_every_key_and_model() -> None:
-    from fedtailor.training.build import MODELS
     from fedtailor.training.config import RunConfig
+    from fedtailor.training.from_config import MODELS
 
     said = " ".join(run("run", "--help").stdout.replace("│", " ").split())
     keys, models = re.findall(r"Keys: (.+?);.*Models: (.+?)\. ", said)[0]

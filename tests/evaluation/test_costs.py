@@ -18,7 +18,7 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.engines.sequential import run_single_client
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.prng.streams import Stream
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 
 SMALL = ["data.clients=12", "cohort=3", "hidden=8", "batch=7", "finetune_epochs=2"]
@@ -28,11 +28,11 @@ NAMES = (*methods.NAMES, "fsl+fedsim", "per+ditto")
 
 @cache
 def digits() -> FederatedDataset:
-    return build.load_dataset(read_run_config(SMALL))
+    return from_config.load_dataset(read_run_config(SMALL))
 
 
 def setting(*words: str) -> EngineContext:
-    return build.build_context(read_run_config([*SMALL, *words]), digits())
+    return from_config.build_context(read_run_config([*SMALL, *words]), digits())
 
 
 def counted(

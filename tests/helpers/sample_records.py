@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.dataset import ExampleSpec
-from fedtailor.training.build_record import sum_costs
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record import (
+from fedtailor.training.record.build import sum_costs
+from fedtailor.training.record.schema import (
     Checksums,
     Choices,
     ClientFigures,
@@ -21,7 +21,7 @@ from fedtailor.training.record import (
     StageSummary,
     Status,
 )
-from fedtailor.training.summary import compute_convergence, compute_final_window
+from fedtailor.training.record.summary import compute_convergence, compute_final_window
 
 Scores = Sequence[float | None]
 

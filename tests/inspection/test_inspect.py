@@ -33,7 +33,7 @@ from fedtailor.inspection.trials import (
     build_bench,
     subsample_server,
 )
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import read_run_config
 from scenarios import split
@@ -92,7 +92,7 @@ def spec(*words: str) -> RunConfig:
 
 def looked(data: FederatedDataset, **tried: Any) -> Inspection:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "load_dataset", lambda _: data)
+        patch.setattr(from_config, "load_dataset", lambda _: data)
         return inspect(spec(), **tried)
 
 

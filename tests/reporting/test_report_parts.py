@@ -12,7 +12,7 @@ from fedtailor.reporting import html
 from fedtailor.reporting.comparison_table import build_table
 from fedtailor.reporting.html import grouping, thinning
 from fedtailor.reporting.html.formats import choose_decimals, choose_unit
-from fedtailor.training.record import Checksums, Figures, FinalWindow, MetricInfo, RunRecord
+from fedtailor.training.record.schema import Checksums, Figures, FinalWindow, MetricInfo, RunRecord
 from report_pages import cells, payload_of
 from sample_records import (
     add_passes,

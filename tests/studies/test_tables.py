@@ -33,7 +33,7 @@ from fedtailor.studies.record import (
 )
 from fedtailor.studies.tables import ONE_SPLIT_NOTE, build_tables, render_markdown
 from fedtailor.training.config import ComparisonConfig
-from fedtailor.training.record import MetricInfo
+from fedtailor.training.record.schema import MetricInfo
 from small_study import COMPARISON, HEAD, PART, small, written
 
 AFTER = "participating after"

@@ -17,7 +17,7 @@ from fedtailor.core.types import ServerState
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
-from fedtailor.training.record import FORMAT
+from fedtailor.training.record.schema import FORMAT
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import left, litter, small

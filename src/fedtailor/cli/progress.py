@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedtailor.experiments.executor import Event
     from fedtailor.studies.execute import PreparedStudy
     from fedtailor.training.config import ComparisonConfig
-    from fedtailor.training.record import DatasetSummary, RoundEntry, RunRecord
+    from fedtailor.training.record.schema import DatasetSummary, RoundEntry, RunRecord
 
 EXIT_STOPPED = 130
 """Exit code of a command that was stopped: 128 plus the number of SIGINT, as shells have it."""
@@ -328,7 +328,7 @@ class CommandArgs(NamedTuple):
 
     def format_command(self, out: Path) -> str:
         """Return the command that resumes what was stopped."""
-        from fedtailor.training.command_lines import format_program
+        from fedtailor.training.shell_commands import format_program
 
         args = [arg for arg in self.args if not arg.startswith("out=")]
         return f"{format_program()} {shlex.join([self.command, *args, f'out={out}'])}"

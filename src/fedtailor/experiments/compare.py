@@ -13,7 +13,7 @@ from fedtailor.experiments.executor import (
     check_same_run,
     execute,
 )
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, RunConfig
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import RunOutcome
@@ -74,11 +74,11 @@ def check_runs(
     different = {config.model_copy(update={"seed": 0}).model_dump_json(): config for config in new}
     if not different:
         return
-    data = build.load_dataset(new[0])
+    data = from_config.load_dataset(new[0])
     for config in different.values():
         factory.resolve_device(config.device)
         # What fits on the CPU fits on every device, and building there is fast.
-        build.build_context(config.model_copy(update={"device": "cpu"}), data)
+        from_config.build_context(config.model_copy(update={"device": "cpu"}), data)
 
 
 def get_run_path(out: Path, config: RunConfig) -> Path:

@@ -24,9 +24,9 @@ from typing import Any, Literal, NamedTuple
 from fedtailor.engines.chunking import NUM_PROCESSES_ENV
 from fedtailor.engines.distributed.process_group import get_launched_world_size
 from fedtailor.errors import DivergedError, InputError, LostRankError, require
-from fedtailor.training.build_record import sum_costs
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record import RoundEntry, RunRecord
+from fedtailor.training.record.build import sum_costs
+from fedtailor.training.record.schema import RoundEntry, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import InitialParams, resume_run, start_run
 

@@ -23,12 +23,12 @@ from fedtailor.experiments.compare import check_runs
 from fedtailor.experiments.executor import OnEvent, PlannedRun, ShouldStop, execute
 from fedtailor.storage.atomic import write_bytes
 from fedtailor.storage.typed_json import read_model, write_model
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, list_hparam_names, parse_method
 from fedtailor.training.overrides import format_toml, parse_value
-from fedtailor.training.record import RecordPart, RunRecord
+from fedtailor.training.record.schema import RecordPart, RunRecord
+from fedtailor.training.record.summary import compute_final_window
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.summary import compute_final_window
 
 HParamPoint = dict[str, Any]
 """Values of hyper-parameters by name."""
@@ -97,7 +97,7 @@ def prepare_trials(
         comparison_name: The name of the comparison, if there are others beside it.
     """
     trials = make_trials(comparison, out, comparison_name)
-    data = build.load_dataset(trials[0].run.config)
+    data = from_config.load_dataset(trials[0].run.config)
     num_clients = len(data.groups["validation"])
     require(
         num_clients > 0,

@@ -28,7 +28,7 @@ from fedtailor.inspection.statistics.image_similarity import mean_image_ssim
 from fedtailor.inspection.statistics.smoothness import estimate_smoothness
 from fedtailor.inspection.trials import TRIAL_ROUNDS, WARMUP_ROUNDS, Bench, sample_train_examples
 from fedtailor.methods import make_hparams
-from fedtailor.training.prepare import compute_run_facts
+from fedtailor.training.context import compute_run_facts
 
 MAX_CLIENTS = 20
 """Maximum number of training clients that the server is compared with."""

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedtailor.evaluation.client_statistics import compute_share_better, compute_spread
 from fedtailor.training.config import is_fine_tuned_baseline, is_local_baseline
-from fedtailor.training.record import GroupScores, RunRecord, StageSummary, has_same_data
+from fedtailor.training.record.schema import GroupScores, RunRecord, StageSummary, has_same_data
 
 MIN_SEEDS = 3
 """The number of seeds from which on a spread over seeds means something."""

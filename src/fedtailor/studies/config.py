@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedtailor.errors import InputError, require, suggest_name
-from fedtailor.training.command_lines import format_value
 from fedtailor.training.overrides import read_toml
+from fedtailor.training.shell_commands import format_value
 
 STUDY_FILE = "study.toml"
 COLUMNS = ("participating before", "participating after", "unseen before", "unseen after")

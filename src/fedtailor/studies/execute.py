@@ -35,7 +35,7 @@ from fedtailor.studies.plan import (
     make_tuning_comparison,
 )
 from fedtailor.training.config import ComparisonConfig
-from fedtailor.training.record import RecordPart
+from fedtailor.training.record.schema import RecordPart
 from fedtailor.training.run_dir import RunDir
 
 STUDY_RECORD_FILE = "study.json"

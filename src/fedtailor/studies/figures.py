@@ -14,7 +14,7 @@ from fedtailor.studies.tables import (
     list_values,
     make_title,
 )
-from fedtailor.training.command_lines import format_value
+from fedtailor.training.shell_commands import format_value
 
 
 def render_figures(record: PartRecord, part: Part) -> dict[str, str]:

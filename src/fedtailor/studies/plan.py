@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from fedtailor import data as sources
 from fedtailor.errors import InputError, require
 from fedtailor.studies.config import Part, Scalar, Study, Vary, format_overrides
-from fedtailor.training.command_lines import format_value
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.overrides import parse_overrides, read_comparison, read_toml
+from fedtailor.training.shell_commands import format_value
 
 Scale = Literal["quick", "paper"]
 SCALES: tuple[Scale, ...] = ("quick", "paper")

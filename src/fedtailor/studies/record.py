@@ -26,9 +26,9 @@ from fedtailor.studies.config import COLUMNS, Part, Scalar, Vary
 from fedtailor.studies.execute import PartRun, read_minutes
 from fedtailor.studies.plan import TUNING_DIR, StudyRequest
 from fedtailor.training.config import ComparisonConfig
-from fedtailor.training.record import MetricInfo, RecordPart, RunCost, RunRecord
+from fedtailor.training.record.schema import MetricInfo, RecordPart, RunCost, RunRecord
+from fedtailor.training.record.summary import ROLLING_WINDOW_DIVISOR
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.summary import ROLLING_WINDOW_DIVISOR
 
 MAX_CURVE_POINTS = 60
 """Maximum number of evaluations in a curve."""

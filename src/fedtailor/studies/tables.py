@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedtailor.studies.config import COLUMNS, Part, Scalar
 from fedtailor.studies.record import PartRecord, RunSummary
-from fedtailor.training.command_lines import format_value
+from fedtailor.training.shell_commands import format_value
 
 MISSING = "-"
 """The cell of a figure that does not exist."""

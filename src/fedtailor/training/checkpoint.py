@@ -27,7 +27,7 @@ from fedtailor.storage.atomic import replace_folder
 from fedtailor.storage.checksums import compute_sha256
 from fedtailor.storage.files import read_tensors, write_tensors
 from fedtailor.storage.typed_json import UnsupportedFormatError, read_versioned, write_model
-from fedtailor.training.record import RecordPart
+from fedtailor.training.record.schema import RecordPart
 
 NUM_KEPT = 2
 """Checkpoints that are kept."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtailor.errors import import_extra
-from fedtailor.training.record import RoundEntry, RunRecord
+from fedtailor.training.record.schema import RoundEntry, RunRecord
 
 if TYPE_CHECKING:
     from fedtailor.training.runner import Listener

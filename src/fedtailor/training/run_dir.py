@@ -17,9 +17,9 @@ from fedtailor.errors import require
 from fedtailor.storage.atomic import write_bytes
 from fedtailor.storage.locks import hold_lock
 from fedtailor.storage.typed_json import format_line, read_lines, read_versioned, write_model
-from fedtailor.training.command_lines import format_resume_command
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record import FORMAT, RecordPart, RoundEntry, RunRecord, Status
+from fedtailor.training.record.schema import FORMAT, RecordPart, RoundEntry, RunRecord, Status
+from fedtailor.training.shell_commands import format_resume_command
 
 CUSTOM_MODEL_FILE = "own_model.py"
 """A copy of the file that makes the user's model, so that the folder is complete by itself."""

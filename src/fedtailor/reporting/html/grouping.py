@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedtailor.errors import InputError, require
 from fedtailor.training.config import is_fine_tuned_baseline
-from fedtailor.training.record import RunRecord
+from fedtailor.training.record.schema import RunRecord
 
 SEED_OPTIONS = ("seed", "data_options.seed")
 """Options in which the runs of a line may differ."""

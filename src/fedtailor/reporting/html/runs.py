@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
 from fedtailor.reporting.html.wording import describe_run_state
-from fedtailor.training.record import RunRecord
+from fedtailor.training.record.schema import RunRecord
 
 NONE = ["none"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedtailor.reporting.html.figures import compute_run_cost
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
-from fedtailor.training.record import GroupScores, RunRecord
+from fedtailor.training.record.schema import GroupScores, RunRecord
 
 MAX_NAMES = 4
 """The title names this many methods, and counts more of them."""

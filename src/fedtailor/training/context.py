@@ -1,4 +1,4 @@
-"""Bring method, model and data together for a run, and refuse what does not fit."""
+"""The context of a run: method, model and data brought together, if they fit each other."""
 
 from collections.abc import Callable
 from pathlib import Path

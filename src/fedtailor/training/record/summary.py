@@ -18,7 +18,7 @@ from fedtailor.evaluation.client_statistics import (
     find_first_reaching,
 )
 from fedtailor.evaluation.evaluate import FinalScores
-from fedtailor.training.record import (
+from fedtailor.training.record.schema import (
     Convergence,
     Figures,
     FinalWindow,

@@ -15,14 +15,14 @@ import fedtailor as ft
 from fedtailor import data as sources
 from fedtailor import models
 from fedtailor.errors import InputError
-from fedtailor.training import build
-from fedtailor.training.build_record import compute_checksums
-from fedtailor.training.command_lines import format_run_command
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
-from fedtailor.training.provenance import get_commit, get_machine_name
-from fedtailor.training.record import FORMAT, GroupScores, MetricInfo, RunRecord
+from fedtailor.training.record.build import compute_checksums
+from fedtailor.training.record.provenance import get_commit, get_machine_name
+from fedtailor.training.record.schema import FORMAT, GroupScores, MetricInfo, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
+from fedtailor.training.shell_commands import format_run_command
 from interruptions import left, small, without_times
 from known import known
 
@@ -52,8 +52,8 @@ def record(out: Path) -> RunRecord:
 def fitted(out: Path) -> ft.FitResult:
     """The same things by the Python API."""
     spec = RunDir(out).read_config()
-    data = build.load_dataset(spec)
-    net = build.get_model_factory(spec, data.example_spec)
+    data = from_config.load_dataset(spec)
+    net = from_config.get_model_factory(spec, data.example_spec)
     return ft.fit(spec.method, net, data, rounds=6, cohort=spec.cohort, seed=3, **spec.hparams)
 
 
@@ -144,7 +144,7 @@ def test_every_round_has_its_figures(record: RunRecord, out: Path, fitted: ft.Fi
 
 
 def test_the_data_are_described(record: RunRecord) -> None:
-    data = build.load_dataset(small(*WORDS))
+    data = from_config.load_dataset(small(*WORDS))
     summary = record.data
     assert summary.clients == data.client_names.tolist()
     assert summary.groups.keys() == {"train", "participating", "validation", "unseen"}

@@ -1,7 +1,7 @@
-"""The record of a run: its specification, the choices made for it, and its results.
+"""The parts of a record: its specification, the choices made for it, and its results.
 
-Records are typed and carry the version of their format. `run_dir.py` reads and writes them; their
-parts are computed in `build_record.py`, `dataset_summary.py` and `summary.py`.
+Records are typed and carry the version of their format. `training/run_dir.py` reads and writes
+them; the modules beside this one compute their parts.
 """
 
 from collections.abc import Iterable

@@ -16,9 +16,9 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.client_statistics import Scores, compute_micro_mean
 from fedtailor.evaluation.evaluate import FinalScores
 from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import compute_fingerprint, summarize_dataset
-from fedtailor.training.provenance import collect_versions, get_commit, get_machine_name
-from fedtailor.training.record import (
+from fedtailor.training.record.dataset_summary import compute_fingerprint, summarize_dataset
+from fedtailor.training.record.provenance import collect_versions, get_commit, get_machine_name
+from fedtailor.training.record.schema import (
     Checksums,
     Choices,
     ClientFigures,

@@ -1,4 +1,4 @@
-"""Commands as a user would type them: to resume a run, and to make it again."""
+"""Commands as a user would type them: to resume a run, and to repeat it."""
 
 import os
 import shlex

@@ -7,7 +7,7 @@ import numpy as np
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples
 from fedtailor.errors import require
-from fedtailor.training.record import DatasetSummary, RunRecord
+from fedtailor.training.record.schema import DatasetSummary, RunRecord
 
 MAX_LABEL_CELLS = 200_000
 """Label counts are left out of the record when clients x classes are more."""
