@@ -8,7 +8,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 help:
 	@echo "make demo    compare methods on the embedded data"
 	@echo "make test    run the tests; make test-all: the long ones too; make test-kernels: GPU code without a GPU"
-	@echo "make check   format, lint, types, layers; make format: mend the format"
+	@echo "make check   format, lint, types, layers; make format: fix the format"
 	@echo "make mutate  how many of 40 seeded faults the tests catch; make house: figures of the source"
 	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
 

@@ -32,8 +32,8 @@ from fedtailor.data.store import make_range_split
 from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.costs import CostMeter
+from fedtailor.training.context import prepare_context
 from fedtailor.training.loop import Round, run_rounds
-from fedtailor.training.prepare import prepare_context
 from results import machine, save, spread
 from store import resident
 

@@ -27,8 +27,8 @@ from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext
 from fedtailor.engines.sequential import iter_batches
 from fedtailor.prng.streams import Stream
+from fedtailor.training.context import prepare_context
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import prepare_context
 from results import in_words, machine, save, spread
 
 REPEATS = 5

@@ -31,8 +31,8 @@ from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext, allow_tf32
 from fedtailor.engines.sequential import iter_batches
 from fedtailor.prng.streams import Stream
+from fedtailor.training.context import infer_task, prepare_context
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import infer_task, prepare_context
 
 REPEATS, ROUNDS, PEOPLE = 5, 10, 300
 MODEL = partial(models.fedsim_femnist, (1, 28, 28), 62)

@@ -42,8 +42,8 @@ from fedtailor.data.batching import BatchIndices, iter_batch_indices
 from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext
 from fedtailor.prng.streams import Stream
+from fedtailor.training.context import infer_task, prepare_context
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import infer_task, prepare_context
 from peers.nets import NETS
 from results import machine, save, spread
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fedtailor.training.provenance import get_machine_name
+from fedtailor.training.record.provenance import get_machine_name
 
 FOLDER = Path(__file__).parent / "results"
 

@@ -292,7 +292,7 @@ FAULTS = (
         "max(1, len(tested) // 10)",
     ),
     Fault(
-        "training/summary.py",
+        "training/record/summary.py",
         "get_last_eval_points",
         "entry.round > first",
         "entry.round >= first",
@@ -300,8 +300,8 @@ FAULTS = (
     Fault(
         "training/checkpoint.py",
         "CheckpointManager._prune",
-        "{name for folder in kept for name in _list_segment_files(folder)}",
-        "{name for folder in kept[-1:] for name in _list_segment_files(folder)}",
+        "{name for folder in remaining for name in _list_segment_files(folder)}",
+        "{name for folder in remaining[-1:] for name in _list_segment_files(folder)}",
     ),
     Fault(
         "training/loop.py",

@@ -20,8 +20,8 @@ import fedtailor
 from fedtailor import digits
 from fedtailor.engines import factory
 from fedtailor.models import mlp
+from fedtailor.training.context import prepare_context
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import prepare_context
 
 ROOT = Path(fedtailor.__file__).parent
 SHARED = ("prng/", "data/batching.py", "data/shuffling.py", "methods/fedavg.py")

@@ -13,8 +13,8 @@ import fedtailor
 from fedtailor import data as sources
 from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext
+from fedtailor.training.context import infer_task, prepare_context
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import infer_task, prepare_context
 from peers.nets import loaded, wait
 from peers.protocol import Weights, Work, given, serve
 

@@ -14,8 +14,8 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
+from fedtailor.training.context import ModelLike, get_cohort_size, prepare_context
 from fedtailor.training.loop import Cost, Round, raise_if_diverged, run_rounds
-from fedtailor.training.prepare import ModelLike, get_cohort_size, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining, run_pretraining
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedtailor.engines import factory
 from fedtailor.inspection.statistics.gradients import compute_gradient_gaps
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.loop import run_rounds
 from fedtailor.training.overrides import read_run_config
 
@@ -52,8 +52,8 @@ Record = dict[str, Any]
 def along(words: list[str]) -> list[Record]:
     """G^2 and xi^2 at some rounds of one run."""
     spec = read_run_config(words)
-    data = build.load_dataset(spec)
-    setting = build.build_context(spec, data)
+    data = from_config.load_dataset(spec)
+    setting = from_config.build_context(spec, data)
     engine, state = factory.make_engine(setting, compile=False), setting.init_server_state()
     rounds = run_rounds(setting, engine, state, spec.cohort, [False].__contains__)
     found = []

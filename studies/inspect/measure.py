@@ -20,7 +20,7 @@ from server_kinds import RUNS, SCENARIOS, SETTINGS
 from fedtailor.inspection.inspect import inspect
 from fedtailor.inspection.statistics.gradients import make_batch
 from fedtailor.inspection.trials import Bench, build_bench, compute_score
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import read_run_config
 
@@ -51,7 +51,7 @@ def figures(spec: RunConfig) -> dict[str, Any]:
     began = time.perf_counter()
     found = inspect(spec, betas=(), fractions=())
     seconds = time.perf_counter() - began
-    place = build_bench(spec, build.load_dataset(spec))
+    place = build_bench(spec, from_config.load_dataset(spec))
     near, gamma = found.closeness, found.best_gamma.value
     learned = long_run(place, 1.0)
     advised = found.verdict == "helps" and gamma != 1

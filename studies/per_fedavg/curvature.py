@@ -12,15 +12,15 @@ from safetensors.torch import load_file
 
 from fedtailor.data.batching import BatchIndices
 from fedtailor.inspection.statistics import estimate_smoothness
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.run_dir import RunDir
 
 
 def main() -> None:
     folder, users = RunDir(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 8
     spec = folder.read_config()
-    data = build.load_dataset(spec)
-    setting = build.build_context(spec, data)
+    data = from_config.load_dataset(spec)
+    setting = from_config.build_context(spec, data)
     params, site = load_file(folder.path / "model.safetensors"), setting.make_client_dataset()
     for user in np.linspace(0, data.clients.count - 1, users).astype(int):
         rows = torch.from_numpy(data.clients.splits["train"].get_rows(user))

@@ -129,8 +129,8 @@ def test_every_command_has_an_example_in_its_help(command: str) -> None:
 
 
 def test_the_help_of_run_names_every_key_and_model() -> None:
-    from fedtailor.training.build import MODELS
     from fedtailor.training.config import RunConfig
+    from fedtailor.training.from_config import MODELS
 
     said = " ".join(run("run", "--help").stdout.replace("│", " ").split())
     keys, models = re.findall(r"Keys: (.+?);.*Models: (.+?)\. ", said)[0]
@@ -149,10 +149,10 @@ def test_lists_for_programs() -> None:
     assert names[:4] == ["digits", "synthetic", "mnist", "fashion-mnist"]
     assert names[-1] == "FILE.npz"
     assert set(CATALOG) < set(names)
-    assert listed[0]["here"] == "built in"
+    assert listed[0]["status"] == "built in"
     (entry,) = json.loads(run("methods", "fedsim", "--json").stdout)
     assert "algorithm 2" in entry["description"]
-    meanings = {row["hyper-parameter"]: row["meaning"] for row in entry["hparams"]}
+    meanings = {row["name"]: row["meaning"] for row in entry["hparams"]}
     assert meanings["beta"] == "step size along the meta-gradient"
 
 
@@ -195,15 +195,15 @@ def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
 
 
 def test_show_prints_a_file_that_makes_the_same_run(tmp_path: Path) -> None:
-    from fedtailor.training.overrides import read_run_config, to_toml
+    from fedtailor.training.overrides import format_toml, read_run_config
 
     spec = read_run_config(
         ["method=fedprox", "lam=0.3", "hidden=8,4", "data.clients=12", "rounds=7"]
     )
-    (tmp_path / "my.toml").write_text(to_toml(spec))
+    (tmp_path / "my.toml").write_text(format_toml(spec))
     assert read_run_config([str(tmp_path / "my.toml")]) == spec
     assert read_run_config([str(tmp_path / "my.toml"), "lam=0.4"]).hparams["lam"] == 0.4
-    assert "finetune_epochs = 5" in to_toml(spec)
+    assert "finetune_epochs = 5" in format_toml(spec)
 
 
 def test_what_compare_shows_is_one_file_that_makes_the_same_runs(tmp_path: Path) -> None:

@@ -88,10 +88,10 @@ def test_what_travels_in_a_round(name: str, hyper: dict[str, object], numbers: i
 
 def test_an_entry_gives_ratios() -> None:
     entry = describe_method("fedper")
-    assert entry["bytes"] == round(BASE / MODEL, 1)
-    assert entry["gradients"] == 1.0
-    assert describe_method("pfedme")["gradients"] == 5.0
-    assert describe_method("local")["gradients"] is None
+    assert entry.bytes == round(BASE / MODEL, 1)
+    assert entry.gradients == 1.0
+    assert describe_method("pfedme").gradients == 5.0
+    assert describe_method("local").gradients is None
 
 
 NEEDS = {
@@ -108,7 +108,7 @@ NEEDS = {
 
 @pytest.mark.parametrize(("name", "needs"), NEEDS.items(), ids=NEEDS)
 def test_what_a_method_needs(name: str, needs: str) -> None:
-    assert describe_method(name)["needs"] == needs
+    assert describe_method(name).needs == needs
 
 
 def median(stacked: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -129,13 +129,13 @@ def test_why_a_method_needs_more_than_the_average() -> None:
 
 
 def test_papers_are_read_from_the_first_line() -> None:
-    assert describe_method("fedavg")["paper"] == "McMahan et al., AISTATS 2017"
+    assert describe_method("fedavg").paper == "McMahan et al., AISTATS 2017"
     assert (
-        describe_method("fedavg")["summary"]
+        describe_method("fedavg").summary
         == "clients train from the global model, the server averages"
     )
-    assert describe_method("local")["paper"] == ""
-    both = describe_method("fsl+fedsim")["paper"]
+    assert describe_method("local").paper == ""
+    both = describe_method("fsl+fedsim").paper
     assert "Mai" in both
     assert "Song" in both
     assert parse_paper("A method (in short) of nobody: it averages.\n\n(Elsewhere, 2020)") == ""
@@ -150,7 +150,7 @@ def test_every_method_and_every_composition_has_an_entry_or_is_refused() -> None
             except InputError:
                 refused.add(f"{word}+{name}")
                 continue
-            assert all(row["meaning"] for row in entry["hparams"]), entry["method"]
+            assert all(row.meaning for row in entry.hparams), entry.method
     assert {"fsl+local", "per+centralized", "ds+ds", "per+afml", "fsl+fsl-p"} <= refused
     assert not refused & {
         f"{word}+{name}" for word in methods.WRAPPERS for name in ("fedavg", "fedsim", "scaffold")
@@ -159,13 +159,13 @@ def test_every_method_and_every_composition_has_an_entry_or_is_refused() -> None
 
 def test_every_hyper_parameter_has_a_meaning() -> None:
     for name in methods.NAMES:
-        for row in describe_method(name)["hparams"]:
-            assert row["meaning"], f"{name}: {row['hyper-parameter']}"
+        for row in describe_method(name).hparams:
+            assert row.meaning, f"{name}: {row.name}"
 
 
 def test_values_that_are_allowed_are_shown() -> None:
-    rows = [*describe_method("fedmeta")["hparams"], *describe_method("per+apfl")["hparams"]]
-    allowed = {row["hyper-parameter"]: row["allowed"] for row in rows}
+    rows = [*describe_method("fedmeta").hparams, *describe_method("per+apfl").hparams]
+    allowed = {row.name: row.allowed for row in rows}
     assert allowed["lr"] == allowed["finetune_batch"] == "> 0"
     assert allowed["finetune_epochs"] == allowed["weight_decay"] == ">= 0"
     assert allowed["momentum"] == "[0, 1)"
@@ -178,20 +178,18 @@ def test_values_that_are_allowed_are_shown() -> None:
 
 def test_a_composition_shows_the_method_s_own_defaults() -> None:
     for first, second in permutations(("fsl", "ds", "per"), 2):
-        alone = {
-            row["hyper-parameter"]: row["default"] for row in describe_method("fedmeta")["hparams"]
-        }
+        alone = {row.name: row.default for row in describe_method("fedmeta").hparams}
         try:
-            rows = describe_method(f"{first}+{second}+fedmeta")["hparams"]
+            rows = describe_method(f"{first}+{second}+fedmeta").hparams
         except InputError:
             continue
-        around = {row["hyper-parameter"]: row["default"] for row in rows}
+        around = {row.name: row.default for row in rows}
         assert {key: around[key] for key in alone} == alone
 
 
 def test_a_meaning_is_that_of_the_class_that_names_it_last() -> None:
     def meanings(name: str) -> dict[str, str]:
-        return {row["hyper-parameter"]: row["meaning"] for row in describe_method(name)["hparams"]}
+        return {row.name: row.meaning for row in describe_method(name).hparams}
 
     assert meanings("fedprox")["finetune_lr"] == "step size of personalizing by SGD; None: lr"
     assert (
@@ -205,10 +203,10 @@ def test_a_meaning_is_that_of_the_class_that_names_it_last() -> None:
 
 def test_words_that_can_stand_before_a_name() -> None:
     listed = catalog.list_wrappers()
-    assert [entry["name"] for entry in listed] == list(methods.WRAPPERS)
+    assert [entry.name for entry in listed] == list(methods.WRAPPERS)
     for entry in listed:
-        assert entry["summary"]
-        methods.build(entry["example"], build_probe_task())
+        assert entry.summary
+        methods.build(entry.example, build_probe_task())
 
 
 def test_the_document_states_the_same_costs() -> None:
@@ -216,11 +214,11 @@ def test_the_document_states_the_same_costs() -> None:
     stated = dict(re.findall(r"^### `(\S+)`\n\n\*(.+)\.\*$", document, re.MULTILINE))
     assert sorted(stated) == sorted(methods.NAMES)
     for entry in catalog.list_methods():
-        gradients = "-" if entry["gradients"] is None else entry["gradients"]
+        gradients = "-" if entry.gradients is None else entry.gradients
         secure, needs = (
-            "no" if entry["not_averaged"] else "yes",
-            entry["needs"].replace("-", "nothing more"),
+            "no" if entry.secure_aggregation_obstacle else "yes",
+            entry.needs.replace("-", "nothing more"),
         )
-        costs = f"Bytes {entry['bytes']}; gradients {gradients}"
+        costs = f"Bytes {entry.bytes}; gradients {gradients}"
         found = f"{costs}; secure aggregation: {secure}; needs: {needs}"
-        assert stated[entry["method"]] == found
+        assert stated[entry.method] == found

@@ -33,8 +33,8 @@ from fedtailor.engines.vectorized import VectorizedEngine
 from fedtailor.errors import InputError
 from fedtailor.models.norms import with_group_norm
 from fedtailor.prng import threefry
+from fedtailor.training.context import prepare_context
 from fedtailor.training.overrides import read_run_config
-from fedtailor.training.prepare import prepare_context
 from fedtailor.training.runner import start_run
 from scenarios import toy_data, toy_setting, train
 

@@ -12,7 +12,7 @@ from fedtailor.engines import compile_policy, factory
 from fedtailor.engines.compile_policy import MIN_STEP_SECONDS, STEP_SECONDS, decide_compile
 from fedtailor.engines.context import EngineContext
 from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, compile_cache_dir
-from fedtailor.training.prepare import prepare_context
+from fedtailor.training.context import prepare_context
 from scenarios import toy_data, toy_setting
 
 

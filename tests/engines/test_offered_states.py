@@ -21,7 +21,7 @@ from fedtailor.engines.factory import EngineContext
 from fedtailor.personalization.personal_model import personalize_model
 from fedtailor.personalization.service import export_client, personalize
 from fedtailor.prng.streams import Stream
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
@@ -185,7 +185,7 @@ def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
     record = start_run(read_run_config(words.split()), out).record
     scores = known(record.scores)["unseen"]
     spec = RunDir(out).read_config()
-    data = build.load_dataset(spec)
+    data = from_config.load_dataset(spec)
     for place, client in enumerate(scores.ids):
         made = export_client(out, client, tmp_path / client)
         splits, number = data.clients.splits, data.client_names.tolist().index(client)
@@ -197,7 +197,7 @@ def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
     x, y = (column[splits["train"].get_rows(number)] for column in data.clients[:2])
     np.savez(tmp_path / "mine.npz", x=x, y=y)
     found = personalize(out, tmp_path / "mine.npz", tmp_path / "mine").params
-    net = build.get_model_factory(spec, data.example_spec)
+    net = from_config.get_model_factory(spec, data.example_spec)
     fitted = ft.fit(
         "fedper", net, data, rounds=2, cohort=spec.cohort, seed=spec.seed, **spec.hparams
     )

@@ -18,7 +18,7 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.engines.sequential import run_single_client
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.prng.streams import Stream
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 
 SMALL = ["data.clients=12", "cohort=3", "hidden=8", "batch=7", "finetune_epochs=2"]
@@ -28,11 +28,11 @@ NAMES = (*methods.NAMES, "fsl+fedsim", "per+ditto")
 
 @cache
 def digits() -> FederatedDataset:
-    return build.load_dataset(read_run_config(SMALL))
+    return from_config.load_dataset(read_run_config(SMALL))
 
 
 def setting(*words: str) -> EngineContext:
-    return build.build_context(read_run_config([*SMALL, *words]), digits())
+    return from_config.build_context(read_run_config([*SMALL, *words]), digits())
 
 
 def counted(
@@ -113,7 +113,7 @@ def test_gradients_are_those_that_the_list_of_methods_shows() -> None:
     """On the list's own model, where a step's batches are equally large."""
     made = setting("method=per-fedavg", "hidden=16")
     made_steps = made.count_steps(made.data.groups["train"]).sum()
-    listed = describe_method("per-fedavg")["gradients"]
+    listed = describe_method("per-fedavg").gradients
     found = CostMeter(made).compute_round_work(made.data.groups["train"]).gradients / made_steps
     assert found == pytest.approx(listed, abs=0.5)
     assert found > 3

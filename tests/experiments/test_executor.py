@@ -10,9 +10,10 @@ import pytest
 
 from fedtailor.errors import DivergedError, InputError
 from fedtailor.experiments.compare import compare, make_runs
-from fedtailor.experiments.executor import Event, Run, execute, read_status
+from fedtailor.experiments.executor import Event, PlannedRun, execute
 from fedtailor.experiments.tune import tune
 from fedtailor.training.overrides import read_comparison
+from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 
 SMALL = [
@@ -30,18 +31,18 @@ SMALL = [
 BOTH = pytest.mark.parametrize("jobs", [1, 2])
 
 
-def runs_for(out: Path, *words: str) -> list[Run]:
+def runs_for(out: Path, *words: str) -> list[PlannedRun]:
     """Three runs: FedAvg on two seeds and FSL on one."""
     comparison = read_comparison(["fedavg", "fsl", *SMALL, "seeds=0,1", *words])
     return make_runs(comparison.make_run_configs()[:3], out)
 
 
-def weights(runs: list[Run]) -> list[bytes]:
+def weights(runs: list[PlannedRun]) -> list[bytes]:
     return [(run.path / "model.safetensors").read_bytes() for run in runs]
 
 
-def statuses(runs: list[Run]) -> list[str]:
-    return [read_status(run.path) for run in runs]
+def statuses(runs: list[PlannedRun]) -> list[str | None]:
+    return [RunDir(run.path).read_status() for run in runs]
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,7 @@ def test_what_was_stopped_goes_on_and_ends_the_same(tmp_path: Path, alone: list[
     runs = runs_for(tmp_path)
     heard: list[Event] = []
     execute(runs, 1, heard.append, stopping_after(10))
-    assert statuses(runs) == ["finished", "interrupted", ""]
+    assert statuses(runs) == ["finished", "interrupted", None]
     assert [event.kind for event in heard][-1] == "stopped"
     heard.clear()
     execute(runs, 1, heard.append)
@@ -160,7 +161,7 @@ def test_a_comparison_raises_what_diverged_after_the_others_have_ended(tmp_path:
             DivergedError, match="fedprox: the model's parameters were no longer finite"
         ):
             compare(comparison, tmp_path)
-        assert read_status(tmp_path / "fedavg-seed0") == "finished"
+        assert RunDir(tmp_path / "fedavg-seed0").read_status() == "finished"
 
 
 def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from fedtailor.cli import app
 from fedtailor.cli.catalog import describe_method
 from fedtailor.errors import InputError
-from fedtailor.experiments.compare import compare, find_runs, get_run_path
+from fedtailor.experiments.compare import compare, get_run_path
 from fedtailor.reporting.comparison_table import build_table
 from fedtailor.reporting.html import write_report
-from fedtailor.training.overrides import read_comparison, read_run_config, to_toml
-from fedtailor.training.run_dir import RunDir
+from fedtailor.training.overrides import format_toml, read_comparison, read_run_config
+from fedtailor.training.run_dir import RunDir, find_runs
 from fedtailor.training.runner import start_run
 from interruptions import small
 from known import known
@@ -76,7 +76,9 @@ def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
     outcomes = compare(comparison, out)
     names = ["fedmeta@a", "fedmeta@b", "fsl+fedsim"]
     assert [outcome.record.name for outcome in outcomes] == names
-    assert sorted(path.name for path in find_runs(out)) == [f"{name}-seed0" for name in names]
+    assert sorted(run_dir.path.name for run_dir in find_runs(out)) == [
+        f"{name}-seed0" for name in names
+    ]
     assert [outcome.record.hparams.get("order") for outcome in outcomes] == [1, 2, None]
     console = Console(file=StringIO(), width=200)
     console.print(build_table([outcome.record for outcome in outcomes], "title"))
@@ -173,7 +175,7 @@ def test_a_composition_takes_the_hyper_parameters_of_both() -> None:
     assert read_run_config(["method=fsl+fedmeta"]).hparams["finetune_epochs"] == 1
     with pytest.raises(InputError, match="There is no key 'personal'"):
         read_run_config(["method=fsl+fedsim", "personal=last"])
-    assert 'method = "fsl+per+fedsim"' in to_toml(spec)
+    assert 'method = "fsl+per+fedsim"' in format_toml(spec)
 
 
 def test_the_word_none_can_be_said_on_a_command_line(tmp_path: Path) -> None:
@@ -204,6 +206,6 @@ def test_the_command_line_runs_compositions(tmp_path: Path) -> None:
 )
 def test_compositions_are_described(name: str, needs: str) -> None:
     entry = describe_method(name)
-    assert needs in entry["needs"]
-    assert all(row["meaning"] for row in entry["hparams"])
-    assert name.split("+", maxsplit=1)[0] in entry["description"].lower()
+    assert needs in entry.needs
+    assert all(row.meaning for row in entry.hparams)
+    assert name.split("+", maxsplit=1)[0] in entry.description.lower()

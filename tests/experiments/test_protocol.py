@@ -17,10 +17,10 @@ from fedtailor.experiments.budget import apply_budget, compute_cost_per_round
 from fedtailor.experiments.compare import compare, get_run_path
 from fedtailor.experiments.tune import tune
 from fedtailor.reporting.comparison_table import build_table
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.overrides import read_comparison, read_run_config
-from fedtailor.training.record import RunRecord
+from fedtailor.training.record.schema import RunRecord
 from fedtailor.training.run_dir import RunDir
 from known import known
 
@@ -39,7 +39,7 @@ WORDS = [*METHODS, *SMALL, "seeds=0,1", "tune.lr=0.05,0.5", "tune.finetune_epoch
 Compared = tuple[Path, ComparisonConfig, list[RunRecord]]
 Both = tuple[Compared, Compared]
 
-load = build.load_dataset
+load = from_config.load_dataset
 
 
 def with_other_test_labels(data: FederatedDataset) -> FederatedDataset:
@@ -68,7 +68,7 @@ def tune_and_compare(out: Path) -> Compared:
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """What came of the data, and of the data with other test labels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "load_dataset", lambda spec: with_other_test_labels(load(spec)))
+        patch.setattr(from_config, "load_dataset", lambda spec: with_other_test_labels(load(spec)))
         other = tune_and_compare(tmp_path_factory.mktemp("other"))
     plain = tune_and_compare(tmp_path_factory.mktemp("plain"))
     return plain, other

@@ -22,7 +22,7 @@ import pytest
 
 from fedtailor.cli import main
 from fedtailor.engines.factory import EngineContext
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import read_run_config
@@ -189,7 +189,7 @@ def without_times(content: Any) -> Any:
 def at_the_end(out: Path) -> tuple[EngineContext, RestoredCheckpoint, np.ndarray]:
     """A finished run's setting and last checkpoint, and the clients who remember something."""
     spec = RunDir(out).read_config()
-    setting = build.build_context(spec, build.load_dataset(spec), out)
+    setting = from_config.build_context(spec, from_config.load_dataset(spec), out)
     first = setting.init_server_state()
     found = CheckpointManager(out).restore_latest(
         first, setting.client_states, setting.method.init_client_state(first)

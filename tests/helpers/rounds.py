@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedtailor.training.record import RoundEntry, Work
+from fedtailor.training.record.schema import RoundEntry, Work
 
 GroupFigures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 """Figures by group, stage and name."""

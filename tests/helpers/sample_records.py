@@ -6,22 +6,22 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.dataset import ExampleSpec
-from fedtailor.training.build_record import sum_costs
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record import (
+from fedtailor.training.record.build import sum_costs
+from fedtailor.training.record.schema import (
     Checksums,
     Choices,
     ClientFigures,
     DatasetSummary,
     Figures,
     GroupScores,
-    Metric,
+    MetricInfo,
     RoundEntry,
     RunRecord,
     StageSummary,
     Status,
 )
-from fedtailor.training.summary import compute_convergence, compute_final_window
+from fedtailor.training.record.summary import compute_convergence, compute_final_window
 
 Scores = Sequence[float | None]
 
@@ -54,7 +54,7 @@ def make_record(
     rng = np.random.default_rng([seed, num_clients, *name.encode()])
     config = _make_config(name, seed, num_rounds)
     data = _make_data(seed, num_clients, rng)
-    metric = Metric(name="accuracy", higher_is_better=True)
+    metric = MetricInfo(name="accuracy", higher_is_better=True)
     scores = {}
     for group in ("participating", "unseen"):
         ids = [data.clients[client] for client in data.groups[group]]
@@ -192,23 +192,31 @@ def truncate(record: RunRecord, num_rounds: int, status: Status = "running") -> 
 
 def convert_to_regression(record: RunRecord) -> RunRecord:
     """Return the run with a mean absolute error in place of the accuracy, and without labels."""
-    metric = Metric(name="mae", higher_is_better=False)
+    converted = rename_accuracy(record, MetricInfo(name="mae", higher_is_better=False))
+    return update_data(converted, classes=None, labels=None, server_labels=None)
+
+
+def rename_accuracy(record: RunRecord, metric: MetricInfo) -> RunRecord:
+    """Return the run with another metric in place of the accuracy, with the same values."""
     rounds = []
     for entry in record.rounds:
         scores = None
         if entry.scores is not None:
             scores = {
-                group: {stage: _rename_accuracy(figures) for stage, figures in stages.items()}
+                group: {
+                    stage: _rename_figure(figures, metric.name) for stage, figures in stages.items()
+                }
                 for group, stages in entry.scores.items()
             }
         rounds.append(entry.model_copy(update={"scores": scores}))
     final_scores = {}
     for group, group_scores in (record.scores or {}).items():
-        changes = {stage: _rename_accuracy(group_scores.get_stage(stage)) for stage in STAGES}
+        changes = {
+            stage: _rename_figure(group_scores.get_stage(stage), metric.name) for stage in STAGES
+        }
         final_scores[group] = group_scores.model_copy(update=changes)
     num_rounds = record.config.rounds
-    converted = update_data(record, classes=None, labels=None, server_labels=None)
-    return converted.model_copy(
+    return record.model_copy(
         update={
             "metric": metric,
             "rounds": rounds,
@@ -363,8 +371,8 @@ def _replace_losses(record: RunRecord, losses: ClientFigures) -> RunRecord:
     return record.model_copy(update={"scores": changed})
 
 
-def _rename_accuracy(figures: Mapping[str, Any]) -> dict[str, Any]:
-    return {"mae" if name == "accuracy" else name: value for name, value in figures.items()}
+def _rename_figure(figures: Mapping[str, Any], metric_name: str) -> dict[str, Any]:
+    return {metric_name if name == "accuracy" else name: value for name, value in figures.items()}
 
 
 def _average(values: Scores) -> float | None:

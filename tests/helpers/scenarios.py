@@ -14,8 +14,8 @@ from fedtailor.core.types import Method, Params, ServerState
 from fedtailor.data import ClientExamples, FederatedDataset, Split, single_client
 from fedtailor.engines import factory
 from fedtailor.engines.factory import ClientStateStore, Engine, EngineContext
+from fedtailor.training.context import get_data_view
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import get_data_view
 
 SIZES = (1, 2, 3, 5, 7, 8, 9, 13, 16, 20, 21, 40)
 """Train examples of twelve clients: alone in a batch, one left over in the last batch, whole

@@ -23,7 +23,7 @@ from fedtailor.inspection.text import (
     describe_needed_examples,
     describe_verdict,
     draw_bars,
-    inspection_to_json,
+    format_inspection,
 )
 from fedtailor.inspection.trials import (
     SCORED_ROUNDS,
@@ -33,7 +33,7 @@ from fedtailor.inspection.trials import (
     build_bench,
     subsample_server,
 )
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import read_run_config
 from scenarios import split
@@ -92,7 +92,7 @@ def spec(*words: str) -> RunConfig:
 
 def looked(data: FederatedDataset, **tried: Any) -> Inspection:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "load_dataset", lambda _: data)
+        patch.setattr(from_config, "load_dataset", lambda _: data)
         return inspect(spec(), **tried)
 
 
@@ -205,9 +205,7 @@ def found(
 def test_verdicts_by_their_rule(inspection: Inspection, said: str, gamma: float) -> None:
     assert inspection.verdict == said
     assert inspection.best_gamma.value == gamma
-    assert (
-        json.loads(json.dumps(inspection_to_json(inspection), allow_nan=False))["verdict"] == said
-    )
+    assert json.loads(json.dumps(format_inspection(inspection), allow_nan=False))["verdict"] == said
 
 
 def test_the_cosine_is_of_the_two_gradients() -> None:

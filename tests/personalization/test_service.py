@@ -25,7 +25,7 @@ from fedtailor.personalization.service import (
     predict,
     write_predictions,
 )
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
@@ -83,7 +83,7 @@ NAMES = pytest.mark.parametrize("name", [*RUNS, "own", "task"])
 
 
 def examples(out: Path, client: str, split: str) -> tuple[np.ndarray, np.ndarray]:
-    data = build.load_dataset(RunDir(out).read_config())
+    data = from_config.load_dataset(RunDir(out).read_config())
     rows = data.clients.splits[split].get_rows(data.client_names.tolist().index(client))
     return data.clients.x[rows], data.clients.y[rows]
 
@@ -124,8 +124,8 @@ def test_an_exported_model_is_the_one_that_was_scored(
 @pytest.mark.parametrize("name", ["client_state", "server state", "server data"])
 def test_personalize_is_that_of_python(name: str, runs: dict[str, Path], tmp_path: Path) -> None:
     spec = RunDir(runs[name]).read_config()
-    data = build.load_dataset(spec)
-    net = build.get_model_factory(spec, data.example_spec)
+    data = from_config.load_dataset(spec)
+    net = from_config.get_model_factory(spec, data.example_spec)
     fitted = ft.fit(
         spec.method,
         net,
@@ -252,7 +252,7 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
             place / "cut", good
         ),
         "'*other/model.safetensors' lacks ": lambda: predict(place / "other", good),
-        "'*newer/personalized.json' has format 3, but this fedtailor reads format 2.": lambda: (
+        "'*newer/personalized.json' was written in format 3, but this fedtailor reads ": lambda: (
             predict(place / "newer", good)
         ),
         "predict: x must hold examples of shape ": lambda: predict(

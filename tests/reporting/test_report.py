@@ -16,7 +16,7 @@ from fedtailor import errors
 from fedtailor.reporting import html
 from fedtailor.reporting.html import data_overview, figures, frame, grouping, thinning, wording
 from fedtailor.reporting.html.formats import format_number
-from fedtailor.training.record import Checksums, RunRecord, Status
+from fedtailor.training.record.schema import Checksums, RunRecord, Status
 from report_pages import cells, payload_of
 from sample_records import (
     convert_to_regression,

@@ -8,7 +8,7 @@ import pytest
 
 from browsing import NARROW, SHAPES, WIDE, Browser, as_printed, needs_chromium
 from fedtailor.reporting import html
-from fedtailor.training.record import RunRecord
+from fedtailor.training.record.schema import RunRecord
 from sample_records import (
     add_passes,
     convert_to_regression,

@@ -1,21 +1,25 @@
 """Comparisons with local training, units, and limits on what is drawn."""
 
 from collections.abc import Mapping, Sequence
+from io import StringIO
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedtailor import errors
 from fedtailor.reporting import html
+from fedtailor.reporting.comparison_table import build_table
 from fedtailor.reporting.html import grouping, thinning
 from fedtailor.reporting.html.formats import choose_decimals, choose_unit
-from fedtailor.training.record import Checksums, Figures, FinalWindow, RunRecord
+from fedtailor.training.record.schema import Checksums, Figures, FinalWindow, MetricInfo, RunRecord
 from report_pages import cells, payload_of
 from sample_records import (
     add_passes,
     make_comparison,
     make_record,
     remove_unseen_clients,
+    rename_accuracy,
     replace_scores,
     scale_work,
     update_config,
@@ -194,3 +198,20 @@ def test_clients_are_drawn_up_to_a_total() -> None:
     page = html.render([add_passes(run) for run in runs])
     assert len(page.encode()) < 8e6
     assert "Of larger groups 416 clients are drawn" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "is_percent"), [("accuracy", True), ("f1", True), ("auc", True), ("mae", False)]
+)
+def test_the_page_and_the_terminal_show_the_same_metrics_in_percent(
+    name: str, is_percent: bool
+) -> None:
+    metric = MetricInfo(name=name, higher_is_better=name != "mae")
+    record = rename_accuracy(make_record(), metric)
+    assert payload_of(html.render([record]))["metric"]["percent"] is is_percent
+    console = Console(file=StringIO(), width=120)
+    console.print(build_table([record], "title"))
+    assert isinstance(console.file, StringIO)
+    caption = " ".join(console.file.getvalue().split())
+    assert ("Test metrics in %" in caption) is is_percent
+    assert (f"Test metrics ({name})" in caption) is not is_percent

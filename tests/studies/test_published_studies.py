@@ -20,8 +20,8 @@ from fedtailor.studies.plan import (
     resolve_vary,
 )
 from fedtailor.studies.publish import (
-    documents,
     find_marked_tables,
+    list_documents,
     render_linked_figures,
     replace_tables,
 )
@@ -59,7 +59,7 @@ PARTS = [
 
 @pytest.mark.parametrize("study", EVERY, ids=lambda study: study.name)
 def test_the_marked_tables_of_a_study_are_those_of_its_records(study: Study) -> None:
-    for path in documents(study):
+    for path in list_documents(study):
         text = path.read_text()
         assert replace_tables(study, text, path) == text
         assert path.name == "README.md" or any(find_marked_tables(study, text, path))

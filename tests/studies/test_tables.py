@@ -14,7 +14,7 @@ from fedtailor.reporting.svg import LINE_HEIGHT, compute_ticks, separate_labels
 from fedtailor.studies.config import Part, Vary, read_study
 from fedtailor.studies.figures import build_curve_chart, build_sweep_chart, render_figures
 from fedtailor.studies.publish import (
-    documents,
+    list_documents,
     render_document,
     render_linked_figures,
     replace_tables,
@@ -33,7 +33,7 @@ from fedtailor.studies.record import (
 )
 from fedtailor.studies.tables import ONE_SPLIT_NOTE, build_tables, render_markdown
 from fedtailor.training.config import ComparisonConfig
-from fedtailor.training.record import Metric
+from fedtailor.training.record.schema import MetricInfo
 from small_study import COMPARISON, HEAD, PART, small, written
 
 AFTER = "participating after"
@@ -78,7 +78,7 @@ def record(
     return PartRecord(
         about=about,
         part="one",
-        metric=Metric(name=metric, higher_is_better=higher_is_better),
+        metric=MetricInfo(name=metric, higher_is_better=higher_is_better),
         vary=vary,
         comparison=ComparisonConfig(methods=("fedavg",), evaluate_every=10),
         trials=None,
@@ -110,7 +110,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
         read_record(tmp_path / "one.json")
     location = "runs.0.figures.participating after.micro"
     assert str(caught.value) == (
-        f"'{tmp_path / 'one.json'}' is not a record of a part: {location} is not as expected."
+        f"'{tmp_path / 'one.json'}' is damaged: {location} is not what was written."
     )
 
 
@@ -324,12 +324,12 @@ def test_documents_that_a_study_names_show_its_tables_too(tmp_path: Path) -> Non
     assert str(caught.value) == f"study small: there is no document '{page}'."
     page.parent.mkdir()
     page.write_text("<!-- one.accuracy -->\nold\n<!-- end -->\n")
-    assert documents(study) == [page]
+    assert list_documents(study) == [page]
     update_document(study)
     assert "| `fedavg` | 1 | 50.00 |" in page.read_text()
     own = study.folder / "README.md"
     own.write_text("nothing\n")
-    assert documents(study) == [own, page]
+    assert list_documents(study) == [own, page]
     for wrong, said in (
         ("<!-- one.speed -->\n", "<!-- one.speed --> has no"),
         ("<!-- one.speed -->\n<!-- end -->", "one"),

@@ -17,7 +17,7 @@ from fedtailor.core.types import ServerState
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
-from fedtailor.training.record import FORMAT
+from fedtailor.training.record.schema import FORMAT
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import left, litter, small
@@ -257,7 +257,7 @@ def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
     with pytest.raises(
         InputError,
-        match=r"was written in format 2, but this fedtailor reads format 1; resume it with the ",
+        match=r"was written in format 2, but this fedtailor reads format 1; use the version that ",
     ):
         resume_run(out)
     spec = out / "config.json"
@@ -265,7 +265,8 @@ def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     assert content["format"] == FORMAT
     spec.write_text(json.dumps(content | {"format": FORMAT + 1}))
     with pytest.raises(
-        InputError, match=r"^'.*config.json' has format 3, but this fedtailor reads format 2\.$"
+        InputError,
+        match=r"^'.*config.json' was written in format 3, but this fedtailor reads format 2; use ",
     ):
         resume_run(out)
 

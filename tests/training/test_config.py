@@ -17,7 +17,12 @@ from fedtailor import methods
 from fedtailor.engines import factory
 from fedtailor.errors import InputError
 from fedtailor.training.config import ComparisonConfig, RunConfig
-from fedtailor.training.overrides import parse_overrides, read_comparison, read_run_config, to_toml
+from fedtailor.training.overrides import (
+    format_toml,
+    parse_overrides,
+    read_comparison,
+    read_run_config,
+)
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
 from interruptions import small
@@ -102,7 +107,7 @@ def test_every_default_is_shown_and_what_is_shown_is_the_same_run(
     method: str, tmp_path: Path
 ) -> None:
     spec = read_run_config([f"method={method}"])
-    text = to_toml(spec)
+    text = format_toml(spec)
     for key in {*RunConfig.model_fields} - {"hparams", "data_options"}:
         assert f"\n{key} = " in f"\n{text}" or f"# {key} is not set\n" in text
     for key in sources.get_options("digits"):
@@ -120,7 +125,7 @@ def test_every_default_is_shown_and_what_is_shown_is_the_same_run(
 def test_a_hyper_parameter_that_is_none_where_its_default_is_not_comes_back(tmp_path: Path) -> None:
     spec = read_run_config(["method=per-fedavg", "finetune_steps=none"])
     assert spec.hparams["finetune_steps"] is None
-    (tmp_path / "shown.toml").write_text(to_toml(spec))
+    (tmp_path / "shown.toml").write_text(format_toml(spec))
     assert read_run_config([str(tmp_path / "shown.toml")]) == spec
 
 
@@ -167,10 +172,10 @@ def test_a_comparison_that_is_shown_is_the_same_comparison(
     monkeypatch.chdir(tmp_path)
     Path('my "net".py').touch()
     asked = read_comparison(words).add_baselines()
-    (tmp_path / "asked.toml").write_text(to_toml(asked))
+    (tmp_path / "asked.toml").write_text(format_toml(asked))
     assert read_comparison(["asked.toml"]) == asked
     whole = asked.resolve()
-    (tmp_path / "whole.toml").write_text(to_toml(whole))
+    (tmp_path / "whole.toml").write_text(format_toml(whole))
     again = read_comparison(["whole.toml"])
     options = {key: value for key, value in whole.data_options.items() if value is not None}
     assert again == whole.model_copy(update={"data_options": options})
@@ -197,7 +202,7 @@ def test_any_value_of_a_hyper_parameter_comes_back_from_a_file(tmp_path: Path, v
     asked = ComparisonConfig(
         hparams={"fedsim@any word": {"lam": value}}, tune={"lr": [value, float("inf")]}
     )
-    (tmp_path / "any.toml").write_text(to_toml(asked), "utf-8")
+    (tmp_path / "any.toml").write_text(format_toml(asked), "utf-8")
     found = parse_overrides([str(tmp_path / "any.toml")], ComparisonConfig)
     for table in ("hparams", "tune"):  # as text, as NaN is not NaN
         assert json.dumps(found[table], sort_keys=True) == json.dumps(

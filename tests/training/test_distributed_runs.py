@@ -18,7 +18,7 @@ import pytest
 import ranks
 from agreement import distance
 from fedtailor.errors import InputError
-from fedtailor.training import build, distributed_launch
+from fedtailor.training import distributed_launch, from_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import SMALL, at_the_end, litter, small, without_times
@@ -253,7 +253,7 @@ def test_a_half_set_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 def with_other_data(words: list[str], place: Path, how: str) -> None:
     """A rank whose data is not the same, or cannot be had."""
-    plain = build.load_dataset
+    plain = from_config.load_dataset
 
     def other(spec: Any) -> Any:
         if how == "fails":
@@ -261,7 +261,7 @@ def with_other_data(words: list[str], place: Path, how: str) -> None:
         return plain(spec.model_copy(update={"data_options": spec.data_options | {"seed": 5}}))
 
     if os.environ["RANK"] == "1":
-        setattr(build, "load_dataset", other)  # noqa: B010
+        setattr(from_config, "load_dataset", other)  # noqa: B010
     ranks.commanded(words, place)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedtailor.engines import factory
 from fedtailor.errors import InputError
-from fedtailor.training.record import Choices, RoundEntry, RunRecord
+from fedtailor.training.record.schema import Choices, RoundEntry, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import begin_or_go_on, left, litter, process, small, touches

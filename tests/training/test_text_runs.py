@@ -11,7 +11,7 @@ import torch
 from fedtailor.core.types import Batch
 from fedtailor.data import add
 from fedtailor.errors import InputError
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.runner import start_run
 
@@ -50,8 +50,8 @@ WORDS = [
 
 def test_a_text_with_a_target_at_each_place_is_a_task_of_sequences() -> None:
     spec = read_run_config(["data=shakespeare", *WORDS])
-    dataset = build.load_dataset(spec)
-    task = build.build_task(spec, dataset.example_spec)
+    dataset = from_config.load_dataset(spec)
+    task = from_config.build_task(spec, dataset.example_spec)
     assert task.kind == "sequences"
     assert dataset.example_spec.padding == (0,)
     x, y = (torch.from_numpy(np.array(column[1:3])).long() for column in dataset.clients[:2])
@@ -66,8 +66,8 @@ def test_a_text_with_a_target_at_each_place_is_a_task_of_sequences() -> None:
 
 def test_what_follows_a_window_is_a_task_of_classes() -> None:
     spec = read_run_config(["data=shakespeare-leaf", *WORDS])
-    dataset = build.load_dataset(spec)
-    task = build.build_task(spec, dataset.example_spec)
+    dataset = from_config.load_dataset(spec)
+    task = from_config.build_task(spec, dataset.example_spec)
     assert task.kind == "classification"
     x = torch.from_numpy(np.array(dataset.clients.x[:3])).long()
     assert task.compute_outputs(task.params, x).shape == (3, 90)
@@ -86,9 +86,9 @@ def test_models_and_data_that_do_not_fit_are_told() -> None:
         InputError,
         match="model: mlp is not for texts, as data set 'shakespeare' has; use shakespeare",
     ):
-        build.build_task(spec, build.load_dataset(spec).example_spec)
+        from_config.build_task(spec, from_config.load_dataset(spec).example_spec)
     spec = read_run_config(["data=digits", "model=shakespeare", "method=fedavg"])
     with pytest.raises(
         InputError, match="model: shakespeare is for texts, but data set 'digits' has none"
     ):
-        build.build_task(spec, build.load_dataset(spec).example_spec)
+        from_config.build_task(spec, from_config.load_dataset(spec).example_spec)

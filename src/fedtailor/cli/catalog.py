@@ -1,4 +1,4 @@
-"""Entries of the lists that `fedtailor methods` and `fedtailor data` print, as dicts for JSON.
+"""Entries of the lists that `fedtailor methods` and `fedtailor data` print.
 
 What a method costs is measured: a client takes one step of each of its phases on a small model.
 """
@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
+from pydantic import BaseModel, ConfigDict
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtailor import data as sources
@@ -28,21 +29,56 @@ PROBE_BATCH_SIZE = 8
 """Examples of each of a step's batches when costs are measured."""
 
 
+class Entry(BaseModel):
+    """An entry of a list: immutable, with the keys of its JSON as fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
 # Methods
 
 
-def list_methods() -> list[dict[str, Any]]:
+class HParamEntry(Entry):
+    """A hyper-parameter of a method."""
+
+    name: str
+    default: Any
+    allowed: str  # values, for readers
+    meaning: str
+
+
+class MethodEntry(Entry):
+    """A method or a composition: its equations, needs, costs and hyper-parameters.
+
+    `bytes` and `gradients` are multiples of FedAvg's.
+    """
+
+    method: str  # its name
+    summary: str
+    paper: str  # "" for none; several are separated by semicolons
+    needs: str  # besides clients that train and a server that averages; "-" for nothing
+    bytes: float  # sent by and to a client in a round
+    gradients: float | None  # FLOPs of a step of each phase; None: clients do not train in rounds
+    secure_aggregation_obstacle: str  # see `find_secure_aggregation_obstacle`
+    description: str
+    hparams: list[HParamEntry]
+
+
+class WrapperEntry(Entry):
+    """A wrapper that can go around a method."""
+
+    name: str
+    summary: str
+    example: str
+
+
+def list_methods() -> list[MethodEntry]:
     """Return the entries of all methods."""
     return [describe_method(name) for name in methods.NAMES]
 
 
-def describe_method(name: str) -> dict[str, Any]:
-    """Return the entry of a method or a composition: its equations, needs, costs and options.
-
-    `bytes` of a client's round and `gradients` (floating-point operations of a step of each phase)
-    are multiples of FedAvg's; `gradients` is None if clients do not train in rounds. `not_averaged`
-    is why the method cannot run under secure aggregation, "" if it can.
-    """
+def describe_method(name: str) -> MethodEntry:
+    """Return the entry of a method or a composition."""
     description = inspect.cleandoc(methods.load_method_module(name).__doc__)
     method = methods.build(name, build_probe_task())
     cost = measure_cost(method)
@@ -50,21 +86,21 @@ def describe_method(name: str) -> dict[str, Any]:
     gradients = None
     if method.client.phases:
         gradients = round(cost.flops / fedavg_cost.flops, 1)
-    return {
-        "method": name,
-        "summary": parse_summary(description),
-        "paper": "; ".join(_list_papers(name)),
-        "needs": ", ".join(_list_needs(method)) or "-",
-        "bytes": round(cost.bytes_sent / fedavg_cost.bytes_sent, 1),
-        "gradients": gradients,
-        "not_averaged": find_secure_aggregation_obstacle(method),
-        "description": description,
-        "hparams": _list_hparams(name),
-    }
+    return MethodEntry(
+        method=name,
+        summary=parse_summary(description),
+        paper="; ".join(_list_papers(name)),
+        needs=", ".join(_list_needs(method)) or "-",
+        bytes=round(cost.bytes_sent / fedavg_cost.bytes_sent, 1),
+        gradients=gradients,
+        secure_aggregation_obstacle=find_secure_aggregation_obstacle(method),
+        description=description,
+        hparams=_list_hparams(name),
+    )
 
 
-def list_wrappers() -> list[dict[str, str]]:
-    """Return the name, a summary and an example of every wrapper that can go around a method."""
+def list_wrappers() -> list[WrapperEntry]:
+    """Return the entries of all wrappers."""
     entries = []
     for name, wrapper in methods.WRAPPERS.items():
         description = wrapper.description
@@ -72,7 +108,7 @@ def list_wrappers() -> list[dict[str, str]]:
             # A wrapper that is a method too is described in more detail there.
             description = methods.load_method_module(name).__doc__
         summary = parse_summary(inspect.cleandoc(description))
-        entries.append({"name": name, "summary": summary, "example": f"{name}+fedprox"})
+        entries.append(WrapperEntry(name=name, summary=summary, example=f"{name}+fedprox"))
     return entries
 
 
@@ -115,17 +151,17 @@ def _list_papers(name: str) -> list[str]:
     return list(dict.fromkeys(paper for paper in papers if paper))
 
 
-def _list_hparams(name: str) -> list[dict[str, Any]]:
+def _list_hparams(name: str) -> list[HParamEntry]:
     hparams_class = methods.load_method_module(name).HParams
     defaults = methods.make_hparams(name)
     allowed = describe_allowed_values(hparams_class)
     return [
-        {
-            "hyper-parameter": hparam.name,
-            "default": getattr(defaults, hparam.name),
-            "allowed": allowed[hparam.name],
-            "meaning": get_hparam_info(hparam).description,
-        }
+        HParamEntry(
+            name=hparam.name,
+            default=getattr(defaults, hparam.name),
+            allowed=allowed[hparam.name],
+            meaning=get_hparam_info(hparam).description,
+        )
         for hparam in fields(hparams_class)
     ]
 
@@ -210,18 +246,31 @@ def _make_probe_batch() -> Batch:
 # Data sets
 
 
-def list_datasets() -> list[dict[str, Any]]:
-    """Return a name, a summary and a status for every data set that can be loaded or added."""
+class OptionEntry(Entry):
+    """An option of a data set."""
+
+    name: str
+    default: Any
+
+
+class DatasetEntry(Entry):
+    """A data set: what it contains, and its options."""
+
+    data: str  # its name
+    summary: str
+    status: str  # on this machine: built in, added, or how to add it; "" for a file
+    description: str
+    options: list[OptionEntry]
+
+
+def list_datasets() -> list[DatasetEntry]:
+    """Return the entries of all data sets that can be loaded or added."""
     names = dict.fromkeys([*sources.SOURCES, *sources.list_installed(), "FILE.npz"])
-    entries = [describe_dataset(name) for name in names]
-    return [{key: entry[key] for key in ("data", "summary", "here")} for entry in entries]
+    return [describe_dataset(name) for name in names]
 
 
-def describe_dataset(name: str) -> dict[str, Any]:
-    """Return the entry of a data set: what it contains, its options and their defaults.
-
-    `here` is its status on this machine: built in, added or to be added; "" for a file.
-    """
+def describe_dataset(name: str) -> DatasetEntry:
+    """Return the entry of a data set."""
     source = sources.get_source(name)
     function = source.func if isinstance(source, partial) else source
     docstring = inspect.getdoc(function) or ""
@@ -233,13 +282,13 @@ def describe_dataset(name: str) -> dict[str, Any]:
         summary = _summarize_docstring(docstring)
         description = docstring
     defaults = sources.get_options(name)
-    return {
-        "data": name,
-        "summary": summary,
-        "here": _get_status(name),
-        "description": description,
-        "options": [{"option": key, "default": value} for key, value in defaults.items()],
-    }
+    return DatasetEntry(
+        data=name,
+        summary=summary,
+        status=_get_status(name),
+        description=description,
+        options=[OptionEntry(name=key, default=value) for key, value in defaults.items()],
+    )
 
 
 def _get_about(name: str) -> str:

@@ -1,6 +1,5 @@
 """Commands about data sets: data list, data show, and those of `install`."""
 
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,7 +11,7 @@ from rich.table import Table
 from typer.core import TyperGroup
 
 from fedtailor.cli import install
-from fedtailor.cli.listing import JsonFlag, build_table
+from fedtailor.cli.listing import JsonFlag, build_table, print_json
 from fedtailor.errors import require
 
 LIST = "list"
@@ -68,17 +67,18 @@ def list_data(
     from fedtailor.cli.catalog import describe_dataset, list_datasets
 
     if as_json:
-        entries = list_datasets() if name is None else [describe_dataset(name)]
-        print(json.dumps(entries, indent=1))
+        print_json(list_datasets() if name is None else [describe_dataset(name)])
         return
     console = Console()
     if name is None:
-        console.print(build_table(list_datasets(), "data", "summary", "here"))
+        rows = [(entry.data, entry.summary, entry.status) for entry in list_datasets()]
+        console.print(build_table(("data", "summary", "status"), rows))
         print("`fedtailor data add NAME` downloads one, or reads local files with --from PATH.")
         return
     entry = describe_dataset(name)
-    print(entry["description"])
-    console.print(build_table(entry["options"], "option", "default"))
+    print(entry.description)
+    options = [(option.name, option.default) for option in entry.options]
+    console.print(build_table(("option", "default"), options))
 
 
 for command in install.COMMANDS:

@@ -34,7 +34,7 @@ def inspect(
         describe_reasons,
         describe_verdict,
         draw_bars,
-        inspection_to_json,
+        format_inspection,
     )
     from fedtailor.training.overrides import read_run_config
 
@@ -47,7 +47,7 @@ def inspect(
     with Console(stderr=True).status("") as status:
         inspection = run_inspection(config, status.update)
     if as_json:
-        print(json.dumps(inspection_to_json(inspection), indent=1, allow_nan=False))
+        print(json.dumps(format_inspection(inspection), indent=1, allow_nan=False))
         return
     lines = [
         f"{inspection.name}: {inspection.examples:,} examples at the server",

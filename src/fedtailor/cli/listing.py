@@ -1,20 +1,28 @@
 """What commands that list things share: the `--json` option and plain tables."""
 
 import json
-from collections.abc import Iterable
-from typing import Annotated, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def build_table(rows: Iterable[dict[str, Any]], *columns: str) -> Table:
-    """Return a table of some of the rows' columns, headed by their keys."""
-    table = Table(*columns, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def print_json(entries: "Iterable[BaseModel]") -> None:
+    """Print entries as a JSON list."""
+    print(json.dumps([entry.model_dump(mode="json") for entry in entries], indent=1))
+
+
+def build_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Return a table whose values are written as on the command line."""
+    table = Table(*headings, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for row in rows:
-        table.add_row(*(_format_value(row[column]) for column in columns))
+        table.add_row(*map(_format_value, row))
     return table
 
 

@@ -11,7 +11,7 @@ from fedtailor.errors import InputError, require, suggest_name
 
 
 class OwnDataOptions(NamedTuple):
-    """How the user's own data is read; None for defaults. Known data sets have no such options."""
+    """Options for reading the user's own data, None by default; known data sets have none."""
 
     x: str | None = None
     y: str | None = None

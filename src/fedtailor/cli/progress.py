@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedtailor.experiments.executor import Event
     from fedtailor.studies.execute import PreparedStudy
     from fedtailor.training.config import ComparisonConfig
-    from fedtailor.training.record import DatasetSummary, RoundEntry, RunRecord
+    from fedtailor.training.record.schema import DatasetSummary, RoundEntry, RunRecord
 
 EXIT_STOPPED = 130
 """Exit code of a command that was stopped: 128 plus the number of SIGINT, as shells have it."""
@@ -56,7 +56,7 @@ def _is_distributed() -> bool:
 
 
 class BarState(NamedTuple):
-    """The progress bar of a run, and what its status text is made from."""
+    """The progress bar of a run, and the parts of its status text."""
 
     task: TaskID
     cohort_size: int  # clients a round
@@ -64,7 +64,7 @@ class BarState(NamedTuple):
 
 
 class ProgressReporter:
-    """Shows the progress of runs: a bar for each on a terminal, two lines for each elsewhere.
+    """A display of the progress of runs: a bar for each on a terminal, two lines elsewhere.
 
     As a context it also handles signals: the first Ctrl-C asks to stop after the round, the second
     one stops immediately.
@@ -182,7 +182,7 @@ class ProgressReporter:
 
 
 class StudyProgressReporter(ProgressReporter):
-    """Shows the progress of a study: one bar for all rounds on a terminal, lines elsewhere."""
+    """A display of the progress of a study: one bar for all rounds, or lines without a terminal."""
 
     def __init__(self, console: Console, deadline: float | None) -> None:
         """Prepare to stop at a time of `time.monotonic()`, or never if it is None."""
@@ -207,7 +207,7 @@ class StudyProgressReporter(ProgressReporter):
     def on_event(self, event: "Event") -> None:
         """Print the start and the end of a run, and advance the bar."""
         path = event.run.path
-        name = f"{event.run.scenario}: {path.name}"
+        name = f"{event.run.comparison_name}: {path.name}"
         self._run_status[path] = self._print_event(event, name)
         self._rounds_done[path] = event.round
         if event.kind == "diverged":
@@ -328,7 +328,7 @@ class CommandArgs(NamedTuple):
 
     def format_command(self, out: Path) -> str:
         """Return the command that resumes what was stopped."""
-        from fedtailor.training.command_lines import format_program
+        from fedtailor.training.shell_commands import format_program
 
         args = [arg for arg in self.args if not arg.startswith("out=")]
         return f"{format_program()} {shlex.join([self.command, *args, f'out={out}'])}"

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 from rich.console import Console
@@ -88,6 +88,15 @@ def _parse_study_args(args: list[str]) -> CommandArgs:
     return command_args
 
 
+class _StudyRow(NamedTuple):
+    """A line of the list of studies, about a study or one of its parts."""
+
+    study: str
+    parts: str
+    records: str
+    about: str
+
+
 def _list_studies() -> None:
     """Print the studies and their parts, with the number of parts that have a record."""
     from fedtailor.studies.config import read_study
@@ -95,33 +104,26 @@ def _list_studies() -> None:
 
     studies = [read_study(folder) for folder in find_studies().values()]
     require(bool(studies), "There are no studies here; change to a folder that has a studies/.")
-    rows: list[dict[str, Any]] = []
-    for each_study in studies:
-        num_records = sum(each_study.get_record_path(part).exists() for part in each_study.parts)
+    rows: list[_StudyRow] = []
+    for listed_study in studies:
+        parts = listed_study.parts
+        num_records = sum(listed_study.get_record_path(part).exists() for part in parts)
         rows.append(
-            {
-                "study": each_study.name,
-                "parts": len(each_study.parts),
-                "records": num_records,
-                "about": each_study.title,
-            }
+            _StudyRow(listed_study.name, str(len(parts)), str(num_records), listed_study.title)
         )
-        for part in each_study.parts:
-            rows.append(
-                {"study": f"  {part.name}", "parts": "", "records": "", "about": part.title}
-            )
-    Console().print(build_list(rows, "study", "parts", "records", "about"), highlight=False)
+        rows += [_StudyRow(f"  {part.name}", "", "", part.title) for part in parts]
+    Console().print(build_list(_StudyRow._fields, rows), highlight=False)
 
 
 def _write_records(command_args: CommandArgs) -> None:
     """Copy records to the study, or without `out` only update its documents."""
     from fedtailor.studies.locate import load_study
-    from fedtailor.studies.publish import copy_records, documents, update_document
+    from fedtailor.studies.publish import copy_records, list_documents, update_document
 
     loaded_study = load_study(command_args.rest[0])
     if command_args.out is None:
         update_document(loaded_study)
-        for path in documents(loaded_study):
+        for path in list_documents(loaded_study):
             print(f"Tables: {path}")
         return
     for path in copy_records(loaded_study, command_args.out):
@@ -190,7 +192,7 @@ def _describe_duration(prepared: "PreparedStudy") -> str:
     if not timed_parts:
         return ""
     minutes = sum(part.minutes or 0.0 for part in timed_parts)
-    source = "measured" if all(part.measured for part in timed_parts) else "estimated"
+    source = "measured" if all(part.is_measured for part in timed_parts) else "estimated"
     text = f"about {minutes:.0f} minutes of an H200 shared by several jobs ({source})"
     if len(timed_parts) < len(parts):
         text += f" for {len(timed_parts)} of {len(parts)} parts"

@@ -18,7 +18,7 @@ from fedtailor.cli.progress import (
 )
 
 if TYPE_CHECKING:
-    from fedtailor.training.record import RunRecord
+    from fedtailor.training.record.schema import RunRecord
 
 Args = Annotated[
     list[str] | None, typer.Argument(metavar="[FILE.toml] [KEY=VALUE]...", show_default=False)
@@ -53,14 +53,14 @@ def run(args: Args = None, show: ShowFlag = False) -> None:
 
         fedtailor run method=fsl+fedsim pretrain=5 gamma=0.5
     """
-    from fedtailor.training.command_lines import format_resume_command
-    from fedtailor.training.overrides import read_run_config, to_toml
+    from fedtailor.training.overrides import format_toml, read_run_config
     from fedtailor.training.runner import start_run
+    from fedtailor.training.shell_commands import format_resume_command
 
     command_args = parse_command_args("run", args, ("out",))
     config = read_run_config(command_args.rest)
     if show:
-        print(to_toml(config), end="")
+        print(format_toml(config), end="")
         return
     out = command_args.out or choose_run_path(config.data)
     console = Console()
@@ -102,13 +102,13 @@ def compare(
         fedtailor compare per-fedavg per-fedavg@fo per-fedavg@fo.variant=fo budget=gradients
     """
     from fedtailor.experiments.compare import compare as run_comparison
-    from fedtailor.training.overrides import read_comparison, to_toml
+    from fedtailor.training.overrides import format_toml, read_comparison
 
     command_args = parse_command_args("compare", args, ("jobs", "out"))
     requested = read_comparison(command_args.rest)
     comparison = requested.add_baselines()
     if show:
-        print(to_toml(comparison.resolve()), end="")
+        print(format_toml(comparison.resolve()), end="")
         return
     out = command_args.out or choose_run_path(comparison.data)
     jobs = command_args.jobs
@@ -137,9 +137,9 @@ def resume(
 
         fedtailor resume DIR
     """
-    from fedtailor.training.command_lines import format_resume_command
     from fedtailor.training.run_dir import RunDir
     from fedtailor.training.runner import resume_run
+    from fedtailor.training.shell_commands import format_resume_command
 
     console = Console()
     run_dir = RunDir(out)

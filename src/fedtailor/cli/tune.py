@@ -44,8 +44,8 @@ def tune(
     """
     from fedtailor.experiments.tune import build_trial_table
     from fedtailor.experiments.tune import tune as run_trials
-    from fedtailor.training.command_lines import format_program
     from fedtailor.training.overrides import read_comparison
+    from fedtailor.training.shell_commands import format_program
 
     command_args = parse_command_args("tune", args, ("jobs", "out"))
     requested = read_comparison(command_args.rest)

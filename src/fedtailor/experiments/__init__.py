@@ -1,1 +1,1 @@
-"""Several runs: comparisons, tuning, equal budgets, and the executor that works them off."""
+"""Several runs: comparisons, tuning, equal budgets, and the executor that runs them all."""

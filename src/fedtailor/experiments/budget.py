@@ -1,5 +1,4 @@
-"""Equal budgets: the rounds that each method gets for as many gradients, or as many bytes, as
-FedAvg takes.
+"""Equal budgets: the rounds of each method that cost as many gradients or bytes as FedAvg's.
 
 The cost of a round is its mean over the clients that may be drawn: gradient evaluations of the
 clients (not of the server), or bytes down and up. A method without such a cost keeps its rounds,
@@ -11,9 +10,9 @@ from typing import NamedTuple
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.evaluation.costs import CostMeter
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, RunConfig, parse_method
-from fedtailor.training.prepare import get_cohort_size
+from fedtailor.training.context import get_cohort_size
 
 REFERENCE_METHOD = "fedavg"
 """The method whose rounds set the budget."""
@@ -21,8 +20,9 @@ UNITS = {"gradients": "client gradients", "bytes": "bytes"}
 
 
 class BudgetedRuns(NamedTuple):
-    """Runs with the rounds that they can afford, and a message that says so; empty if rounds are
-    the budget.
+    """Runs with the rounds that their budget allows, and a message with these numbers.
+
+    The message is empty if the budget is in rounds.
     """
 
     configs: list[RunConfig]
@@ -33,7 +33,7 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
     """Return the runs of a comparison with equal budgets."""
     if comparison.budget == "rounds":
         return BudgetedRuns(list(configs), "")
-    data = build.load_dataset(configs[0])
+    data = from_config.load_dataset(configs[0])
     reference_variant = _choose_reference(comparison)
     reference_config = comparison.make_run_config(reference_variant, comparison.seeds[0])
     reference_cost = compute_cost_per_round(reference_config, data)
@@ -77,7 +77,7 @@ def _compute_rounds(reference_rounds: int, reference_cost: float, cost: float) -
 
 def compute_cost_per_round(config: RunConfig, data: FederatedDataset) -> float:
     """Return the mean cost of a round, in the unit of the budget."""
-    context = build.build_context(config, data)
+    context = from_config.build_context(config, data)
     if not context.method.client.phases:
         return 0.0
     meter = CostMeter(context)

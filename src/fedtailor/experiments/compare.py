@@ -8,13 +8,12 @@ from fedtailor.errors import DivergedError, require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.executor import (
     OnEvent,
-    Run,
+    PlannedRun,
     ShouldStop,
     check_same_run,
     execute,
-    read_status,
 )
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, RunConfig
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import RunOutcome
@@ -34,9 +33,9 @@ def compare(
         comparison: The methods and seeds, and what their runs have in common.
         out: The folder of the runs.
         jobs: Number of processes; with 1 the runs go one after another in this process.
-        on_event: Is told of every event of a run.
+        on_event: Called with every event of a run.
         should_stop: Whether to stop after the present rounds.
-        on_message: Is told the rounds of each method if the budget is not in rounds.
+        on_message: Called with the rounds of each method if the budget is not in rounds.
 
     Returns:
         The outcomes of the runs that have begun.
@@ -49,29 +48,37 @@ def compare(
     if message:
         on_message(message)
     execute(runs, jobs, on_event, should_stop)
-    return [_read_outcome(run) for run in runs if read_status(run.path)]
+    return [_read_outcome(run) for run in runs if RunDir(run.path).has_record()]
 
 
-def make_runs(configs: Sequence[RunConfig], out: Path, scenario: str = "") -> list[Run]:
-    """Return the runs of a comparison, each with its folder."""
-    return [Run(config, get_run_path(out, config), scenario) for config in configs]
+def make_runs(
+    configs: Sequence[RunConfig], out: Path, comparison_name: str = ""
+) -> list[PlannedRun]:
+    """Return the runs of a comparison.
 
-
-def check_runs(runs: Sequence[Run], description: str = "a run with another specification") -> None:
-    """Raise an error if a run cannot begin, before any run has; one seed of a method stands for all
-    of them.
+    Args:
+        configs: Their specifications.
+        out: The folder that their folders are in.
+        comparison_name: The name of the comparison, if there are others beside it.
     """
+    return [PlannedRun(config, get_run_path(out, config), comparison_name) for config in configs]
+
+
+def check_runs(
+    runs: Sequence[PlannedRun], description: str = "a run with another specification"
+) -> None:
+    """Raise an error if a run cannot begin; one seed of a method stands for all of them."""
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
     different = {config.model_copy(update={"seed": 0}).model_dump_json(): config for config in new}
     if not different:
         return
-    data = build.load_dataset(new[0])
+    data = from_config.load_dataset(new[0])
     for config in different.values():
         factory.resolve_device(config.device)
         # What fits on the CPU fits on every device, and building there is fast.
-        build.build_context(config.model_copy(update={"device": "cpu"}), data)
+        from_config.build_context(config.model_copy(update={"device": "cpu"}), data)
 
 
 def get_run_path(out: Path, config: RunConfig) -> Path:
@@ -79,18 +86,7 @@ def get_run_path(out: Path, config: RunConfig) -> Path:
     return out / f"{config.label or config.method}-seed{config.seed}"
 
 
-def find_runs(out: Path) -> list[Path]:
-    """Return the folders of runs in a folder: itself, or those of a comparison in the order they
-    began.
-    """
-    if (out / "config.json").exists():
-        return [out]
-    config_paths = sorted(out.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns)
-    require(bool(config_paths), f"'{out}' holds no run.")
-    return [path.parent for path in config_paths]
-
-
-def _read_outcome(run: Run) -> RunOutcome:
+def _read_outcome(run: PlannedRun) -> RunOutcome:
     record = RunDir(run.path).read_record()
     if record.status == "diverged":
         raise DivergedError(record.problem)
@@ -103,7 +99,7 @@ def _check_out_dir(out: Path) -> None:
         not out.exists() or out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR."
     )
     require(
-        not (out / "config.json").exists(),
+        not RunDir(out).exists(),
         f"'{out}' holds a single run; choose another folder with out=DIR.",
     )
     for path in sorted(out.iterdir()) if out.exists() else ():

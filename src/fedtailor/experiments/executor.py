@@ -1,5 +1,4 @@
-"""The one executor: runs of a comparison, trials of a tuning and scenarios of a study, here or in
-several processes.
+"""The one executor of runs, for comparisons, trials and studies, in one process or in several.
 
 It is given specifications with folders, reports events, and can be asked to stop. A run that has
 ended is left as it is, and one that was interrupted is resumed, so that repeating a call always
@@ -25,10 +24,9 @@ from typing import Any, Literal, NamedTuple
 from fedtailor.engines.chunking import NUM_PROCESSES_ENV
 from fedtailor.engines.distributed.process_group import get_launched_world_size
 from fedtailor.errors import DivergedError, InputError, LostRankError, require
-from fedtailor.storage.files import read_json
-from fedtailor.training.build_record import sum_costs
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record import RoundEntry, RunRecord
+from fedtailor.training.record.build import sum_costs
+from fedtailor.training.record.schema import RoundEntry, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import InitialParams, resume_run, start_run
 
@@ -48,25 +46,24 @@ COMPUTE_KEYS = {
 }
 """Keys that decide how the figures of a run are computed, but not their values."""
 KILLED_MESSAGE = (
-    "A worker process was killed, perhaps for want of memory; what was saved is intact, so the "
-    "same command resumes, "
-    "best with fewer processes (jobs=N)."
+    "A worker process was killed, perhaps because the machine ran out of memory; what was saved "
+    "is intact, so the same command resumes, best with fewer processes (jobs=N)."
 )
 
 
-class Run(NamedTuple):
-    """A specification and its run's folder; runs of a scenario share pre-trained first models."""
+class PlannedRun(NamedTuple):
+    """A run to start or resume; those of one comparison share pre-trained first weights."""
 
     config: RunConfig
-    path: Path
-    scenario: str = ""
+    path: Path  # its folder
+    comparison_name: str = ""
 
 
 class Event(NamedTuple):
     """An event of a run."""
 
     kind: Literal["began", "round", "finished", "diverged", "stopped"]
-    run: Run
+    run: PlannedRun
     round: int  # rounds done so far
     entry: RoundEntry | None = None  # the round that has ended
     seconds: float = 0.0  # of this call, once the run has ended or stopped
@@ -74,11 +71,14 @@ class Event(NamedTuple):
 
 OnEvent = Callable[[Event], object]
 ShouldStop = Callable[[], bool]
-ScenarioInitialParams = defaultdict[str, InitialParams]
+InitialParamsByComparison = defaultdict[str, InitialParams]
 
 
 def execute(
-    runs: Sequence[Run], jobs: int = 1, on_event: OnEvent = bool, should_stop: ShouldStop = bool
+    runs: Sequence[PlannedRun],
+    jobs: int = 1,
+    on_event: OnEvent = bool,
+    should_stop: ShouldStop = bool,
 ) -> None:
     """Start or resume the runs that have not ended, in this process or in several.
 
@@ -88,7 +88,7 @@ def execute(
     Args:
         runs: The runs, in any state.
         jobs: Number of processes; with 1 the runs go one after another in this process.
-        on_event: Is told of every event of a run.
+        on_event: Called with every event of a run.
         should_stop: Whether to stop after the present rounds.
     """
     require(jobs >= 1, f"jobs must be at least 1, got {jobs}.")
@@ -96,7 +96,7 @@ def execute(
     require(
         is_single, f"jobs={jobs} starts processes of its own; leave out either that or torchrun."
     )
-    remaining = [run for run in runs if read_status(run.path) not in ENDED_STATUSES]
+    remaining = [run for run in runs if RunDir(run.path).read_status() not in ENDED_STATUSES]
     if not remaining:
         return
     problems = (
@@ -110,34 +110,29 @@ def execute(
         raise problem
 
 
-def read_status(run_path: Path) -> str:
-    """Return the status of the run in a folder; "" if it has not begun."""
-    path = run_path / "record.json"
-    return str(read_json(path)["status"]) if path.exists() else ""
-
-
-def check_same_run(run: Run, description: str) -> None:
+def check_same_run(run: PlannedRun, description: str) -> None:
     """Raise an error if a run's folder holds a run with another specification.
 
     Of a run that has ended, keys that change no figure may differ. `description` says what the
     folder holds.
     """
-    if not (run.path / "config.json").exists():
+    run_dir = RunDir(run.path)
+    if not run_dir.exists():
         return
-    found_config = RunDir(run.path).read_config()
-    if found_config != run.config and read_status(run.path) in ENDED_STATUSES:
-        found_config = found_config.model_copy(update=run.config.model_dump(include=COMPUTE_KEYS))
+    config = run_dir.read_config()
+    if config != run.config and run_dir.read_status() in ENDED_STATUSES:
+        config = config.model_copy(update=run.config.model_dump(include=COMPUTE_KEYS))
     require(
-        found_config == run.config,
+        config == run.config,
         f"'{run.path}' holds {description}; choose another folder with out=DIR.",
     )
 
 
 def _run_in_process(
-    runs: Sequence[Run], on_event: OnEvent, should_stop: ShouldStop
+    runs: Sequence[PlannedRun], on_event: OnEvent, should_stop: ShouldStop
 ) -> list[Exception]:
     """Execute runs one after another in this process, and return their failures."""
-    initial_params: ScenarioInitialParams = defaultdict(dict)
+    initial_params: InitialParamsByComparison = defaultdict(dict)
     problems: list[Exception] = []
     for run in runs:
         if should_stop():
@@ -152,7 +147,7 @@ def _run_in_process(
 
 
 def _run_in_pool(
-    runs: Sequence[Run], jobs: int, on_event: OnEvent, should_stop: ShouldStop
+    runs: Sequence[PlannedRun], jobs: int, on_event: OnEvent, should_stop: ShouldStop
 ) -> list[BaseException]:
     """Execute runs in several processes, each on one thread, and return their failures."""
     mp_context = get_context("spawn")
@@ -201,11 +196,11 @@ def _set_environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 class _WorkerState:
-    """What a worker process got from the one that started it."""
+    """Objects that a worker process got from the one that started it."""
 
     stop_event: Any
     events: Any
-    initial_params: ScenarioInitialParams
+    initial_params: InitialParamsByComparison
 
 
 def _init_worker(stop_event: Any, events: Any, parent_pipe: Connection) -> None:
@@ -229,7 +224,7 @@ def _exit_with_parent(parent_pipe: Connection) -> None:
         os._exit(1)
 
 
-def _run_in_worker(run: Run) -> None:
+def _run_in_worker(run: PlannedRun) -> None:
     if not _WorkerState.stop_event.is_set():
         _execute_run(
             run,
@@ -240,16 +235,19 @@ def _run_in_worker(run: Run) -> None:
 
 
 def _execute_run(
-    run: Run, on_event: OnEvent, should_stop: ShouldStop, initial_params: ScenarioInitialParams
+    run: PlannedRun,
+    on_event: OnEvent,
+    should_stop: ShouldStop,
+    initial_params: InitialParamsByComparison,
 ) -> None:
     """Start or resume a run until it ends or is asked to stop; record it if it diverges."""
     started_at = time.perf_counter()
     run_dir = RunDir(run.path)
     listeners = (_EventListener(run, on_event),)
-    params = initial_params[run.scenario]
+    params = initial_params[run.comparison_name]
     kind: Literal["finished", "diverged", "stopped"] = "stopped"
     try:
-        if (run.path / "config.json").exists():
+        if run_dir.exists():
             outcome = resume_run(run.path, listeners, should_stop, params)
         else:
             outcome = start_run(run.config, run.path, listeners, should_stop, params)
@@ -266,9 +264,9 @@ def _execute_run(
 
 
 class _EventListener:
-    """Reports a run as events."""
+    """A listener that reports a run as events."""
 
-    def __init__(self, run: Run, on_event: OnEvent) -> None:
+    def __init__(self, run: PlannedRun, on_event: OnEvent) -> None:
         self._run = run
         self._on_event = on_event
 

@@ -1,5 +1,4 @@
-"""Tune hyper-parameters: the same number of trials for every method, scored on validation clients
-alone.
+"""Tune hyper-parameters on validation clients alone, with as many trials for every method.
 
 Trials run on a seed of their own and evaluate validation clients only, so no score of a test client
 can influence the choice. The score of a trial is the mean headline metric of validation clients
@@ -15,22 +14,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import RootModel
 from rich.table import Column, Table
 
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.compare import check_runs
-from fedtailor.experiments.executor import OnEvent, Run, ShouldStop, execute, read_status
+from fedtailor.experiments.executor import OnEvent, PlannedRun, ShouldStop, execute
 from fedtailor.storage.atomic import write_bytes
-from fedtailor.storage.files import write_json
-from fedtailor.training import build
+from fedtailor.storage.typed_json import read_model, write_model
+from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, list_hparam_names, parse_method
-from fedtailor.training.overrides import parse_value, to_toml
-from fedtailor.training.record import RunRecord
+from fedtailor.training.overrides import format_toml, parse_value
+from fedtailor.training.record.schema import RecordPart, RunRecord
+from fedtailor.training.record.summary import compute_final_window
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.summary import compute_final_window
 
 HParamPoint = dict[str, Any]
+"""Values of hyper-parameters by name."""
+TRIALS_FILE = "trials.json"
 
 
 class Trial(NamedTuple):
@@ -38,8 +40,21 @@ class Trial(NamedTuple):
 
     variant: str
     point: HParamPoint
-    run: Run
+    run: PlannedRun
     score: float | None
+
+
+class TrialEntry(RecordPart):
+    """A trial that has ended, as `trials.json` lists it."""
+
+    method: str  # with the label that tells variants of it apart
+    point: HParamPoint
+    validation: float | None  # the score; None if it diverged
+    run: str  # the name of its folder
+
+
+class TrialsFile(RootModel[list[TrialEntry]]):
+    """The content of `trials.json`."""
 
 
 def tune(
@@ -50,16 +65,17 @@ def tune(
     should_stop: ShouldStop = bool,
     on_message: Callable[[str], object] = bool,
 ) -> list[Trial]:
-    """Run the trials that have not been run, and write their scores and, once all have ended, the
-    choice.
+    """Run the trials that have not ended, and write their scores.
+
+    Once all have ended, the choice is written too.
 
     Args:
         comparison: The methods, and what is tried of each.
         out: The folder of the trials, of `trials.json` and of `tuned.toml`.
         jobs: Number of processes.
-        on_event: Is told of every event of a trial.
+        on_event: Called with every event of a trial.
         should_stop: Whether to stop after the present rounds.
-        on_message: Is told the rounds of each method if the budget is not in rounds.
+        on_message: Called with the rounds of each method if the budget is not in rounds.
     """
     trials = prepare_trials(comparison, out, on_message)
     execute([trial.run for trial in trials], jobs, on_event, should_stop)
@@ -70,18 +86,18 @@ def prepare_trials(
     comparison: ComparisonConfig,
     out: Path,
     on_message: Callable[[str], object] = bool,
-    scenario: str = "",
+    comparison_name: str = "",
 ) -> list[Trial]:
     """Return the trials, none of them run, after everything has been checked.
 
     Args:
         comparison: The methods, and what is tried of each.
         out: The folder of the trials.
-        on_message: Is told the rounds of each method if the budget is not in rounds.
-        scenario: The scenario of a study that the trials belong to.
+        on_message: Called with the rounds of each method if the budget is not in rounds.
+        comparison_name: The name of the comparison, if there are others beside it.
     """
-    trials = make_trials(comparison, out, scenario)
-    data = build.load_dataset(trials[0].run.config)
+    trials = make_trials(comparison, out, comparison_name)
+    data = from_config.load_dataset(trials[0].run.config)
     num_clients = len(data.groups["validation"])
     require(
         num_clients > 0,
@@ -102,7 +118,9 @@ def prepare_trials(
 def evaluate_trials(
     comparison: ComparisonConfig, trials: Iterable[Trial], out: Path
 ) -> list[Trial]:
-    """Return the trials with their scores, and write these and, once all have ended, the choice.
+    """Return the trials with their scores, and write these.
+
+    Once all have ended, the choice is written too.
 
     Args:
         comparison: The methods, and what was tried of each.
@@ -112,21 +130,34 @@ def evaluate_trials(
     evaluated = [trial._replace(score=_read_score(trial.run.path)) for trial in trials]
     ended = [trial for trial in evaluated if trial.score is not None]
     if ended:
-        write_json(out / "trials.json", [_trial_to_json(each) for each in ended])
+        entries = [_make_entry(trial) for trial in ended]
+        write_model(out / TRIALS_FILE, TrialsFile(entries))
     if len(ended) == len(evaluated):
         write_bytes(out / "tuned.toml", format_tuned_comparison(comparison, evaluated).encode())
     return evaluated
 
 
-def make_trials(comparison: ComparisonConfig, out: Path, scenario: str = "") -> list[Trial]:
-    """Return every trial of every method."""
+def read_trials(out: Path) -> list[TrialEntry] | None:
+    """Return the trials in a folder that have ended; None if none has."""
+    path = out / TRIALS_FILE
+    return read_model(path, TrialsFile).root if path.exists() else None
+
+
+def make_trials(comparison: ComparisonConfig, out: Path, comparison_name: str = "") -> list[Trial]:
+    """Return every trial of every method.
+
+    Args:
+        comparison: The methods, and what is tried of each.
+        out: The folder of the trials.
+        comparison_name: The name of the comparison, if there are others beside it.
+    """
     trials = []
     for variant in comparison.methods:
         for index, point in enumerate(make_points(comparison, variant)):
             config = comparison.make_run_config(
                 variant, comparison.tuning_seed, hparams=point, eval_groups="validation"
             )
-            run = Run(config, out / "trials" / f"{variant}-{index}", scenario)
+            run = PlannedRun(config, out / "trials" / f"{variant}-{index}", comparison_name)
             trials.append(Trial(variant, point, run, None))
     return trials
 
@@ -174,28 +205,30 @@ def select_winner(trials: list[Trial]) -> Trial:
 
 
 def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -> str:
-    """Return the comparison with what was chosen, as a TOML file that begins with what every trial
-    reached.
-    """
-    own = {
+    """Return the comparison with the chosen values as TOML, below comments with all scores."""
+    trials_by_variant = {
         variant: [trial for trial in trials if trial.variant == variant]
         for variant in comparison.methods
     }
-    points = {variant: select_winner(tried).point for variant, tried in own.items()}
+    points = {
+        variant: select_winner(variant_trials).point
+        for variant, variant_trials in trials_by_variant.items()
+    }
     hparams = {
         variant: comparison.hparams.get(variant, {}) | point for variant, point in points.items()
     }
     tuned = comparison.model_copy(update={"hparams": comparison.hparams | hparams, "tuned": points})
-    reached = [
-        f"# {variant}: validation clients reached {', '.join(map(_format_trial, tried))}\n"
-        for variant, tried in own.items()
+    comments = [
+        f"# {variant}: validation clients reached {', '.join(map(_format_trial, variant_trials))}\n"
+        for variant, variant_trials in trials_by_variant.items()
     ]
-    return "".join(reached) + to_toml(tuned)
+    return "".join(comments) + format_toml(tuned)
 
 
 def build_trial_table(trials: list[Trial]) -> Table:
-    """Return a table with a row for each trial; the best of each method is marked once all its
-    trials have ended.
+    """Return a table with a row for each trial.
+
+    The best trial of a method is marked once all of them have ended.
     """
     table = Table(
         "method",
@@ -206,11 +239,11 @@ def build_trial_table(trials: list[Trial]) -> Table:
         pad_edge=False,
     )
     for variant in dict.fromkeys(trial.variant for trial in trials):
-        own = [trial for trial in trials if trial.variant == variant]
-        is_complete = all(trial.score is not None for trial in own)
-        has_score = any(not _has_failed(trial) for trial in own)
-        winner = select_winner(own) if is_complete and has_score else None
-        for trial in own:
+        variant_trials = [trial for trial in trials if trial.variant == variant]
+        is_complete = all(trial.score is not None for trial in variant_trials)
+        has_score = any(not _has_failed(trial) for trial in variant_trials)
+        winner = select_winner(variant_trials) if is_complete and has_score else None
+        for trial in variant_trials:
             mark = "tuned" if trial is winner else ""
             table.add_row(variant, _format_point(trial), _format_score(trial), mark)
     return table
@@ -222,8 +255,9 @@ class _Range(NamedTuple):
 
 
 def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
-    """Return what is tried of a variant: values for all methods, for its method and for itself, the
-    last winning.
+    """Return the values that are tried of a variant, by hyper-parameter.
+
+    Values for all methods are overridden by those for its method, and these by those for itself.
     """
     valid = list_hparam_names(variant)
     for_all = {
@@ -231,13 +265,15 @@ def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
         for key, values in comparison.tune.items()
         if not isinstance(values, dict) and key in valid
     }
-    own = {**comparison.tune.get(parse_method(variant), {}), **comparison.tune.get(variant, {})}
-    for key in own:
+    for_method = comparison.tune.get(parse_method(variant), {})
+    for_variant = comparison.tune.get(variant, {})
+    for key in for_method | for_variant:
         require(
             key in valid,
             f"tune: {variant} has no hyper-parameter '{key}'; {suggest_name(key, valid)}",
         )
-    space = {key: _parse_values(key, values) for key, values in {**for_all, **own}.items()}
+    all_values = for_all | for_method | for_variant
+    space = {key: _parse_values(key, values) for key, values in all_values.items()}
     require(
         bool(space),
         f"tune: nothing to try is named for {variant}; say, for example, "
@@ -271,11 +307,12 @@ def _sample_value(values: list[Any] | _Range, rng: np.random.Generator) -> Any:
 
 def _read_score(run_path: Path) -> float | None:
     """Return the score of a trial: NaN if it diverged, None if it has not ended."""
-    status = read_status(run_path)
+    run_dir = RunDir(run_path)
+    status = run_dir.read_status()
     if status == "diverged":
         return math.nan
     if status == "finished":
-        return compute_validation_score(RunDir(run_path).read_record())
+        return compute_validation_score(run_dir.read_record())
     return None
 
 
@@ -317,11 +354,8 @@ def _format_point(trial: Trial) -> str:
     return " ".join(f"{key}={value}" for key, value in trial.point.items())
 
 
-def _trial_to_json(trial: Trial) -> dict[str, Any]:
+def _make_entry(trial: Trial) -> TrialEntry:
     score = None if _has_failed(trial) else trial.score
-    return {
-        "method": trial.variant,
-        "point": trial.point,
-        "validation": score,
-        "run": str(trial.run.path.name),
-    }
+    return TrialEntry(
+        method=trial.variant, point=trial.point, validation=score, run=trial.run.path.name
+    )

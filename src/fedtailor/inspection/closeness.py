@@ -9,7 +9,11 @@ from typing import NamedTuple
 
 from fedtailor.core.types import Params
 from fedtailor.data.label_table import subsample_evenly
-from fedtailor.inspection.statistics.fsl_conditions import Conditions, check_fsl_conditions
+from fedtailor.inspection.statistics.fsl_conditions import (
+    Conditions,
+    StepSizes,
+    check_fsl_conditions,
+)
 from fedtailor.inspection.statistics.gradients import (
     GradientGaps,
     compute_gradient_gaps,
@@ -24,7 +28,7 @@ from fedtailor.inspection.statistics.image_similarity import mean_image_ssim
 from fedtailor.inspection.statistics.smoothness import estimate_smoothness
 from fedtailor.inspection.trials import TRIAL_ROUNDS, WARMUP_ROUNDS, Bench, sample_train_examples
 from fedtailor.methods import make_hparams
-from fedtailor.training.prepare import compute_run_facts
+from fedtailor.training.context import compute_run_facts
 
 MAX_CLIENTS = 20
 """Maximum number of training clients that the server is compared with."""
@@ -43,7 +47,7 @@ _MIN_NORM = 1e-300
 
 
 class Closeness(NamedTuple):
-    """How close the server's data is to the clients'; None where a value is not defined.
+    """Measures of how close the server's data is to the clients'; None where one is not defined.
 
     Distances are from the mean of the clients' distributions, in which clients count alike.
     """
@@ -110,9 +114,7 @@ def _check_conditions(bench: Bench, gaps: GradientGaps, smoothness: float) -> Co
     if not client_steps:
         client_steps = hparams.epochs * ceil(facts.examples_per_client / hparams.batch)
     server_steps = hparams.learn_epochs * ceil(facts.num_server_examples / hparams.learn_batch)
-    return check_fsl_conditions(
-        gaps,
-        smoothness=smoothness,
+    step_sizes = StepSizes(
         gamma=1.0,
         lr=hparams.lr,
         steps=float(client_steps),
@@ -120,3 +122,4 @@ def _check_conditions(bench: Bench, gaps: GradientGaps, smoothness: float) -> Co
         learn_lr=hparams.learn_lr,
         learn_steps=float(server_steps),
     )
+    return check_fsl_conditions(gaps, smoothness, step_sizes)

@@ -30,7 +30,7 @@ from fedtailor.inspection.trials import (
     compute_score,
     sample_train_examples,
 )
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 
 GAMMAS = (0.1, 0.3, 1.0)
@@ -141,7 +141,7 @@ def inspect(
     report = _ignore_message if on_message is None else on_message
     if config.threads:
         torch.set_num_threads(config.threads)
-    data = build.load_dataset(config)
+    data = from_config.load_dataset(config)
     _check_data(data)
     bench = build_bench(config, data)
     report(f"FedAvg, {WARMUP_ROUNDS} rounds")

@@ -158,13 +158,13 @@ def _draw_bar(inspection: Inspection, trial: InspectionTrial, max_gain: float) -
     return f"{score:>8}  {100 * gain:+6.1f}  {left:>{half_width}}|{right}"
 
 
-def inspection_to_json(inspection: Inspection) -> dict[str, Any]:
-    """Return everything about an inspection as what JSON can hold."""
+def format_inspection(inspection: Inspection) -> dict[str, Any]:
+    """Return everything about an inspection as JSON's dicts, lists, numbers and strings."""
     content = inspection._asdict()
     content["baseline"] = inspection.baseline._asdict()
     for name in ("gammas", "betas", "fractions"):
         content[name] = [trial._asdict() for trial in getattr(inspection, name)]
-    content["closeness"] = _closeness_to_json(inspection.closeness)
+    content["closeness"] = _format_closeness(inspection.closeness)
     has_diverged = inspection.gammas[-1].score is None or inspection.baseline.score is None
     return {
         "verdict": inspection.verdict,
@@ -177,7 +177,7 @@ def inspection_to_json(inspection: Inspection) -> dict[str, Any]:
     }
 
 
-def _closeness_to_json(closeness: Closeness) -> dict[str, Any]:
+def _format_closeness(closeness: Closeness) -> dict[str, Any]:
     content = closeness._asdict()
     content["gradient_gaps"] = closeness.gradient_gaps._asdict()
     content["gradient_cosine"] = closeness.gradient_cosine

@@ -29,10 +29,10 @@ from fedtailor.engines import factory
 from fedtailor.errors import DivergedError
 from fedtailor.inspection.statistics.gradients import make_batch
 from fedtailor.methods.hparams import LocalHParams
-from fedtailor.training import build
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
+from fedtailor.training.context import infer_task, prepare_context
 from fedtailor.training.loop import run_rounds
-from fedtailor.training.prepare import infer_task, prepare_context
 
 WARMUP_ROUNDS = 30
 TRIAL_ROUNDS = 20
@@ -216,7 +216,7 @@ def subsample_server(data: FederatedDataset, fraction: float) -> FederatedDatase
 
 def _build_task(config: RunConfig, data: FederatedDataset) -> Task:
     if config.model not in ("mlp", "linear") or data.tokens:
-        return build.build_task(config, data.example_spec)
+        return from_config.build_task(config, data.example_spec)
     dtype = getattr(torch, config.precision)
     rows = sample_train_examples(data, "train", MAX_CENTERING_EXAMPLES)
     batch = make_batch(data.clients, rows, data.example_spec, torch.zeros((), dtype=dtype))
@@ -224,6 +224,6 @@ def _build_task(config: RunConfig, data: FederatedDataset) -> Task:
     norm = (batch.x - mean).flatten(1).square().sum(dim=1).mean().sqrt()
     scale = TARGET_NORM / norm.clamp(min=_MIN_INPUT_NORM)
     with seed_initialization(config.seed):
-        network = build.get_model_factory(config, data.example_spec)()
+        network = from_config.get_model_factory(config, data.example_spec)()
     model = CenteredModel(mean, scale, network)
     return infer_task(model, data.example_spec, config.seed).to(dtype=dtype)

@@ -29,12 +29,13 @@ from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
 from fedtailor.prng.streams import Stream
 from fedtailor.storage.atomic import explain_disk_errors, replace_folder, write_bytes
-from fedtailor.storage.files import read_tensors, write_json, write_tensors
-from fedtailor.training import build
+from fedtailor.storage.files import read_tensors, write_tensors
+from fedtailor.storage.typed_json import read_versioned, write_model
+from fedtailor.training import from_config
 from fedtailor.training.checkpoint import CheckpointManager
 from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import require_same_data
-from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, ConfigFile, RunDir, read_versioned
+from fedtailor.training.record.dataset_summary import require_same_data
+from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, ConfigFile, RunDir
 
 PREDICT_BATCH_SIZE = 1024
 """Number of examples predicted at a time."""
@@ -74,7 +75,7 @@ def load_trained_run(out: Path) -> TrainedRun:
     record = run_dir.read_record()
     data_summary = record.data
     example_spec = data_summary.example_spec
-    task = build.build_task(config, example_spec, out)
+    task = from_config.build_task(config, example_spec, out)
     method = methods.build(config.method, task, **record.hparams)
     initial_state = ServerState(
         task.params,
@@ -154,7 +155,7 @@ def export_client(out: Path, client: str, to: Path) -> PersonalModel:
     run_dir = RunDir(out)
     config = run_dir.read_config()
     record = run_dir.read_record()
-    context = build.build_context(config, build.load_dataset(config), out)
+    context = from_config.build_context(config, from_config.load_dataset(config), out)
     require_same_data(record, context.data)
     state = _restore_server_state(
         out, context.init_server_state(), context.method, context.client_states
@@ -205,7 +206,7 @@ def load_personal_model(model_dir: Path) -> PersonalModel:
         f"'{model_dir}' holds no personalized model: there is no {METADATA_FILE} in it.",
     )
     metadata = _read_metadata(model_dir)
-    task = build.build_task(metadata.config, metadata.example_spec, model_dir)
+    task = from_config.build_task(metadata.config, metadata.example_spec, model_dir)
     tensors = read_tensors(model_dir / MODEL_FILE)
     missing_names = [
         name
@@ -252,7 +253,7 @@ def _write_model(model: PersonalModel, config: RunConfig, out: Path, to: Path) -
         if custom_model.exists():
             write_bytes(temp_dir / CUSTOM_MODEL_FILE, custom_model.read_bytes())
         write_tensors(temp_dir / MODEL_FILE, dict(model.to_module().state_dict()))
-        write_json(temp_dir / METADATA_FILE, metadata.model_dump(mode="json"))
+        write_model(temp_dir / METADATA_FILE, metadata)
 
 
 def write_predictions(path: Path, predictions: NDArray[Any]) -> None:
@@ -282,7 +283,7 @@ def format_load_snippet(to: Path) -> str:
     model_dir = to.resolve()
     metadata = _read_metadata(model_dir)
     config = metadata.config
-    factory = build.get_model_factory(config, metadata.example_spec, model_dir)
+    factory = from_config.get_model_factory(config, metadata.example_spec, model_dir)
     if ":" in config.model:
         name = config.model.rpartition(":")[2]
         call = f"{name}().eval_module" if isinstance(factory(), Task) else f"{name}()"

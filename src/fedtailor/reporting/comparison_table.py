@@ -12,14 +12,13 @@ from rich import box
 from rich.table import Table
 
 from fedtailor.evaluation.client_statistics import compute_share_better, compute_spread
-from fedtailor.training.record import GroupScores, RunRecord, StageSummary, has_same_data
+from fedtailor.training.config import is_fine_tuned_baseline, is_local_baseline
+from fedtailor.training.record.schema import GroupScores, RunRecord, StageSummary, has_same_data
 
 MIN_SEEDS = 3
 """The number of seeds from which on a spread over seeds means something."""
 TABLE_WIDTH = 100
 """Columns of the whole table; in a narrower terminal some figures are left out."""
-PERCENT_METRICS = ("accuracy", "f1")
-"""Metrics from 0 to 1 that are printed in percent."""
 
 _HEADINGS = (
     "before",
@@ -67,7 +66,7 @@ def build_table(records: Sequence[RunRecord], title: str, width: int = TABLE_WID
     for name in dict.fromkeys(record.name for record in records):
         method_records = [record for record in records if record.name == name]
         labels = [name]
-        if method_records[0].config.method == "fedavg":
+        if is_fine_tuned_baseline(method_records[0].config.method):
             cells = _format_groups(method_records, local_records, ["before"])
             _add_rows(table, labels, method_records, headings, cells)
             labels = [name, "+ fine-tuning"]
@@ -90,7 +89,7 @@ def _make_empty_table(title: str, caption: str, headings: Sequence[str]) -> Tabl
 def _build_caption(records: Sequence[RunRecord]) -> str:
     first = records[0]
     num_seeds = len({record.config.seed for record in records})
-    unit = " in %" if _is_percent(first) else f" ({first.metric.name})"
+    unit = " in %" if first.metric.is_percent else f" ({first.metric.name})"
     spread = ""
     if num_seeds > 1:
         spread = ", ± sample standard deviation over seeds"
@@ -107,7 +106,7 @@ def _index_local_records(records: Sequence[RunRecord]) -> dict[int, RunRecord]:
     """Return the runs of local training by seed, of several with one seed the first."""
     local_records: dict[int, RunRecord] = {}
     for record in records:
-        if record.config.method == "local":
+        if is_local_baseline(record.config.method):
             local_records.setdefault(record.config.seed, record)
     return local_records
 
@@ -208,7 +207,7 @@ def _compute_share_better(record: RunRecord, local_record: RunRecord | None, gro
 
     It is NaN for local training itself, and where other clients were scored.
     """
-    if local_record is None or record.config.method == "local":
+    if local_record is None or is_local_baseline(record.config.method):
         return math.nan
     if _get_scores(record)[group].ids != _get_scores(local_record)[group].ids:
         return math.nan
@@ -251,14 +250,10 @@ def _abbreviate(value: float) -> str:
     return f"{value:.0f}"
 
 
-def _is_percent(record: RunRecord) -> bool:
-    return record.metric.name in PERCENT_METRICS
-
-
 def _format_figure(value: float, record: RunRecord) -> str:
     if math.isnan(value):
         return ""
-    if _is_percent(record):
+    if record.metric.is_percent:
         return f"{100 * value:.1f}"
     return f"{value:.3f}"
 

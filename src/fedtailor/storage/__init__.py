@@ -6,4 +6,5 @@ locks.py         locks between processes
 checksums.py     checksums, also computed while a file is written
 data_folders.py  folders in the data directory that one process at a time builds
 files.py         JSON, tensors and arrays
+typed_json.py    JSON whose content has a type and, mostly, the version of a format
 """

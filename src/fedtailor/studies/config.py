@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedtailor.errors import InputError, require, suggest_name
-from fedtailor.training.command_lines import format_value
 from fedtailor.training.overrides import read_toml
+from fedtailor.training.shell_commands import format_value
 
 STUDY_FILE = "study.toml"
 COLUMNS = ("participating before", "participating after", "unseen before", "unseen after")
@@ -46,7 +46,7 @@ class Part(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$")]
     title: str
     minutes: Annotated[float, Field(gt=0)] | None = None  # of a GPU at paper scale
-    measured: bool = False  # whether `minutes` were measured, or are an estimate
+    is_measured: bool = False  # whether `minutes` were measured, or are an estimate
     headline: str = "participating after micro"
     tables: tuple[Literal["accuracy", "sweep", "speed", "overview"], ...] = ("accuracy",)
     published: dict[str, Published] = {}
@@ -124,7 +124,7 @@ def read_study(folder: Path) -> Study:
 
 
 def format_overrides(table: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return a table as KEY=VALUE words of a command line; keys of inner tables get dots."""
+    """Return a table as KEY=VALUE arguments of a command; keys of inner tables get dots."""
     overrides = []
     for key, value in table.items():
         if isinstance(value, dict):

@@ -8,7 +8,6 @@
 A call resumes whatever an earlier one with the same arguments has left unfinished.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,26 +19,41 @@ from fedtailor.experiments.executor import (
     ENDED_STATUSES,
     Event,
     OnEvent,
-    Run,
+    PlannedRun,
     ShouldStop,
     execute,
-    read_status,
 )
 from fedtailor.experiments.tune import Trial, evaluate_trials, prepare_trials, select_winner
-from fedtailor.storage.files import read_json, write_json
+from fedtailor.storage.typed_json import format_line, read_lines, read_model, write_model
 from fedtailor.studies.plan import (
     TUNING_DIR,
+    PartScenario,
     PlannedPart,
-    Scenario,
     StudyRequest,
     TunedHParams,
     make_scenarios,
     make_tuning_comparison,
 )
 from fedtailor.training.config import ComparisonConfig
+from fedtailor.training.record.schema import RecordPart
+from fedtailor.training.run_dir import RunDir
 
 STUDY_RECORD_FILE = "study.json"
 DURATIONS_FILE = "seconds.jsonl"
+
+
+class StudyFile(RecordPart):
+    """The content of `study.json`: what the runs of a folder belong to."""
+
+    study: str  # its name
+    scale: str
+
+
+class Duration(RecordPart):
+    """A line of `seconds.jsonl`: how long one call worked on one run."""
+
+    seconds: float
+    jobs: int  # runs that were executed at the same time
 
 
 class TuningPlan(NamedTuple):
@@ -64,8 +78,8 @@ class PartRun(NamedTuple):
     """The scenarios of a part with their runs; none while its trials have not ended."""
 
     planned: PlannedPart
-    scenarios: list[Scenario]
-    runs: list[list[Run]]  # of each scenario
+    scenarios: list[PartScenario]
+    runs: list[list[PlannedRun]]  # of each scenario
     is_finished: bool  # whether all runs have ended
 
 
@@ -87,7 +101,8 @@ def prepare_study(
         comparison = make_tuning_comparison(request, planned_part)
         if comparison is not None:
             tuning_path = out / name / TUNING_DIR
-            trials = prepare_trials(comparison, tuning_path, scenario=f"{name} {TUNING_DIR}")
+            comparison_name = f"{name} {TUNING_DIR}"
+            trials = prepare_trials(comparison, tuning_path, comparison_name=comparison_name)
             tuning_plans[name] = TuningPlan(comparison, trials, tuning_path)
             rounds_per_run += [trial.run.config.rounds for trial in trials]
         tuned = _select_tuned(tuning_plans.get(name))
@@ -114,7 +129,7 @@ def run_study(
     """
     out = prepared.out
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / STUDY_RECORD_FILE, _describe_request(prepared.request))
+    write_model(out / STUDY_RECORD_FILE, _make_study_file(prepared.request))
     trial_runs = [trial.run for plan in prepared.tuning_plans.values() for trial in plan.trials]
     _execute_timed(trial_runs, out, jobs, on_event, should_stop)
     part_runs = [_make_tuned_part_run(prepared, planned) for planned in prepared.planned_parts]
@@ -130,10 +145,10 @@ def check_out_dir(request: StudyRequest, out: Path) -> None:
     require(out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR.")
     path = out / STUDY_RECORD_FILE
     if path.exists():
-        content = read_json(path)
+        content = read_model(path, StudyFile)
         require(
-            content == _describe_request(request),
-            f"'{out}' holds study {content['study']} at scale={content['scale']}; "
+            content == _make_study_file(request),
+            f"'{out}' holds study {content.study} at scale={content.scale}; "
             "choose another folder with out=DIR.",
         )
         return
@@ -144,21 +159,14 @@ def check_out_dir(request: StudyRequest, out: Path) -> None:
 
 def read_minutes(part: str, out: Path) -> float | None:
     """Return the minutes that a part took, with its runs in parallel; None if not recorded."""
-    path = out / part / DURATIONS_FILE
-    if not path.exists():
+    durations = read_lines(out / part / DURATIONS_FILE, Duration)
+    if not durations:
         return None
-    lines = path.read_text().splitlines()
-    # The last line is incomplete if the process was killed while writing it.
-    entries = [json.loads(line) for line in lines if line.endswith("}")]
-    if not entries:
-        return None
-    seconds: float = sum(entry["seconds"] / entry["jobs"] for entry in entries)
-    return seconds / 60
+    return sum(duration.seconds / duration.jobs for duration in durations) / 60
 
 
-def _describe_request(request: StudyRequest) -> dict[str, str]:
-    """Return the content of `study.json`."""
-    return {"study": request.study.name, "scale": request.scale}
+def _make_study_file(request: StudyRequest) -> StudyFile:
+    return StudyFile(study=request.study.name, scale=request.scale)
 
 
 def _select_tuned(plan: TuningPlan | None) -> TunedHParams | None:
@@ -196,23 +204,23 @@ def _make_part_run(
 
 
 def _has_ended(part_run: PartRun) -> bool:
-    statuses = [read_status(run.path) for runs in part_run.runs for run in runs]
+    statuses = [RunDir(run.path).read_status() for runs in part_run.runs for run in runs]
     return bool(statuses) and all(status in ENDED_STATUSES for status in statuses)
 
 
 def _execute_timed(
-    runs: Sequence[Run], out: Path, jobs: int, on_event: OnEvent, should_stop: ShouldStop
+    runs: Sequence[PlannedRun], out: Path, jobs: int, on_event: OnEvent, should_stop: ShouldStop
 ) -> None:
     """Execute runs, and record how long each took and how many ran in parallel."""
-    num_left = sum(read_status(run.path) not in ENDED_STATUSES for run in runs)
+    num_left = sum(RunDir(run.path).read_status() not in ENDED_STATUSES for run in runs)
     num_parallel = max(1, min(jobs, num_left))
 
     def record_duration(event: Event) -> None:
         if event.kind in (*ENDED_STATUSES, "stopped"):
-            entry = {"seconds": round(event.seconds, 2), "jobs": num_parallel}
+            duration = Duration(seconds=round(event.seconds, 2), jobs=num_parallel)
             part = event.run.path.relative_to(out).parts[0]
             with (out / part / DURATIONS_FILE).open("a") as file:
-                file.write(json.dumps(entry) + "\n")
+                file.write(format_line(duration))
         on_event(event)
 
     execute(runs, jobs, record_duration, should_stop)

@@ -11,11 +11,10 @@ from fedtailor.studies.tables import (
     collect_figures,
     get_varied_key,
     group_runs,
-    is_percent,
     list_values,
     make_title,
 )
-from fedtailor.training.command_lines import format_value
+from fedtailor.training.shell_commands import format_value
 
 
 def render_figures(record: PartRecord, part: Part) -> dict[str, str]:
@@ -111,9 +110,9 @@ def _label_line(name: str, runs: Sequence[RunSummary]) -> str:
 
 def _get_scale(record: PartRecord) -> float:
     """Return the factor from figures to what is shown."""
-    return 100.0 if is_percent(record) else 1.0
+    return 100.0 if record.metric.is_percent else 1.0
 
 
 def _label_y_axis(record: PartRecord, column: str, statistic: str) -> str:
-    metric = f"{record.metric.name}, %" if is_percent(record) else record.metric.name
+    metric = f"{record.metric.name}, %" if record.metric.is_percent else record.metric.name
     return f"{metric}: {column} personalizing ({statistic}); mean and range over seeds"

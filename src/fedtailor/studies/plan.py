@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from fedtailor import data as sources
 from fedtailor.errors import InputError, require
 from fedtailor.studies.config import Part, Scalar, Study, Vary, format_overrides
-from fedtailor.training.command_lines import format_value
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.overrides import parse_overrides, read_comparison, read_toml
+from fedtailor.training.shell_commands import format_value
 
 Scale = Literal["quick", "paper"]
 SCALES: tuple[Scale, ...] = ("quick", "paper")
@@ -25,14 +25,14 @@ TunedHParams = Mapping[str, Mapping[str, Any]]
 
 
 class StudyRequest(NamedTuple):
-    """What the user asks for: a study, its scale, and overrides of its comparisons."""
+    """A request of the user: a study, its scale, and overrides of its comparisons."""
 
     study: Study
     scale: Scale = "quick"
     overrides: tuple[str, ...] = ()  # KEY=VALUE
 
 
-class Scenario(NamedTuple):
+class PartScenario(NamedTuple):
     """A comparison to run: a part, at one of its varied values if something varies."""
 
     part: Part
@@ -90,7 +90,7 @@ def plan_study(
 
 def make_scenarios(
     request: StudyRequest, planned_part: PlannedPart, out: Path, tuned: TunedHParams | None = None
-) -> list[Scenario]:
+) -> list[PartScenario]:
     """Return the comparisons of a part, one for each varied value.
 
     Args:
@@ -105,7 +105,7 @@ def make_scenarios(
     if vary is None:
         comparison = read_part_comparison(request, part, planned_part.is_embedded)
         comparison = _apply_tuned(comparison, tuned or {}, "")
-        return [Scenario(part, None, comparison, part_dir)]
+        return [PartScenario(part, None, comparison, part_dir)]
     scenarios = []
     for value in vary.values:
         value_text = format_value(value)
@@ -113,7 +113,7 @@ def make_scenarios(
         comparison = read_part_comparison(request, part, planned_part.is_embedded, (override,))
         comparison = _apply_tuned(comparison, tuned or {}, vary.key)
         path = part_dir / value_text.replace("/", "_").strip('"')
-        scenarios.append(Scenario(part, value, comparison, path))
+        scenarios.append(PartScenario(part, value, comparison, path))
     num_paths = len({scenario.path for scenario in scenarios})
     require(
         num_paths == len(scenarios),
@@ -159,8 +159,8 @@ def read_part_comparison(
     try:
         # Parsed like a file, which may have hyper-parameters of methods that are not compared.
         values = parse_overrides(overrides, ComparisonConfig, base)
-        words = [*request.overrides, *last_overrides]
-        return read_comparison(words, values).add_baselines()
+        user_overrides = [*request.overrides, *last_overrides]
+        return read_comparison(user_overrides, values).add_baselines()
     except InputError as problem:
         raise InputError(f"{request.study.name}, part {part.name}: {problem}") from None
 
@@ -227,7 +227,7 @@ def _apply_tuned(
     tuned_by_variant = {}
     for variant, point in tuned.items():
         varied_keys = (varied_key, varied_key.removeprefix(f"{variant}."))
-        kept = {key: value for key, value in point.items() if key not in varied_keys}
-        hparams[variant] = {**hparams.get(variant, {}), **kept}
-        tuned_by_variant[variant] = kept
+        fixed_point = {key: value for key, value in point.items() if key not in varied_keys}
+        hparams[variant] = {**hparams.get(variant, {}), **fixed_point}
+        tuned_by_variant[variant] = fixed_point
     return comparison.model_copy(update={"hparams": hparams, "tuned": tuned_by_variant})

@@ -16,7 +16,7 @@ from fedtailor.studies.figures import render_figures
 from fedtailor.studies.locate import is_writable
 from fedtailor.studies.plan import StudyRequest
 from fedtailor.studies.record import PartRecord, build_part_record, read_record, write_record
-from fedtailor.studies.tables import build_tables, is_percent, make_title, render_markdown
+from fedtailor.studies.tables import build_tables, make_title, render_markdown
 
 README = "README.md"
 FIGURES_DIR = "figures"
@@ -55,7 +55,7 @@ def render_document(record: PartRecord, part: Part) -> str:
     """Return all tables of a part as a Markdown document."""
     tables = build_tables(record, part)
     rendered_tables = "\n\n".join(render_markdown(table) for table in tables.values())
-    unit = " in %" if is_percent(record) else ""
+    unit = " in %" if record.metric.is_percent else ""
     note = (
         f"{part.statistic}{unit}: {record.about.figures}; "
         "mean ± sample standard deviation over seeds."
@@ -92,14 +92,14 @@ def update_document(study: Study) -> None:
     """Replace the tables of a study's documents, and the figures of its README.md, by new ones."""
     _require_checkout(study)
     readme_path = study.folder / README
-    for path in documents(study):
+    for path in list_documents(study):
         text = replace_tables(study, path.read_text(), path)
         if path == readme_path:
             _write_figures(study.folder, render_linked_figures(study, text))
         write_bytes(path, text.encode())
 
 
-def documents(study: Study) -> list[Path]:
+def list_documents(study: Study) -> list[Path]:
     """Return the documents with tables of a study: its README.md if it has one, and named ones."""
     readme_path = study.folder / README
     checkout = study.folder.parents[1]

@@ -11,24 +11,24 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from fedtailor.errors import InputError
 from fedtailor.evaluation.client_statistics import (
     compute_rise_time,
     compute_rolling_mean,
     find_first_reaching,
 )
 from fedtailor.experiments.executor import COMPUTE_KEYS
+from fedtailor.experiments.tune import read_trials
 from fedtailor.storage.atomic import write_bytes
-from fedtailor.storage.files import read_json
+from fedtailor.storage.typed_json import read_versioned
 from fedtailor.studies.config import COLUMNS, Part, Scalar, Vary
 from fedtailor.studies.execute import PartRun, read_minutes
 from fedtailor.studies.plan import TUNING_DIR, StudyRequest
 from fedtailor.training.config import ComparisonConfig
-from fedtailor.training.record import Metric, RecordPart, RunCost, RunRecord
+from fedtailor.training.record.schema import MetricInfo, RecordPart, RunCost, RunRecord
+from fedtailor.training.record.summary import ROLLING_WINDOW_DIVISOR
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.summary import ROLLING_WINDOW_DIVISOR
 
 MAX_CURVE_POINTS = 60
 """Maximum number of evaluations in a curve."""
@@ -40,7 +40,7 @@ FIGURES_NOTE = "means over the evaluations in the last fifth of the rounds"
 
 
 class About(RecordPart):
-    """How the runs of a part were made, and what their figures are."""
+    """The origin of the runs of a part, and the meaning of their figures."""
 
     versions: dict[str, str]
     commit: str | None
@@ -127,7 +127,7 @@ class PartRecord(RecordPart):
     format: Literal[1] = 1
     about: About
     part: str
-    metric: Metric
+    metric: MetricInfo
     vary: Vary | None
     comparison: ComparisonConfig
     trials: list[TrialSummary] | None
@@ -167,7 +167,7 @@ def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> Pa
         metric=first.metric,
         vary=part_run.planned.vary,
         comparison=part_run.scenarios[0].comparison.model_copy(update=compute_options),
-        trials=_read_trials(out / part.name / TUNING_DIR / "trials.json"),
+        trials=_summarize_trials(out / part.name / TUNING_DIR),
         runs=[
             _summarize_run(part, value, record, max_points)
             for value, record in zip(values, records, strict=True)
@@ -175,13 +175,14 @@ def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> Pa
     )
 
 
-def _read_trials(path: Path) -> list[TrialSummary] | None:
-    """Return the trials in a file, or None if the part was not tuned and has no such file."""
-    if not path.exists():
+def _summarize_trials(tuning_path: Path) -> list[TrialSummary] | None:
+    """Return the trials in a folder; None if the part was not tuned."""
+    trials = read_trials(tuning_path)
+    if trials is None:
         return None
     return [
-        TrialSummary(method=each["method"], point=each["point"], validation=each["validation"])
-        for each in read_json(path)
+        TrialSummary(method=trial.method, point=trial.point, validation=trial.validation)
+        for trial in trials
     ]
 
 
@@ -197,12 +198,7 @@ def write_record(path: Path, record: PartRecord) -> None:
 
 def read_record(path: Path) -> PartRecord:
     """Return the record in a file."""
-    try:
-        return PartRecord.model_validate(read_json(path))
-    except ValidationError as problem:
-        location = ".".join(map(str, problem.errors()[0]["loc"]))
-        message = f"'{path}' is not a record of a part: {location} is not as expected."
-        raise InputError(message) from None
+    return read_versioned(path, PartRecord)
 
 
 def _dump_json(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fedtailor.studies.config import COLUMNS, Part, Scalar
 from fedtailor.studies.record import PartRecord, RunSummary
-from fedtailor.training.command_lines import format_value
+from fedtailor.training.shell_commands import format_value
 
 MISSING = "-"
 """The cell of a figure that does not exist."""
@@ -61,11 +61,6 @@ def _format_method(name: str) -> str:
 
 
 # What tables and charts read from a record
-
-
-def is_percent(record: PartRecord) -> bool:
-    """Return whether figures are shares, which are shown in percent."""
-    return record.metric.name in ("accuracy", "f1")
 
 
 def group_runs(record: PartRecord) -> dict[RunKey, list[RunSummary]]:
@@ -281,7 +276,7 @@ def _format_cell(
 
 
 def _format_figure(record: PartRecord, figure: float) -> str:
-    return f"{100 * figure:.2f}" if is_percent(record) else f"{figure:.4f}"
+    return f"{100 * figure:.2f}" if record.metric.is_percent else f"{figure:.4f}"
 
 
 def _format_diverged(runs: Sequence[RunSummary]) -> str:

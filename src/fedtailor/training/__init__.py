@@ -1,1 +1,10 @@
-"""One run: its configuration, its loop, its record."""
+"""One run: its specification, its rounds, its record and its checkpoints.
+
+config.py, overrides.py                the specification, and reading it from files and arguments
+runner.py, loop.py, pretraining.py     a run from its start to its end
+from_config.py, context.py             objects from a specification, and their engine's context
+engine_choice.py                       the engine, chosen once
+run_dir.py, checkpoint.py, record/     the files that a run leaves
+loggers.py, shell_commands.py          what users see besides
+distributed_launch.py                  runs in several processes
+"""

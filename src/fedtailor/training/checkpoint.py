@@ -1,5 +1,4 @@
-"""Checkpoints: the server's state and every client's state after a round, complete or not there at
-all.
+"""Checkpoints: the server's state and every client's after a round, all or nothing.
 
     OUT/checkpoints/000010/manifest.json      format, round, and the checksums of its files
                            state.safetensors  the server state's tensors, numbered
@@ -15,7 +14,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,25 +25,40 @@ from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError, require
 from fedtailor.storage.atomic import replace_folder
 from fedtailor.storage.checksums import compute_sha256
-from fedtailor.storage.files import read_json, read_tensors, write_json, write_tensors
+from fedtailor.storage.files import read_tensors, write_tensors
+from fedtailor.storage.typed_json import UnsupportedFormatError, read_versioned, write_model
+from fedtailor.training.record.schema import RecordPart
 
-FORMAT = 1
 NUM_KEPT = 2
 """Checkpoints that are kept."""
 MAX_LOG_FACTOR = 2
-"""The log of client states is rewritten when it has more than this many states for each client that
-has one.
-"""
-_DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError, TypeError, AttributeError)
-"""What reading a damaged checkpoint may raise."""
+"""States in the log, for each client that has one, beyond which the log is rewritten."""
+MANIFEST_FILE = "manifest.json"
+_DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError)
+"""Errors that reading a damaged checkpoint may raise."""
 
 
-class Segment(NamedTuple):
+class Segment(RecordPart):
     """A file with the states of some clients, as a manifest lists it."""
 
     file: str
     checksum: str
     clients: int  # number of clients
+
+
+class CheckpointManifest(RecordPart):
+    """The content of a checkpoint's `manifest.json`."""
+
+    format: Literal[1] = 1
+    round: int  # rounds done
+    state: str  # checksum of the file with the server's state
+    client_state: list[Segment]  # oldest first
+    checksum: str = ""  # of all other fields
+
+    def compute_checksum(self) -> str:
+        """Return the checksum that the field `checksum` should have."""
+        content = self.model_dump(mode="json", exclude={"checksum"})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -56,7 +70,7 @@ class RestoredCheckpoint(NamedTuple):
 
 
 class CheckpointManager:
-    """Writes and reads the checkpoints of one run."""
+    """The checkpoints of one run: saved, restored and pruned."""
 
     def __init__(self, out: Path) -> None:
         self._checkpoint_dir = out / "checkpoints"
@@ -78,14 +92,15 @@ class CheckpointManager:
         tensors = {f"{index:04}": leaf for index, leaf in enumerate(leaves)}
         path = self._checkpoint_dir / f"{rounds_done:06}"
         with replace_folder(path) as temp_dir:
-            manifest = {
-                "format": FORMAT,
-                "round": rounds_done,
-                "state": write_tensors(temp_dir / "state.safetensors", tensors),
-                "client_state": [segment._asdict() for segment in log],
-            }
-            manifest["checksum"] = _compute_checksum(manifest)
-            write_json(temp_dir / "manifest.json", manifest)
+            manifest = CheckpointManifest(
+                round=rounds_done,
+                state=write_tensors(temp_dir / "state.safetensors", tensors),
+                client_state=log,
+            )
+            checksum = manifest.compute_checksum()
+            write_model(
+                temp_dir / MANIFEST_FILE, manifest.model_copy(update={"checksum": checksum})
+            )
         self._log = log
         self._damaged.discard(path)
         client_states.changed.zero_()
@@ -108,7 +123,7 @@ class CheckpointManager:
         for folder in reversed(self._list_checkpoints()):
             try:
                 state = self._restore(folder, server_template, client_states, client_template)
-            except _UnsupportedFormatError:
+            except UnsupportedFormatError:
                 raise
             except _DAMAGE_ERRORS as problem:
                 self._damaged.add(folder)
@@ -131,24 +146,15 @@ class CheckpointManager:
         client_states: ClientStateStore,
         client_template: Tree,
     ) -> ServerState:
-        """Return the server's state of a checkpoint, after reading its client states into the
-        store.
-        """
-        manifest = read_json(folder / "manifest.json")
-        if manifest["format"] != FORMAT:
-            raise _UnsupportedFormatError(
-                f"'{folder}' was written in format {manifest['format']}, but this fedtailor reads "
-                f"format {FORMAT}; "
-                "resume it with the version that wrote it."
-            )
-        expected = manifest.pop("checksum")
-        is_intact = expected == _compute_checksum(manifest)
+        """Read a checkpoint's client states into the store, and return its server state."""
+        manifest = read_versioned(folder / MANIFEST_FILE, CheckpointManifest)
+        is_intact = manifest.checksum == manifest.compute_checksum()
         require(
-            is_intact and manifest["round"] == int(folder.name),
-            "'manifest.json' is not what was written.",
+            is_intact and manifest.round == int(folder.name),
+            f"'{MANIFEST_FILE}' is not what was written.",
         )
-        segments = [Segment(**segment) for segment in manifest["client_state"]]
-        _verify_checksum(folder / "state.safetensors", manifest["state"])
+        segments = manifest.client_state
+        _verify_checksum(folder / "state.safetensors", manifest.state)
         for segment in segments:
             _verify_checksum(self._client_state_dir / segment.file, segment.checksum)
         tensors = read_tensors(folder / "state.safetensors")
@@ -190,7 +196,7 @@ class CheckpointManager:
         for index, leaf in enumerate(client_states.read_rows(client_ids.numpy())):
             tensors[f"{index:04}"] = leaf
         checksum = write_tensors(self._client_state_dir / name, tensors)
-        return Segment(name, checksum, len(client_ids))
+        return Segment(file=name, checksum=checksum, clients=len(client_ids))
 
     def _list_checkpoints(self) -> list[Path]:
         return sorted(
@@ -200,30 +206,23 @@ class CheckpointManager:
     def _prune(self) -> None:
         """Remove damaged, partial and old checkpoints, and segments that no kept one lists."""
         intact = [folder for folder in self._list_checkpoints() if folder not in self._damaged]
-        kept = intact[-NUM_KEPT:]
+        remaining = intact[-NUM_KEPT:]
         for path in self._checkpoint_dir.iterdir():
-            if path.is_dir() and path not in kept:
+            if path.is_dir() and path not in remaining:
                 shutil.rmtree(path)
-        used = {name for folder in kept for name in _list_segment_files(folder)}
+        used = {name for folder in remaining for name in _list_segment_files(folder)}
         for path in self._client_state_dir.iterdir():
             if path.is_file() and path.name not in used:
                 path.unlink()
 
 
-class _UnsupportedFormatError(InputError):
-    """A checkpoint was written by another version."""
-
-
 def _list_segment_files(folder: Path) -> list[str]:
     """Return the files of client states that a checkpoint lists; none if it is damaged."""
     try:
-        return [segment["file"] for segment in read_json(folder / "manifest.json")["client_state"]]
-    except (InputError, KeyError, TypeError):
+        manifest = read_versioned(folder / MANIFEST_FILE, CheckpointManifest)
+    except InputError:
         return []
-
-
-def _compute_checksum(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    return [segment.file for segment in manifest.client_state]
 
 
 def _verify_checksum(path: Path, expected: str) -> None:

@@ -26,7 +26,7 @@ Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class CommonConfig(BaseModel):
-    """What the runs of a comparison have in common."""
+    """The part of a specification that the runs of a comparison have in common."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
@@ -35,8 +35,9 @@ class CommonConfig(BaseModel):
     data_options: dict[str, Any] = {}
     """Options of the data set."""
     model: str = "mlp"
-    """A name that `fedtailor run --help` lists, or FILE.py:NAME, which makes an nn.Module or a
-    fedtailor Task.
+    """A name that `fedtailor run --help` lists, or FILE.py:NAME.
+
+    The latter is a class or function that makes an nn.Module or a fedtailor Task.
     """
     hidden: tuple[PositiveInt, ...] = (64,)
     """Widths of the hidden layers of the mlp or the lstm."""
@@ -127,7 +128,17 @@ class RunConfig(CommonConfig):
 
 
 BASELINES = ("local", "fedavg")
-"""Methods that every table has; fedavg's row after personalizing is FedAvg with fine-tuning."""
+"""Methods that every table has: local training, and FedAvg without and with fine-tuning."""
+
+
+def is_local_baseline(method: str) -> bool:
+    """Return whether this is the method that clients' scores under others are compared with."""
+    return method == "local"
+
+
+def is_fine_tuned_baseline(method: str) -> bool:
+    """Return whether scores after personalizing are shown as another baseline, "+ fine-tuning"."""
+    return method == "fedavg"
 
 
 class ComparisonConfig(CommonConfig):
@@ -175,9 +186,7 @@ class ComparisonConfig(CommonConfig):
         return RunConfig(**values | overrides).resolve()
 
     def resolve(self) -> Self:
-        """Return the same with every default filled in, and a table of hyper-parameters for each
-        method.
-        """
+        """Return the same with all defaults, and a table of hyper-parameters for each method."""
         configs = {
             variant: self.make_run_config(variant, self.seeds[0]) for variant in self.methods
         }

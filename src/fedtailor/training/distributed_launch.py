@@ -1,5 +1,4 @@
-"""A run of several processes: rank 0 has the run, its folder and its listeners; the other ranks
-compute for it.
+"""A run in several processes: rank 0 has the run and its folder, the others compute for it.
 
 So there is one way to run, resume and compare; only where it makes its engine does it know of
 ranks.
@@ -19,14 +18,14 @@ from fedtailor.engines import factory
 from fedtailor.engines.distributed.process_group import Ranks, get_ranks, join
 from fedtailor.engines.factory import DistributedEngine, EngineOptions
 from fedtailor.errors import FedtailorError, InputError, LostRankError, require
-from fedtailor.training import build
-from fedtailor.training.command_lines import format_resume_command
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import compute_fingerprint
+from fedtailor.training.record.dataset_summary import compute_fingerprint
+from fedtailor.training.shell_commands import format_resume_command
 
 
 class StartRun(NamedTuple):
-    """Tells the other ranks to prepare for a run."""
+    """A message to the other ranks to prepare for a run."""
 
     config: dict[str, Any]
     run_path: str  # the run's folder
@@ -37,7 +36,7 @@ class StartRun(NamedTuple):
 
 
 class Shutdown(NamedTuple):
-    """Tells the other ranks to exit."""
+    """A message to the other ranks to exit."""
 
 
 def lead_or_follow(command: Callable[[], None]) -> None:
@@ -130,9 +129,9 @@ def _prepare_engine(command: StartRun, scratch: Path) -> tuple[DistributedEngine
     """Return this rank's engine and the checksum of its data, or no engine and the error."""
     try:
         config = RunConfig.model_validate(command.config)
-        data = build.load_dataset(config)
+        data = from_config.load_dataset(config)
         client_state_dir = scratch if config.client_state == "files" else None
-        context = build.build_context(config, data, Path(command.run_path), client_state_dir)
+        context = from_config.build_context(config, data, Path(command.run_path), client_state_dir)
         engine = factory.make_distributed_engine(context, command.chunk, command.compile)
         return engine, compute_fingerprint(context.data)
     except FedtailorError as problem:

@@ -7,23 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtailor.errors import import_extra
-from fedtailor.training.record import RoundEntry, RunRecord
+from fedtailor.training.record.schema import RoundEntry, RunRecord
 
 if TYPE_CHECKING:
     from fedtailor.training.runner import Listener
 
 
 def make_loggers(name: str, out: Path) -> "tuple[Listener, ...]":
-    """Return the logger that a specification names, which writes into the run's folder; none for
-    "none".
-    """
+    """Return the logger that a specification names, if any; it writes into the run's folder."""
     return () if name == "none" else (_LOGGERS[name](out),)
 
 
 def collect_scalars(entry: RoundEntry) -> dict[str, float]:
-    """Return what is logged of a round: costs, and the mean scores of every group that was
-    evaluated.
-    """
+    """Return the numbers that are logged of a round: its costs, and mean scores by group."""
     scalars = {
         "bytes_down": float(entry.bytes_down),
         "bytes_up": float(entry.bytes_up),
@@ -39,7 +35,7 @@ def collect_scalars(entry: RoundEntry) -> dict[str, float]:
 
 
 class TensorBoardLogger:
-    """Write event files to OUT/tensorboard; view them with `tensorboard --logdir OUT`."""
+    """A logger to event files in OUT/tensorboard; view them with `tensorboard --logdir OUT`."""
 
     def __init__(self, out: Path) -> None:
         import_extra("tensorboard", "tensorboard", "log=tensorboard")
@@ -64,8 +60,9 @@ class TensorBoardLogger:
 
 
 class MLflowLogger:
-    """Write to MLflow's local file store in OUT/mlruns; view it with `mlflow ui --backend-store-uri
-    OUT/mlruns`.
+    """A logger to MLflow's local file store in OUT/mlruns.
+
+    View it with `mlflow ui --backend-store-uri OUT/mlruns`.
     """
 
     def __init__(self, out: Path) -> None:
@@ -112,7 +109,7 @@ def _flatten_config(config: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
-            flat |= {f"{key}.{name}": each for name, each in value.items()}
+            flat |= {f"{key}.{name}": entry for name, entry in value.items()}
         else:
             flat[key] = value
     return flat

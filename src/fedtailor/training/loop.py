@@ -115,7 +115,7 @@ def raise_if_diverged(method: str, state: ServerState) -> None:
 
 
 class _FiniteCheck:
-    """Whether a model is finite after a round, copied to the host as soon as the device knows."""
+    """A check that a model is finite after a round, copied to the host once the device has it."""
 
     def __init__(self, method: str, rounds_done: int, state: ServerState) -> None:
         self._method = method
@@ -129,9 +129,7 @@ class _FiniteCheck:
             self._ready_event.record()
 
     def wait_and_raise(self) -> None:
-        """Wait until the device has finished the round, and raise an error if the model has
-        diverged.
-        """
+        """Wait for the device to finish the round, and raise an error if the model diverged."""
         if self._ready_event is not None:
             self._ready_event.synchronize()
         if not self._is_finite:

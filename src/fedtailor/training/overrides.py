@@ -1,4 +1,4 @@
-"""Read specifications from TOML files and `key=value` words, and write them as TOML."""
+"""Read specifications from TOML files and KEY=VALUE arguments, and write them as TOML."""
 
 import copy
 import tomllib
@@ -20,38 +20,34 @@ from fedtailor.training.config import (
 )
 
 NONE = "none"
-"""The word for None among hyper-parameters, which TOML cannot say; elsewhere a key without a value
-is left out.
-"""
-
-
+"""None as the value of a hyper-parameter, which TOML lacks; other unset keys are left out."""
 _HPARAM_TABLES = ("hparams", "tune", "tuned")
 """Tables that hold hyper-parameters."""
 
 
 def read_run_config(args: list[str]) -> RunConfig:
-    """Return the specification of one run from the words of a command line."""
+    """Return the specification of one run from the arguments of a command."""
     for arg in args:
         require("=" in arg or arg.endswith(".toml"), f"'{arg}' is neither FILE.toml nor KEY=VALUE.")
     values = parse_overrides(args, RunConfig)
     method = values.get("method", _get_default(RunConfig, "method"))
     hparams = dict(values["hparams"])
-    own = hparams.pop(method, {})
+    method_hparams = hparams.pop(method, {})
     for key, value in hparams.items():
         require(
             not isinstance(value, dict),
             f"'{key}' is not the method of this run, which is {method}.",
         )
-    config: RunConfig = _validate(RunConfig, values | {"hparams": hparams | own})
+    config: RunConfig = _validate(RunConfig, values | {"hparams": hparams | method_hparams})
     return config.resolve()
 
 
 def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> ComparisonConfig:
-    """Return the specification of a comparison from words; those without `=` are methods.
+    """Return the specification of a comparison from arguments; those without `=` are methods.
 
     Args:
-        args: The words of a command line.
-        base: The content of a file that was read already, which the words override.
+        args: The arguments of a command.
+        base: The content of a file that was read already, which the arguments override.
     """
     variants = tuple(arg for arg in args if "=" not in arg and not arg.endswith(".toml"))
     values = parse_overrides([arg for arg in args if arg not in variants], ComparisonConfig, base)
@@ -59,7 +55,7 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
         values["methods"] = variants
     comparison: ComparisonConfig = _validate(ComparisonConfig, values)
     all_variants = comparison.add_baselines().methods
-    known = {option for method in all_variants for option in list_hparam_names(method)}
+    valid_names = {name for method in all_variants for name in list_hparam_names(method)}
     for key, value in comparison.hparams.items():
         if isinstance(value, dict):
             methods.load_method_module(parse_method(key))
@@ -72,17 +68,15 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
             )
         else:
             require(
-                key in known,
+                key in valid_names,
                 f"There is no key '{key}'; "
-                f"{suggest_name(key, sorted({*known, *ComparisonConfig.model_fields}))}",
+                f"{suggest_name(key, sorted({*valid_names, *ComparisonConfig.model_fields}))}",
             )
     return comparison
 
 
-def to_toml(config: CommonConfig) -> str:
-    """Return a specification as a TOML file with every default; keys without a value are named in
-    comments.
-    """
+def format_toml(config: CommonConfig) -> str:
+    """Return a specification as TOML with every default; comments name keys without a value."""
     values = config.model_dump()
     values |= {
         table: _replace(values[table], None, NONE) for table in _HPARAM_TABLES if table in values
@@ -103,25 +97,25 @@ def _list_unset_keys(table: Mapping[str, Any], prefix: str = "") -> Iterator[str
 def _replace(value: Any, old: Any, new: Any) -> Any:
     """Return the same with another value for one, in tables and lists too."""
     if isinstance(value, dict):
-        return {key: _replace(each, old, new) for key, each in value.items()}
+        return {key: _replace(inner, old, new) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_replace(each, old, new) for each in value]
+        return [_replace(item, old, new) for item in value]
     return new if value == old else value
 
 
 def _drop_none(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
-    return {key: _drop_none(each) for key, each in value.items() if each is not None}
+    return {key: _drop_none(inner) for key, inner in value.items() if inner is not None}
 
 
 def parse_overrides(
     args: list[str], config_class: type[CommonConfig], base: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the values of fields, data options and hyper-parameters, with words overriding a file.
+    """Return values of fields, data options and hyper-parameters; arguments override files.
 
     Args:
-        args: Names of TOML files and `key=value` words.
+        args: Names of TOML files, and KEY=VALUE.
         config_class: The specification that the values are for.
         base: The content of a file that was read already.
     """
@@ -144,7 +138,7 @@ def _list_tables(config_class: type[CommonConfig]) -> tuple[str, ...]:
 
 
 def _check_tables(values: dict[str, Any], config_class: type[CommonConfig]) -> None:
-    """Add the tables that are missing, refuse what is no table, and read the word for None."""
+    """Add the tables that are missing, refuse what is no table, and replace "none" by None."""
     for table in _list_tables(config_class):
         values.setdefault(table, {})
         require(
@@ -153,14 +147,14 @@ def _check_tables(values: dict[str, Any], config_class: type[CommonConfig]) -> N
         if table in _HPARAM_TABLES:
             values[table] = _replace(values[table], NONE, None)
     for method in methods.NAMES:
-        own = values["hparams"].get(method, {})
-        require(isinstance(own, dict), f"hparams.{method}: must be a table, got {own!r}.")
+        table = values["hparams"].get(method, {})
+        require(isinstance(table, dict), f"hparams.{method}: must be a table, got {table!r}.")
 
 
 def _apply_override(
     values: dict[str, Any], key: str, text: str, config_class: type[CommonConfig]
 ) -> None:
-    """Put the value of a `key=text` word where it belongs."""
+    """Put the value of a KEY=VALUE argument where it belongs."""
     prefix, dot, inner_key = key.rpartition(".")
     if prefix == "data":
         values["data_options"][inner_key] = parse_value(text)
@@ -191,11 +185,11 @@ def _check_hparam_key(key: str, values: dict[str, Any], config_class: type[Commo
     """Raise an error for a key that is neither a field nor a hyper-parameter."""
     if config_class is RunConfig:
         method = values.get("method", _get_default(RunConfig, "method"))
-        known = set(list_hparam_names(str(method)))
+        valid_names = set(list_hparam_names(str(method)))
     else:
-        known = _list_all_hparam_names()
-    if key not in known:
-        names = sorted({*known, *config_class.model_fields})
+        valid_names = _list_all_hparam_names()
+    if key not in valid_names:
+        names = sorted({*valid_names, *config_class.model_fields})
         raise InputError(f"There is no key '{key}'; {suggest_name(key, names)}")
 
 

@@ -1,6 +1,4 @@
-"""Pre-training at the server: first weights from the server's own data, the same for all methods of
-a comparison.
-"""
+"""Pre-training of the first weights on the server's data, alike for all methods compared."""
 
 from functools import partial
 from typing import NamedTuple
@@ -19,9 +17,7 @@ from fedtailor.prng.streams import Stream
 
 
 class PretrainingConfig(NamedTuple):
-    """How the first weights are trained; without epochs they are those that the model was made
-    with.
-    """
+    """Hyper-parameters of pre-training; with 0 epochs the model keeps its first weights."""
 
     epochs: int = 0
     lr: float = 0.1

@@ -6,21 +6,20 @@ OUT/rounds.jsonl   a line per round, as they end
 OUT/model.safetensors, OUT/report.html    at the end
 """
 
-import json
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from fedtailor.errors import InputError, require
+from fedtailor.errors import require
 from fedtailor.storage.atomic import write_bytes
-from fedtailor.storage.files import read_json, write_json
 from fedtailor.storage.locks import hold_lock
-from fedtailor.training.command_lines import format_resume_command
+from fedtailor.storage.typed_json import format_line, read_lines, read_versioned, write_model
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record import FORMAT, RecordPart, RoundEntry, RunRecord
+from fedtailor.training.record.schema import FORMAT, RecordPart, RoundEntry, RunRecord, Status
+from fedtailor.training.shell_commands import format_resume_command
 
 CUSTOM_MODEL_FILE = "own_model.py"
 """A copy of the file that makes the user's model, so that the folder is complete by itself."""
@@ -28,18 +27,23 @@ CUSTOM_MODEL_FILE = "own_model.py"
 _PARTIAL_FILES = {CUSTOM_MODEL_FILE, f".{CUSTOM_MODEL_FILE}.new", ".config.json.new"}
 """What a folder may hold if the process was killed before the run could be resumed."""
 
-File = TypeVar("File", bound=BaseModel)
-
 
 class ConfigFile(RecordPart):
     """The content of `config.json`."""
 
-    format: Literal[2] = 2
+    format: Literal[2] = FORMAT
     config: RunConfig
 
 
+class RecordHead(BaseModel):
+    """The first fields of `record.json`; the others are not validated, which is fast."""
+
+    format: Literal[2] = FORMAT
+    status: Status
+
+
 class RunDir:
-    """Reads and writes a run's folder."""
+    """The folder of a run, which may not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -56,7 +60,7 @@ class RunDir:
             if ":" in config.model:
                 model_file = Path(config.model.rpartition(":")[0])
                 write_bytes(self.path / CUSTOM_MODEL_FILE, model_file.read_bytes())
-            write_json(self._config_path, ConfigFile(config=config).model_dump(mode="json"))
+            write_model(self._config_path, ConfigFile(config=config))
         except BaseException:
             if self.path.is_dir():
                 for name in (*_PARTIAL_FILES, self._config_path.name):
@@ -70,12 +74,16 @@ class RunDir:
             return
         require(self.path.is_dir(), f"'{self.path}' is a file; choose another folder.")
         require(
-            not self._config_path.exists(),
+            not self.exists(),
             f"'{self.path}' holds another run already; resume it with: "
             f"{format_resume_command(self.path)}",
         )
-        other_files = {each.name for each in self.path.iterdir()} - _PARTIAL_FILES
+        other_files = {path.name for path in self.path.iterdir()} - _PARTIAL_FILES
         require(not other_files, f"'{self.path}' is not empty; choose another folder.")
+
+    def exists(self) -> bool:
+        """Return whether the folder holds a run: its specification has been written."""
+        return self._config_path.exists()
 
     def read_config(self) -> RunConfig:
         """Return the specification of the run."""
@@ -84,7 +92,7 @@ class RunDir:
 
     def _require_run(self) -> None:
         require(
-            self._config_path.exists(),
+            self.exists(),
             f"'{self.path}' holds no run: there is no config.json in it.",
         )
 
@@ -97,7 +105,7 @@ class RunDir:
 
     def write_record(self, record: RunRecord) -> None:
         """Replace the record."""
-        write_json(self._record_path, record.model_dump(mode="json"))
+        write_model(self._record_path, record)
 
     def read_record(self) -> RunRecord:
         """Return the record, with the rounds so far of a run that has not finished."""
@@ -108,36 +116,38 @@ class RunDir:
             return record
         return record.model_copy(update={"rounds": self.read_rounds()})
 
+    def read_status(self) -> Status | None:
+        """Return the status in the record; None if the run has not begun."""
+        if not self.has_record():
+            return None
+        return read_versioned(self._record_path, RecordHead).status
+
     def has_record(self) -> bool:
         """Return whether the run has begun: its choices have been made and written."""
         return self._record_path.exists()
 
     def read_rounds(self) -> list[RoundEntry]:
-        """Return the rounds that have ended; a line that was cut off when the run was killed is
-        left out.
-        """
-        if not self._rounds_path.exists():
-            return []
-        entries = map(_parse_round, self._rounds_path.read_text().splitlines())
-        return [entry for entry in entries if entry is not None]
+        """Return the rounds that have ended; one whose line was cut off by a kill is left out."""
+        return read_lines(self._rounds_path, RoundEntry)
 
     def truncate_rounds(self, last_round: int) -> None:
         """Remove the rounds after `last_round`, which will be run again."""
-        kept = [entry for entry in self.read_rounds() if entry.round <= last_round]
-        is_complete = [entry.round for entry in kept] == list(range(1, last_round + 1))
+        entries = [entry for entry in self.read_rounds() if entry.round <= last_round]
+        is_complete = [entry.round for entry in entries] == list(range(1, last_round + 1))
         require(
             is_complete,
             f"'{self._rounds_path}' lacks rounds up to {last_round}; restore the file to resume.",
         )
-        lines = [_format_round(entry) for entry in kept]
+        lines = [format_line(entry) for entry in entries]
         write_bytes(self._rounds_path, "".join(lines).encode())
 
     def append_round(self, entry: RoundEntry, should_sync: bool) -> None:
-        """Add a line for a round; with `should_sync`, it and those before are on the disk on
-        return.
+        """Add a line for a round.
+
+        With `should_sync`, it and the lines before are on the disk when this returns.
         """
         with self._rounds_path.open("a") as file:
-            file.write(_format_round(entry))
+            file.write(format_line(entry))
             file.flush()
             if should_sync:
                 os.fsync(file.fileno())
@@ -160,32 +170,10 @@ class RunDir:
         return self.path / "rounds.jsonl"
 
 
-def _format_round(entry: RoundEntry) -> str:
-    return json.dumps(entry.model_dump(mode="json"), allow_nan=False) + "\n"
-
-
-def _parse_round(line: str) -> RoundEntry | None:
-    try:
-        return RoundEntry.model_validate_json(line)
-    except ValidationError:
-        return None
-
-
-def read_versioned(path: Path, file_class: type[File]) -> File:
-    """Return the typed content of a JSON file of the current format.
-
-    Raises:
-        InputError: The file has another format, or content that its type does not allow.
-    """
-    content: Any = read_json(path)
-    found_format = content.get("format") if isinstance(content, dict) else None
-    require(
-        found_format == FORMAT,
-        f"'{path}' has format {found_format}, but this fedtailor reads format {FORMAT}.",
-    )
-    try:
-        return file_class.model_validate(content)
-    except ValidationError as problem:
-        location = ".".join(map(str, problem.errors()[0]["loc"]))
-        message = f"'{path}' is damaged: {location or 'its content'} is not what was written."
-        raise InputError(message) from None
+def find_runs(folder: Path) -> list[RunDir]:
+    """Return the runs of a folder: itself, or those of a comparison in the order they began."""
+    if RunDir(folder).exists():
+        return [RunDir(folder)]
+    config_paths = sorted(folder.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns)
+    require(bool(config_paths), f"'{folder}' holds no run.")
+    return [RunDir(path.parent) for path in config_paths]

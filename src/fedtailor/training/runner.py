@@ -1,6 +1,6 @@
 """A run from a specification: recorded, checkpointed, interruptible, resumable.
 
-What is asked for is written down before anything slow begins; automatic choices are made once,
+The specification is written down before anything slow begins; automatic choices are made once,
 written down before the first round, and kept when the run is resumed. A run killed at any moment
 and resumed ends with the same bytes.
 """
@@ -23,32 +23,36 @@ from fedtailor.evaluation.costs import CostMeter
 from fedtailor.evaluation.evaluate import TEST_GROUPS, evaluate, evaluate_final, sample_group
 from fedtailor.storage.atomic import explain_disk_errors
 from fedtailor.storage.files import write_tensors
-from fedtailor.training import build, choices
-from fedtailor.training.build_record import (
+from fedtailor.training import engine_choice, from_config
+from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
+from fedtailor.training.config import RunConfig
+from fedtailor.training.context import get_cohort_size
+from fedtailor.training.loggers import make_loggers
+from fedtailor.training.loop import Round, run_rounds
+from fedtailor.training.pretraining import run_pretraining
+from fedtailor.training.record.build import (
     compute_checksums,
     compute_group_means,
     make_group_scores,
     make_initial_record,
     sum_costs,
 )
-from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
-from fedtailor.training.command_lines import format_resume_command, format_run_command
-from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import require_same_data
-from fedtailor.training.loggers import make_loggers
-from fedtailor.training.loop import Round, run_rounds
-from fedtailor.training.prepare import get_cohort_size
-from fedtailor.training.pretraining import run_pretraining
-from fedtailor.training.provenance import describe_version_changes
-from fedtailor.training.record import Figures, RoundEntry, RunCost, RunRecord
+from fedtailor.training.record.dataset_summary import require_same_data
+from fedtailor.training.record.provenance import describe_version_changes
+from fedtailor.training.record.schema import Figures, RoundEntry, RunCost, RunRecord
+from fedtailor.training.record.summary import (
+    compute_convergence,
+    compute_final_window,
+    summarize_group,
+)
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.summary import compute_convergence, compute_final_window, summarize_group
+from fedtailor.training.shell_commands import format_resume_command, format_run_command
 
 EVAL_GROUPS = ("validation", *TEST_GROUPS)
 
 
 class Listener(Protocol):
-    """Is told how a run goes."""
+    """An observer of a run, called with every event of it."""
 
     def on_run_start(self, record: RunRecord, rounds_done: int) -> None:
         """Handle the start of a run, or its resumption after `rounds_done` rounds."""
@@ -61,7 +65,7 @@ class Listener(Protocol):
 
 
 class RunOutcome(NamedTuple):
-    """How a run stopped."""
+    """The record of a run that has finished or stopped."""
 
     record: RunRecord
     is_finished: bool  # False: it was asked to stop, and has saved its state
@@ -83,13 +87,13 @@ def start_run(
     Args:
         config: The specification.
         out: The folder, which must not exist or be empty.
-        listeners: Are told how the run goes, besides the logger that the specification names.
+        listeners: Called with every event of the run, besides the logger of the specification.
         should_stop: Asked after every round; the run saves its state and returns if it says yes.
         initial_params: First weights that runs share; those of the run's seed are added if they are
             not there.
     """
     run_dir = RunDir(out)
-    data = build.load_dataset(config)
+    data = from_config.load_dataset(config)
     context = _build_context(config, data, run_dir)
     loggers = make_loggers(config.log, run_dir.path)
     with explain_disk_errors(run_dir.path, "nothing has begun, so fix that and run it again."):
@@ -115,7 +119,7 @@ def resume_run(
         record = run_dir.read_record()
         if record.status == "finished":
             return RunOutcome(record, True)
-    data = build.load_dataset(config)
+    data = from_config.load_dataset(config)
     loggers = make_loggers(config.log, run_dir.path)
     with _prepare_folder(run_dir):
         context = _build_context(config, data, run_dir)
@@ -125,7 +129,7 @@ def resume_run(
 
 def _build_context(config: RunConfig, data: FederatedDataset, run_dir: RunDir) -> EngineContext:
     client_state_dir = run_dir.scratch_path if config.client_state == "files" else None
-    return build.build_context(config, data, run_dir.path, client_state_dir)
+    return from_config.build_context(config, data, run_dir.path, client_state_dir)
 
 
 @contextmanager
@@ -179,12 +183,12 @@ class Run:
         """Make or restore engine, state and record, and return the number of rounds done."""
         previous = self.run_dir.read_record() if self.run_dir.has_record() else None
         if previous is None:
-            self.engine, new_choices = choices.make_new_engine(
+            self.engine, new_choices = engine_choice.make_new_engine(
                 self.config, self.context, self.run_dir.path
             )
         else:
             require_same_data(previous, self.context.data)
-            self.engine, new_choices = choices.remake_engine(
+            self.engine, new_choices = engine_choice.remake_engine(
                 self.config, self.context, self.run_dir.path, previous.choices
             )
         self.checkpoints = CheckpointManager(self.run_dir.path)
@@ -201,7 +205,7 @@ class Run:
         if record is None:
             record = make_initial_record(
                 self.config,
-                build.resolve_hparams(self.config, self.data),
+                from_config.resolve_hparams(self.config, self.data),
                 self.context,
                 compute_checksums(self.data, self.state.params),
                 new_choices,
@@ -224,7 +228,7 @@ class Run:
         """Return the state before the first round, with weights that the runs of a seed share."""
         seed = self.config.seed
         if seed not in initial_params:
-            pretraining = build.get_pretraining_config(self.config)
+            pretraining = from_config.get_pretraining_config(self.config)
             initial_params[seed] = run_pretraining(self.context, pretraining)
         return self.context.init_server_state(initial_params[seed])
 
@@ -286,7 +290,10 @@ class Run:
         groups = self._select_groups(EVAL_GROUPS)
         scores = evaluate(self.context, self.engine, state, groups, self.config.eval_clients)
         headline = self.context.task.metrics[0].name
-        return {group: compute_group_means(found, headline) for group, found in scores.items()}
+        return {
+            group: compute_group_means(group_scores, headline)
+            for group, group_scores in scores.items()
+        }
 
     def _select_groups(self, groups: tuple[str, ...]) -> tuple[str, ...]:
         """Return the groups that may be evaluated: while tuning, validation clients alone."""

@@ -10,7 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtailor.errors import InputError
-from fedtailor.inspection.statistics import Conditions, GradientGaps, check_fsl_conditions
+from fedtailor.inspection.statistics import (
+    Conditions,
+    GradientGaps,
+    StepSizes,
+    check_fsl_conditions,
+)
 
 positive = st.floats(0.05, 20)
 
@@ -33,15 +38,11 @@ PAIR = gaps(np.array([3.0, 0.0]), np.array([2.0, 1.0]))
 
 
 def conditions(measured: GradientGaps = PAIR, /, **given: float) -> Conditions:
-    rates = {
-        "smoothness": 2.0,
-        "gamma": 0.5,
-        "lr": 0.01,
-        "steps": 4.0,
-        "server_lr": 2.0,
-        "learn_lr": 0.02,
-    }
-    return check_fsl_conditions(measured, **({"learn_steps": 4.0} | rates | given))
+    smoothness = given.pop("smoothness", 2.0)
+    step_sizes = StepSizes(
+        gamma=0.5, lr=0.01, steps=4.0, server_lr=2.0, learn_lr=0.02, learn_steps=4.0
+    )
+    return check_fsl_conditions(measured, smoothness, step_sizes._replace(**given))
 
 
 def test_both_sides_by_hand() -> None:

@@ -41,10 +41,10 @@ def test_figures_are_those_of_scikit_image(
     assert ssim(one, other, data_range=data_range) == pytest.approx(expected, abs=1e-12)
 
 
-def by_loop(one: Image, other: Image, data_range: float, window: int, sigma: float) -> float:
+def by_loop(one: Image, other: Image, data_range: float, window: int) -> float:
     """Wang et al.'s formula, window by window."""
     away = np.arange(window) - window // 2
-    weights = np.exp(-(away[:, None] ** 2 + away**2) / (2 * sigma**2))
+    weights = np.exp(-(away[:, None] ** 2 + away**2) / (2 * 1.5**2))
     weights /= weights.sum()
     c1, c2, found = (0.01 * data_range) ** 2, (0.03 * data_range) ** 2, []
     for row in range(one.shape[0] - window + 1):
@@ -59,14 +59,12 @@ def by_loop(one: Image, other: Image, data_range: float, window: int, sigma: flo
     return float(np.mean(found))
 
 
-@pytest.mark.parametrize(("window", "sigma"), [(11, 1.5), (7, 1.5), (3, 0.8), (1, 1.0)])
-def test_it_is_the_formula_window_by_window(window: int, sigma: float) -> None:
+@pytest.mark.parametrize("window", [11, 7, 3, 1])
+def test_it_is_the_formula_window_by_window(window: int) -> None:
     draws = np.random.default_rng(0)
     one, other = draws.normal(size=(2, 14, 17))
-    expected = by_loop(one, other, 2.5, window, sigma)
-    assert ssim(one, other, data_range=2.5, window=window, sigma=sigma) == pytest.approx(
-        expected, abs=1e-12
-    )
+    expected = by_loop(one, other, 2.5, window)
+    assert ssim(one, other, data_range=2.5, window=window) == pytest.approx(expected, abs=1e-12)
 
 
 def smooth(image: Image) -> Image:
@@ -103,7 +101,6 @@ def test_an_image_is_like_itself_and_likeness_is_mutual() -> None:
         ((2, 3, 12, 12), (2, 3, 12, 12), {}, "two images of one shape"),
         ((12, 10), (12, 10), {}, "must fit"),
         ((12, 12), (12, 12), {"window": 4}, "odd"),
-        ((12, 12), (12, 12), {"sigma": 0.0}, "sigma"),
         ((12, 12), (12, 12), {"data_range": 0.0}, "data_range"),
     ],
 )

@@ -4,6 +4,7 @@ from fedtailor.data.label_table import total_variation
 from fedtailor.inspection.statistics.fsl_conditions import (
     Condition,
     Conditions,
+    StepSizes,
     check_fsl_conditions,
 )
 from fedtailor.inspection.statistics.gradients import GradientGaps, compute_gradient_gaps
@@ -28,6 +29,7 @@ __all__ = [
     "Distances",
     "GradientGaps",
     "ImageSimilarity",
+    "StepSizes",
     "check_fsl_conditions",
     "compute_example_distances",
     "compute_gradient_gaps",

@@ -21,6 +21,17 @@ from fedtailor.errors import InputError, require
 from fedtailor.inspection.statistics.gradients import GradientGaps
 
 
+class StepSizes(NamedTuple):
+    """Rates and numbers of steps of a run with FSL."""
+
+    gamma: float  # weight of the server's learning
+    lr: float  # eta_l, the rate of a client's steps
+    steps: float  # K, the number of a client's steps in a round
+    server_lr: float  # eta_g, the rate at which the clients' mean update is added
+    learn_lr: float  # eta_0, the rate of the server's own steps
+    learn_steps: float  # K_0, the number of the server's own steps in a round
+
+
 class Condition(NamedTuple):
     """Both sides of a condition, and whether it holds."""
 
@@ -40,39 +51,21 @@ class Conditions(NamedTuple):
 
 
 def check_fsl_conditions(
-    gaps: GradientGaps,
-    *,
-    smoothness: float,
-    gamma: float,
-    lr: float,
-    steps: float,
-    server_lr: float,
-    learn_lr: float,
-    learn_steps: float,
+    gaps: GradientGaps, smoothness: float, step_sizes: StepSizes
 ) -> Conditions:
     """Compute both sides of FSL's conditions.
 
     Args:
         gaps: Gradients at the model where the server begins to learn.
         smoothness: L, a Lipschitz constant of all gradients.
-        gamma: Weight of the server's learning.
-        lr: eta_l, the rate of a client's steps.
-        steps: K, the number of a client's steps in a round.
-        server_lr: eta_g, the rate at which the clients' mean update is added.
-        learn_lr: eta_0, the rate of the server's own steps.
-        learn_steps: K_0, the number of the server's own steps in a round.
+        step_sizes: Those of the run; all but gamma must be positive.
     """
-    positive_args = {
-        "smoothness": smoothness,
-        "lr": lr,
-        "steps": steps,
-        "server_lr": server_lr,
-        "learn_lr": learn_lr,
-        "learn_steps": learn_steps,
-    }
-    for name, value in positive_args.items():
-        require(value > 0, f"check_fsl_conditions: {name} must be positive, got {value}.")
+    gamma, lr, steps, server_lr, learn_lr, learn_steps = step_sizes
     require(gamma >= 0, f"check_fsl_conditions: gamma must not be negative, got {gamma}.")
+    positive_values = {"smoothness": smoothness, **step_sizes._asdict()}
+    del positive_values["gamma"]
+    for name, value in positive_values.items():
+        require(value > 0, f"check_fsl_conditions: {name} must be positive, got {value}.")
     if gaps.server is None or gaps.server_norm is None or gaps.product is None:
         raise InputError(
             "check_fsl_conditions: the server's gradient is needed, but the server has no examples."

@@ -236,7 +236,7 @@ def _compute_exact_distances(client_points: _ClientPoints) -> Distances:
     has_equal_sizes = len(set(client_points.sizes.tolist())) == 1
     weights = None if has_equal_sizes else client_points.weights
     client_distances = np.array(
-        [wasserstein(own_points, points, other_weights=weights) for own_points in points_by_client]
+        [wasserstein(client, points, other_weights=weights) for client in points_by_client]
     )
     if dataset.server is None or client_points.server_rows is None:
         return Distances(client_distances, None, None)
@@ -244,9 +244,7 @@ def _compute_exact_distances(client_points: _ClientPoints) -> Distances:
     return Distances(
         clients=client_distances,
         server=wasserstein(server_points, points, other_weights=weights),
-        from_server=np.array(
-            [wasserstein(server_points, own_points) for own_points in points_by_client]
-        ),
+        from_server=np.array([wasserstein(server_points, client) for client in points_by_client]),
     )
 
 

@@ -22,7 +22,7 @@ WINDOW = 11
 """Side of Wang et al.'s window, in pixels."""
 
 SIGMA = 1.5
-"""Standard deviation of the Gaussian weights in it."""
+"""Standard deviation of the Gaussian weights in it, in pixels."""
 
 K1 = 0.01
 K2 = 0.03
@@ -48,14 +48,11 @@ def ssim(
     *,
     data_range: float,
     window: int = WINDOW,
-    sigma: float = SIGMA,
-    k1: float = K1,
-    k2: float = K2,
 ) -> float:
     """Return the mean SSIM of two images.
 
         SSIM = (2 m_a m_b + C1)(2 s_ab + C2) / ((m_a^2 + m_b^2 + C1)(s_a^2 + s_b^2 + C2))
-        C = (K data_range)^2
+        C1 = (K1 data_range)^2,  C2 = (K2 data_range)^2
 
     at every place where the whole window fits, then the mean over places and channels. Means m,
     variances s^2 and covariances s_ab are weighted by a Gaussian that is cut to the window and
@@ -66,21 +63,18 @@ def ssim(
         other: An image of the same shape.
         data_range: Difference between the largest and the smallest possible brightness.
         window: Side of the window in pixels, an odd number.
-        sigma: Standard deviation of the Gaussian in pixels.
-        k1: K of C1.
-        k2: K of C2.
     """
     a = np.asarray(one, np.float64)
     b = np.asarray(other, np.float64)
-    _validate_ssim_args(a.shape, b.shape, data_range, window, sigma)
-    weights = _make_gaussian(window, sigma)
+    _validate_ssim_args(a.shape, b.shape, data_range, window)
+    weights = _make_gaussian(window)
     mean_a = _smooth(a, weights)
     mean_b = _smooth(b, weights)
     var_a = _smooth(a * a, weights) - mean_a**2
     var_b = _smooth(b * b, weights) - mean_b**2
     covariance = _smooth(a * b, weights) - mean_a * mean_b
-    c1 = (k1 * data_range) ** 2
-    c2 = (k2 * data_range) ** 2
+    c1 = (K1 * data_range) ** 2
+    c2 = (K2 * data_range) ** 2
     numerator = (2 * mean_a * mean_b + c1) * (2 * covariance + c2)
     denominator = (mean_a**2 + mean_b**2 + c1) * (var_a + var_b + c2)
     return float(np.mean(numerator / denominator))
@@ -156,8 +150,8 @@ def _compute_image_stats(examples: ClientExamples, client: int, scale: float) ->
 
 
 def _choose_data_range(scale: float, stats: list[_ImageStats]) -> float:
-    low = min(own.low for own in stats)
-    high = max(own.high for own in stats)
+    low = min(image_stats.low for image_stats in stats)
+    high = max(image_stats.high for image_stats in stats)
     if scale != 1 and low >= 0 and high <= 1:
         return 1.0
     if high == low:
@@ -171,10 +165,10 @@ def _choose_window(side: int) -> int:
     return min(WINDOW, largest_odd)
 
 
-def _make_gaussian(window: int, sigma: float) -> FloatArray:
+def _make_gaussian(window: int) -> FloatArray:
     """Return the weights along one side of the window, [window]."""
     offsets = np.arange(window) - window // 2
-    weights = np.exp(-0.5 * (offsets / sigma) ** 2)
+    weights = np.exp(-0.5 * (offsets / SIGMA) ** 2)
     return np.asarray(weights / weights.sum())
 
 
@@ -193,7 +187,6 @@ def _validate_ssim_args(
     other_shape: tuple[int, ...],
     data_range: float,
     window: int,
-    sigma: float,
 ) -> None:
     require(
         one_shape == other_shape and len(one_shape) in (2, 3),
@@ -205,5 +198,4 @@ def _validate_ssim_args(
         window <= min(one_shape[-2:]),
         f"ssim: window must fit into images of shape {one_shape}, got {window}; choose less.",
     )
-    require(sigma > 0, f"ssim: sigma must be positive, got {sigma}.")
     require(data_range > 0, f"ssim: data_range must be positive, got {data_range}.")

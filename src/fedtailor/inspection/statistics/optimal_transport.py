@@ -154,8 +154,8 @@ def wasserstein_1d(
     # The size + 1 intervals between a distribution's points, and its constant value on each.
     left = np.insert(values, offsets[:-1], grid[0])
     right = np.insert(values, offsets[1:], grid[-1])
-    own_cdf = cumulative_weights[1:] - cumulative_weights[offsets[owner]]
-    level = np.insert(own_cdf, offsets[:-1], 0.0)
+    cdf = cumulative_weights[1:] - cumulative_weights[offsets[owner]]
+    level = np.insert(cdf, offsets[:-1], 0.0)
 
     # The reference is below the level left of the crossing, and not below it right of it.
     crossing_idx = np.searchsorted(reference_cdf, level).clip(max=len(grid) - 1)

@@ -1,7 +1,7 @@
 """Pictures of a data set: labels by client in the terminal, and a self-contained HTML file.
 
 `fedtailor.data.label_table` has the numbers: which clients have which labels. `terminal` draws them
-in characters; `numbers`, `images` and `page` make the HTML file; `words` has the sentences of both.
+in characters; `numbers`, `images` and `page` make the HTML file; `wording` has sentences of both.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from fedtailor.data import FederatedDataset, load
 from fedtailor.data.label_table import DatasetStats, LabelTable, compute_label_table, compute_stats
 from fedtailor.reporting.dataset_page.page import render_dataset_page
 from fedtailor.reporting.dataset_page.terminal import draw_labels
-from fedtailor.reporting.dataset_page.words import describe_figures, list_notes, make_summary
+from fedtailor.reporting.dataset_page.wording import describe_figures, list_notes, make_summary
 from fedtailor.storage.atomic import write_bytes
 
 __all__ = [

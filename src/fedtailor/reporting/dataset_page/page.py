@@ -8,7 +8,7 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.label_table import compute_label_table, compute_stats
 from fedtailor.reporting.dataset_page.images import build_image_rows
 from fedtailor.reporting.dataset_page.numbers import build_payload, has_wide_range
-from fedtailor.reporting.dataset_page.words import format_options, list_notes, make_summary
+from fedtailor.reporting.dataset_page.wording import format_options, list_notes, make_summary
 from fedtailor.reporting.html.frame import make_page, read_asset
 from fedtailor.reporting.html.thinning import MAX_CLIENTS
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from fedtailor.reporting.html.grouping import group_into_lines
 from fedtailor.reporting.html.page import render_page
 from fedtailor.storage.atomic import write_bytes
-from fedtailor.training.record import RunRecord
+from fedtailor.training.record.schema import RunRecord
 
 
 def render(records: Sequence[RunRecord]) -> str:

@@ -17,7 +17,7 @@ from fedtailor.reporting.html.figures import (
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine, get_metric
 from fedtailor.reporting.html.local_comparison import compare_with_local, find_local_line
 from fedtailor.reporting.html.thinning import get_max_clients, thin
-from fedtailor.training.record import GroupScores
+from fedtailor.training.record.schema import GroupScores
 
 Payload = dict[str, Any]
 """What becomes JSON in the page."""

@@ -8,7 +8,7 @@ import numpy as np
 from fedtailor.reporting.html.figures import BYTES_PER_MB, REPORT_GROUPS
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine
 from fedtailor.reporting.html.thinning import MAX_POINTS, thin
-from fedtailor.training.record import Figures, RunRecord
+from fedtailor.training.record.schema import Figures, RunRecord
 
 CURVE_STAGES = ("before", "after")
 

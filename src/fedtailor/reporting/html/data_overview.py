@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.reporting.html.thinning import MAX_CLIENTS, thin
-from fedtailor.training.record import DatasetSummary, RunRecord
+from fedtailor.training.record.schema import DatasetSummary, RunRecord
 
 GROUP_ORDER = ("participating", "train", "validation", "unseen")
 """A client in several groups is shown in the first of them."""

@@ -15,7 +15,7 @@ from fedtailor.reporting.html.figures import (
 )
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine
 from fedtailor.reporting.html.table import Grid, arrange
-from fedtailor.training.record import StageSummary
+from fedtailor.training.record.schema import StageSummary
 
 SUMMARY_FIELDS = ("acc_micro", "f1_macro", "loss")
 """Fields of `StageSummary` that have a column."""

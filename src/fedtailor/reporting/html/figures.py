@@ -8,8 +8,8 @@ import numpy as np
 
 from fedtailor.evaluation.client_statistics import compute_spread
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine, list_runs
-from fedtailor.training.build_record import sum_costs
-from fedtailor.training.record import GroupScores, RunRecord
+from fedtailor.training.record.build import sum_costs
+from fedtailor.training.record.schema import GroupScores, RunRecord
 
 REPORT_GROUPS = ("participating", "unseen", "validation")
 """Groups of clients in the order in which they are shown."""

@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedtailor.reporting.html.formats import format_number
-from fedtailor.reporting.html.wording import format_count, join_words
+from fedtailor.reporting.html.wording import format_count, join_items
 
 PACKAGE = "fedtailor.reporting.html"
 PAGES = Environment(
@@ -26,7 +26,7 @@ PAGES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-PAGES.filters |= {"number": format_number, "counted": format_count, "listed": join_words}
+PAGES.filters |= {"number": format_number, "counted": format_count, "listed": join_items}
 
 
 def make_page(

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedtailor.errors import InputError, require
-from fedtailor.training.record import RunRecord
+from fedtailor.training.config import is_fine_tuned_baseline
+from fedtailor.training.record.schema import RunRecord
 
 SEED_OPTIONS = ("seed", "data_options.seed")
 """Options in which the runs of a line may differ."""
-PERCENT_METRICS = ("accuracy", "f1", "precision", "recall", "auc")
-"""Metrics from 0 to 1 that are shown in percent."""
 
 Options = dict[str, Any]
 """Values of a configuration by their dotted names."""
@@ -31,7 +30,9 @@ class ReportLine(NamedTuple):
     @property
     def label_after(self) -> str:
         """The label of scores after personalizing; FedAvg does that by fine-tuning."""
-        return f"{self.label} + fine-tuning" if self.method == "fedavg" else self.label
+        if is_fine_tuned_baseline(self.method):
+            return f"{self.label} + fine-tuning"
+        return self.label
 
 
 class HeadlineMetric(NamedTuple):
@@ -78,7 +79,7 @@ def group_into_lines(records: Sequence[RunRecord]) -> list[ReportLine]:
 def get_metric(lines: Sequence[ReportLine]) -> HeadlineMetric:
     """Return the headline metric, which all records share."""
     metric = lines[0].runs[0].metric
-    return HeadlineMetric(metric.name, metric.higher_is_better, metric.name in PERCENT_METRICS)
+    return HeadlineMetric(metric.name, metric.higher_is_better, metric.is_percent)
 
 
 def list_runs(lines: Sequence[ReportLine]) -> list[tuple[ReportLine, RunRecord]]:
@@ -139,13 +140,13 @@ def _describe_data_difference(one: RunRecord, other: RunRecord) -> str:
 
 def _make_label(record: RunRecord, run_groups: Sequence[Sequence[RunRecord]]) -> str:
     """Return the run's name, with the options in which it differs from other lines of that name."""
-    own = _collect_options(record)
+    options = _collect_options(record)
     others = [_collect_options(runs[0]) for runs in run_groups if runs[0].name == record.name]
-    differing = [key for key in own if any(other.get(key) != own[key] for other in others)]
+    differing = [key for key in options if any(other.get(key) != options[key] for other in others)]
     if not differing:
         return record.name
-    options = ", ".join(f"{key.removeprefix('hparams.')}={own[key]}" for key in differing)
-    return f"{record.name} ({options})"
+    texts = [f"{key.removeprefix('hparams.')}={options[key]}" for key in differing]
+    return f"{record.name} ({', '.join(texts)})"
 
 
 def _collect_options(record: RunRecord) -> Options:

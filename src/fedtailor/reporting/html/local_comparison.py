@@ -5,8 +5,7 @@ from typing import NamedTuple
 
 from fedtailor.reporting.html.figures import list_scored_runs
 from fedtailor.reporting.html.grouping import ReportLine
-
-LOCAL_METHOD = "local"
+from fedtailor.training.config import is_local_baseline
 
 
 class LocalComparison(NamedTuple):
@@ -21,7 +20,7 @@ def find_local_line(lines: Sequence[ReportLine]) -> int | None:
     """Return the index of the line of local training; None if there is none with final scores."""
     for line_idx, line in enumerate(lines):
         has_scores = any(run.scores is not None for run in line.runs)
-        if line.method == LOCAL_METHOD and has_scores:
+        if is_local_baseline(line.method) and has_scores:
             return line_idx
     return None
 

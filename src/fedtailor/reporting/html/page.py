@@ -11,7 +11,7 @@ from fedtailor.reporting.html.runs import describe_runs, describe_versions
 from fedtailor.reporting.html.sections import describe_charts
 from fedtailor.reporting.html.table import tabulate
 from fedtailor.reporting.html.tiles import build_tiles
-from fedtailor.training.record import has_same_data
+from fedtailor.training.record.schema import has_same_data
 
 TEMPLATE = "html/templates/report.html.j2"
 SCRIPTS = (

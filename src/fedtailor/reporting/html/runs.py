@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
 from fedtailor.reporting.html.wording import describe_run_state
-from fedtailor.training.record import RunRecord
+from fedtailor.training.record.schema import RunRecord
 
 NONE = ["none"]
 
@@ -15,7 +15,7 @@ Facts = dict[str, list[str]]
 
 
 class RunDescription(NamedTuple):
-    """What is known about a run; `config` is JSON."""
+    """The texts about a run; `config` is JSON."""
 
     command: str
     state: str

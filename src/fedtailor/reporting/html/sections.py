@@ -21,7 +21,7 @@ class LineChoice(NamedTuple):
 
 
 class ChartSections(NamedTuple):
-    """What controls and sentences of the charts depend on.
+    """The facts that controls and sentences of the charts depend on.
 
     Attributes:
         metrics: The headline metric and the loss.

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedtailor.reporting.html.figures import compute_run_cost
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
-from fedtailor.training.record import GroupScores, RunRecord
+from fedtailor.training.record.schema import GroupScores, RunRecord
 
 MAX_NAMES = 4
 """The title names this many methods, and counts more of them."""
@@ -14,16 +14,16 @@ GROUP_NAMES = {
     "unseen": "unseen clients",
     "validation": "validation clients",
 }
-UNFINISHED_STATUS_WORDS = {
+UNFINISHED_STATUS_LABELS = {
     "running": "In progress",
     "interrupted": "Interrupted",
     "diverged": "Diverged",
 }
 
 
-def join_words(words: Iterable[Any]) -> str:
-    """Return a list in words, as in "one, two and three"."""
-    texts = [str(word) for word in words]
+def join_items(items: Iterable[Any]) -> str:
+    """Return items as a list in a sentence, as in "one, two and three"."""
+    texts = [str(item) for item in items]
     if len(texts) < 2:
         return "".join(texts)
     return f"{', '.join(texts[:-1])} and {texts[-1]}"
@@ -38,7 +38,7 @@ def make_title(lines: Sequence[ReportLine]) -> str:
     """Return the methods and the data set."""
     methods = f"{len(lines)} methods"
     if len(lines) <= MAX_NAMES:
-        methods = join_words(line.label for line in lines)
+        methods = join_items(line.label for line in lines)
     return f"{methods} on {lines[0].runs[0].data.name}"
 
 
@@ -56,7 +56,7 @@ def make_summary(lines: Sequence[ReportLine]) -> str:
         f"{format_count(data.server_examples, 'example')} held by the server",
         f"{_format_range(run.config.rounds for run in runs)} rounds",
         f"{_format_range(run.config.cohort for run in runs)} clients per round",
-        f"{'seed' if len(seeds) == 1 else 'seeds'} {join_words(seeds)}",
+        f"{'seed' if len(seeds) == 1 else 'seeds'} {join_items(seeds)}",
     ]
     return "; ".join(parts) + "."
 
@@ -79,8 +79,8 @@ def describe_status(lines: Sequence[ReportLine]) -> tuple[str, str]:
     line, first = unfinished[0]
     progress = _describe_progress(first)
     if len(runs) == 1:
-        words = UNFINISHED_STATUS_WORDS[first.status]
-        return first.status, f"{words}: {progress} so far, no final scores yet"
+        label = UNFINISHED_STATUS_LABELS[first.status]
+        return first.status, f"{label}: {progress} so far, no final scores yet"
     is_running = any(run.status == "running" for _, run in unfinished)
     others = f", and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
     sentence = (
@@ -130,7 +130,7 @@ def collect_notes(lines: Sequence[ReportLine]) -> list[str]:
     notes = []
     for note, labels in labels_by_note.items():
         is_of_all = len(labels) == len(lines)
-        notes.append(note if is_of_all else f"{join_words(labels)}: {note}")
+        notes.append(note if is_of_all else f"{join_items(labels)}: {note}")
     return [*notes, *_list_repeated_seeds(lines)]
 
 

@@ -18,12 +18,12 @@ from fedtailor.evaluation.evaluate import evaluate_final
 from fedtailor.evaluation.per_class import MAX_CLASSES, build_class_metrics
 from fedtailor.prng.streams import Stream
 from fedtailor.reporting.comparison_table import build_table
-from fedtailor.training import build
+from fedtailor.training import from_config
+from fedtailor.training.context import prepare_context
 from fedtailor.training.overrides import read_run_config
-from fedtailor.training.prepare import prepare_context
-from fedtailor.training.record import Convergence, Metric, RoundEntry, RunRecord
+from fedtailor.training.record.schema import Convergence, MetricInfo, RoundEntry, RunRecord
+from fedtailor.training.record.summary import compute_convergence, compute_final_window
 from fedtailor.training.runner import start_run
-from fedtailor.training.summary import compute_convergence, compute_final_window
 from figures import accuracy, f1, f1_of_classes, log_loss
 from interruptions import small
 from known import known
@@ -78,7 +78,7 @@ def test_the_summary_is_that_of_every_clients_own_model(
     done: tuple[Path, RunRecord], group: str, stage: str, passes: int
 ) -> None:
     out, record = done
-    made = build.build_context(small(*WORDS), build.load_dataset(small(*WORDS)))
+    made = from_config.build_context(small(*WORDS), from_config.load_dataset(small(*WORDS)))
     labels, probabilities = predictions(made, out, group, passes)
     accuracies = [accuracy(y, p.argmax(1)) for y, p in zip(labels, probabilities, strict=True)]
     scores = known(record.scores)[group]
@@ -125,7 +125,7 @@ def _make_scored_round(number: int, value: float, every: int = 1) -> RoundEntry:
 
 
 def test_how_fast_it_got_there() -> None:
-    accuracy_metric = Metric(name="accuracy", higher_is_better=True)
+    accuracy_metric = MetricInfo(name="accuracy", higher_is_better=True)
     rounds = [_make_scored_round(number, number / 100, every=2) for number in range(1, 101)]
     # The mean rolls over two rounds, which is one evaluation.
     convergence = compute_convergence(rounds, 100, accuracy_metric, target=0.31)["unseen"]
@@ -139,7 +139,7 @@ def test_how_fast_it_got_there() -> None:
 
 
 def test_how_fast_an_error_fell() -> None:
-    error_metric = Metric(name="mae", higher_is_better=False)
+    error_metric = MetricInfo(name="mae", higher_is_better=False)
     rounds = []
     for number in range(1, 101):
         scores = None
@@ -169,7 +169,7 @@ def test_the_record_tells_pace_and_where_values_come_from(done: tuple[Path, RunR
 
 
 def test_classes_are_counted_where_there_are_not_too_many() -> None:
-    made = build.build_context(small(*WORDS), build.load_dataset(small(*WORDS)))
+    made = from_config.build_context(small(*WORDS), from_config.load_dataset(small(*WORDS)))
     assert len(build_class_metrics(made)) == 10
 
     def with_classes(count: int | None) -> EngineContext:

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.label_table import LabelTable, compute_stats, count_clients_by_group
-from fedtailor.reporting.html.wording import format_count, join_words
+from fedtailor.reporting.html.wording import format_count, join_items
 
 
 def format_options(options: Mapping[str, Any]) -> str:
@@ -25,7 +25,7 @@ def _format_value(value: Any) -> str:
 def make_summary(dataset: FederatedDataset, table: LabelTable) -> str:
     """Return examples, clients by group, classes and the server's examples in a sentence."""
     group_sizes = count_clients_by_group(table)
-    groups = join_words(f"{size:,} {group}" for group, size in group_sizes.items())
+    groups = join_items(f"{size:,} {group}" for group, size in group_sizes.items())
     examples = format_count(int(table.sizes.sum()), "example")
     clients = format_count(len(table.sizes), "client")
     parts = [f"{examples} of {clients} ({groups})"]
@@ -40,7 +40,7 @@ def make_summary(dataset: FederatedDataset, table: LabelTable) -> str:
 
 
 def describe_figures(table: LabelTable) -> list[tuple[str, str]]:
-    """Return the figures of a data set as pairs of words: what, and how much."""
+    """Return the figures of a data set as texts: names and values."""
     stats = compute_stats(table)
     size_range = f"{stats.smallest:,} to {stats.largest:,}"
     figures = [

@@ -1,4 +1,4 @@
-"""Make data, model and method from a specification."""
+"""Data, model, method and context, made from a specification."""
 
 import hashlib
 import importlib.util
@@ -22,7 +22,7 @@ from fedtailor.engines.context import EngineContext, allow_tf32
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.ops.conv2d import has_kernels_for
 from fedtailor.training.config import RunConfig
-from fedtailor.training.prepare import compute_run_facts, infer_task, prepare_context
+from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE
 

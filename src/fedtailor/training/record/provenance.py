@@ -13,9 +13,7 @@ import fedtailor
 
 
 def describe_version_changes(versions: Mapping[str, str]) -> list[str]:
-    """Return a note if a run began with other `versions` than those here: the last digits may
-    differ then.
-    """
+    """Return a note if a run began with other versions, so that last digits may differ."""
     changed = [
         f"{name} {version} for {versions.get(name)}"
         for name, version in collect_versions().items()

@@ -1,4 +1,4 @@
-"""Bring method, model and data together for a run, and refuse what does not fit."""
+"""The context of a run: method, model and data brought together, if they fit each other."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -179,9 +179,7 @@ def _check_model_runs_on(
 
 
 def _select_probe_rows(examples: ClientExamples, has_tokens: bool) -> np.ndarray:
-    """Return the first and the last example, and for tokens those with the lowest and the highest
-    token.
-    """
+    """Return the first and the last example, and for tokens those with the extreme tokens."""
     index = examples.splits["train"].index
     rows = [index[0], index[-1]]
     if has_tokens:

@@ -1,5 +1,4 @@
-"""Summaries of a run: groups of clients in a few figures, the last rounds together, and how fast it
-converged.
+"""Summaries of a run: figures of groups of clients, of its last rounds, and of its speed.
 
 Nothing here chooses: there is no best round. A run is represented by its last round, with all
 clients scored, and by the mean over the evaluations in the last fifth of its rounds.
@@ -19,11 +18,11 @@ from fedtailor.evaluation.client_statistics import (
     find_first_reaching,
 )
 from fedtailor.evaluation.evaluate import FinalScores
-from fedtailor.training.record import (
+from fedtailor.training.record.schema import (
     Convergence,
     Figures,
     FinalWindow,
-    Metric,
+    MetricInfo,
     RoundEntry,
     StageSummary,
 )
@@ -32,8 +31,8 @@ FINAL_WINDOW_DIVISOR = 5
 """The final window is the last fifth of the rounds."""
 ROLLING_WINDOW_DIVISOR = 50
 """A rolling mean is over a fiftieth of the rounds: 20 of 1,000, as in FSL's figures."""
-HALF_ACCURACY = 0.5
-"""The accuracy that the paper of FSL calls T_0.5 the time of."""
+HALF = 0.5
+"""Of a metric from 0 to 1: the accuracy whose time the paper of FSL calls T_0.5."""
 
 
 def get_last_eval_points(rounds: Sequence[RoundEntry], total: int) -> list[RoundEntry]:
@@ -43,9 +42,7 @@ def get_last_eval_points(rounds: Sequence[RoundEntry], total: int) -> list[Round
 
 
 def compute_final_window(rounds: Sequence[RoundEntry], total: int) -> FinalWindow:
-    """Return the evaluations in the last fifth of `total` rounds, and the mean of each figure over
-    them.
-    """
+    """Return the evaluated rounds among the last fifth of `total`, and mean figures over them."""
     eval_points = get_last_eval_points(rounds, total)
     mean: dict[str, dict[str, Figures]] = {}
     last_scores = eval_points[-1].scores if eval_points else None
@@ -65,10 +62,8 @@ def _collect_figure(
     return [(entry.scores or {})[group][stage].get(name) for entry in eval_points]
 
 
-def summarize_group(final: FinalScores, metric: Metric) -> dict[str, StageSummary]:
-    """Return a group's figures by stage: before and after personalizing, and after 1 and 5 passes
-    of it.
-    """
+def summarize_group(final: FinalScores, metric: MetricInfo) -> dict[str, StageSummary]:
+    """Return a group's figures before and after personalizing, and after 1 and 5 passes of it."""
     scores = final.scores
     stages = {"before": scores.before, "after": scores.after, **final.after_passes}
     return {
@@ -80,7 +75,7 @@ def summarize_group(final: FinalScores, metric: Metric) -> dict[str, StageSummar
 def _summarize_stage(
     figures: Mapping[str, np.ndarray],
     weights: Mapping[str, np.ndarray],
-    metric: Metric,
+    metric: MetricInfo,
     f1: float | None,
 ) -> StageSummary:
     over_clients = compute_spread(figures[metric.name], metric.higher_is_better)
@@ -95,7 +90,7 @@ def _summarize_stage(
 
 
 def compute_convergence(
-    rounds: Sequence[RoundEntry], total: int, metric: Metric, target: float | None
+    rounds: Sequence[RoundEntry], total: int, metric: MetricInfo, target: float | None
 ) -> dict[str, dict[str, Convergence]]:
     """Return how fast the headline metric of each group rose, before and after personalizing.
 
@@ -130,7 +125,7 @@ def compute_convergence(
 def _find_levels(
     eval_rounds: Sequence[int],
     values: np.ndarray,
-    metric: Metric,
+    metric: MetricInfo,
     target: float | None,
     bytes_by_round: Sequence[int],
 ) -> Convergence:
@@ -138,8 +133,8 @@ def _find_levels(
     if metric.higher_is_better:
         rise_time = compute_rise_time(eval_rounds, values)
     rounds_to_half = None
-    if metric.name in ("accuracy", "f1"):
-        rounds_to_half = find_first_reaching(eval_rounds, values, HALF_ACCURACY)
+    if metric.is_percent:
+        rounds_to_half = find_first_reaching(eval_rounds, values, HALF)
     rounds_to_target = None
     if target is not None:
         rounds_to_target = find_first_reaching(eval_rounds, values, target, metric.higher_is_better)

@@ -14,14 +14,15 @@ from safetensors.torch import load_file
 import fedtailor as ft
 from fedtailor import data as sources
 from fedtailor import models
-from fedtailor.training import build
-from fedtailor.training.build_record import compute_checksums
-from fedtailor.training.command_lines import format_run_command
+from fedtailor.errors import InputError
+from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
-from fedtailor.training.provenance import get_commit, get_machine_name
-from fedtailor.training.record import FORMAT, GroupScores, Metric, RunRecord
+from fedtailor.training.record.build import compute_checksums
+from fedtailor.training.record.provenance import get_commit, get_machine_name
+from fedtailor.training.record.schema import FORMAT, GroupScores, MetricInfo, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
+from fedtailor.training.shell_commands import format_run_command
 from interruptions import left, small, without_times
 from known import known
 
@@ -51,8 +52,8 @@ def record(out: Path) -> RunRecord:
 def fitted(out: Path) -> ft.FitResult:
     """The same things by the Python API."""
     spec = RunDir(out).read_config()
-    data = build.load_dataset(spec)
-    net = build.get_model_factory(spec, data.example_spec)
+    data = from_config.load_dataset(spec)
+    net = from_config.get_model_factory(spec, data.example_spec)
     return ft.fit(spec.method, net, data, rounds=6, cohort=spec.cohort, seed=3, **spec.hparams)
 
 
@@ -69,7 +70,7 @@ def test_it_says_what_was_asked_for_and_with_what(record: RunRecord, out: Path) 
     assert record.commit == get_commit()
     assert record.commit is None or re.fullmatch(r"[0-9a-f]{7,40}\+?", record.commit)
     assert (record.format, record.status, record.name) == (FORMAT, "finished", "fedavg")
-    assert record.metric == Metric(name="accuracy", higher_is_better=True)
+    assert record.metric == MetricInfo(name="accuracy", higher_is_better=True)
 
 
 def test_the_record_on_disk_is_laid_out_like_its_model(record: RunRecord, out: Path) -> None:
@@ -143,7 +144,7 @@ def test_every_round_has_its_figures(record: RunRecord, out: Path, fitted: ft.Fi
 
 
 def test_the_data_are_described(record: RunRecord) -> None:
-    data = build.load_dataset(small(*WORDS))
+    data = from_config.load_dataset(small(*WORDS))
     summary = record.data
     assert summary.clients == data.client_names.tolist()
     assert summary.groups.keys() == {"train", "participating", "validation", "unseen"}
@@ -267,6 +268,22 @@ def test_nothing_on_disk_is_pickled() -> None:
         assert "torch.save" not in text, path
         assert "torch.load" not in text, path
         assert "allow_pickle=True" not in text, path
+
+
+def test_a_folder_says_whether_it_holds_a_run_and_how_far_that_is(
+    out: Path, tmp_path: Path
+) -> None:
+    fresh = RunDir(tmp_path / "fresh")
+    assert not fresh.exists()
+    assert fresh.read_status() is None
+    fresh.create(small("method=fedavg", "rounds=3"))
+    assert fresh.exists()
+    assert fresh.read_status() is None
+    assert RunDir(out).read_status() == "finished"
+    content = json.loads((out / "record.json").read_text()) | {"format": FORMAT + 1}
+    (tmp_path / "fresh" / "record.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="was written in format 3"):
+        fresh.read_status()
 
 
 def test_equal_runs_have_equal_records(out: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Choose the engine of a run and what it runs with, once; a resumed run keeps the choices."""
+"""The engine of a run: chosen once with its options, which a resumed run keeps."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from fedtailor.engines.factory import EngineOptions
 from fedtailor.errors import require
 from fedtailor.training import distributed_launch
 from fedtailor.training.config import RunConfig
-from fedtailor.training.prepare import get_cohort_size
-from fedtailor.training.record import Choices
+from fedtailor.training.context import get_cohort_size
+from fedtailor.training.record.schema import Choices
 
 
 def make_new_engine(

@@ -1,7 +1,7 @@
-"""The record of a run: what was asked for, what was chosen, what came out.
+"""The parts of a record: its specification, the choices made for it, and its results.
 
-Records are typed and carry the version of their format. `run_dir.py` reads and writes them; their
-parts are computed in `build_record.py`, `dataset_summary.py` and `summary.py`.
+Records are typed and carry the version of their format. `training/run_dir.py` reads and writes
+them; the modules beside this one compute their parts.
 """
 
 from collections.abc import Iterable
@@ -13,21 +13,21 @@ from fedtailor.data.dataset import ExampleSpec
 from fedtailor.engines.factory import CompileMode
 from fedtailor.training.config import RunConfig
 
-FORMAT = 2
+FORMAT: Literal[2] = 2
 """The version of the files in a run's folder; other versions are refused."""
 
 Status = Literal["running", "interrupted", "finished", "diverged"]
 Origin = Literal["validation", "given", "run", "default"]
-"""Where a hyper-parameter's value comes from: chosen by validation clients, given by the user,
-computed from the size of the run, or the default.
+"""Where a hyper-parameter's value comes from.
+
+It is chosen by validation clients, given by the user, computed from the size of the run, or the
+default.
 """
 
 Figures = dict[str, float | None]
 """Means over clients by the name of the figure; None where no client could be tested."""
 ClientFigures = dict[str, list[float | None]]
-"""The figures of each client by name, in the order of their ids; None for a client that could not
-be tested.
-"""
+"""The figures of each client by name, in the order of their ids; None for untested clients."""
 
 
 class RecordPart(BaseModel):
@@ -36,15 +36,24 @@ class RecordPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Metric(RecordPart):
+PERCENT_METRICS = ("accuracy", "f1", "precision", "recall", "auc")
+"""Names of metrics from 0 to 1, which are shown in percent."""
+
+
+class MetricInfo(RecordPart):
     """The headline metric of a task."""
 
     name: str
     higher_is_better: bool
 
+    @property
+    def is_percent(self) -> bool:
+        """Whether values are from 0 to 1 and are shown in percent."""
+        return self.name in PERCENT_METRICS
+
 
 class Choices(RecordPart):
-    """What is chosen once, before the first round; a resumed run keeps it."""
+    """Choices that are made once, before the first round; a resumed run keeps them."""
 
     engine: str
     chunk: int | None
@@ -57,18 +66,17 @@ class Choices(RecordPart):
 
 
 class Checksums(RecordPart):
-    """Checksums of what the methods of a comparison have in common."""
+    """Checksums of the data and weights that the methods of a comparison have in common."""
 
     data: str
     weights: str
 
 
 class DatasetSummary(RecordPart):
-    """The clients of a data set, their groups and their sizes; lists are in the order of client
-    indices.
+    """The clients of a data set, their groups and their sizes.
 
-    Label counts are None for data without classes, and where clients times classes are too many to
-    record.
+    Lists are in the order of client indices. Label counts are None for data without classes, and
+    where clients times classes are too many to record.
     """
 
     name: str
@@ -109,8 +117,9 @@ class Work(RecordPart):
 
 
 class RoundEntry(Work):
-    """A round: its cost, and mean scores by group and stage ("before" and "after") if clients were
-    evaluated.
+    """A round: its cost, and mean scores if clients were evaluated.
+
+    Scores are by group and stage, "before" or "after" personalizing.
     """
 
     round: int
@@ -118,8 +127,9 @@ class RoundEntry(Work):
 
 
 class RunCost(Work):
-    """The cost of all rounds, of the final evaluation, and of personalizing for one client on
-    average.
+    """The cost of all rounds, of the final evaluation, and of personalizing for a client.
+
+    The latter is a mean over clients.
     """
 
     scoring_seconds: float = 0.0
@@ -141,16 +151,18 @@ class GroupScores(RecordPart):
     after_passes: dict[str, ClientFigures] = {}
 
     def get_stage(self, stage: str) -> ClientFigures:
-        """Return the figures of a stage: "before", "after", or a number of passes; empty if it was
-        not scored.
+        """Return the figures of a stage; empty if it was not scored.
+
+        Stages are "before", "after" and numbers of passes.
         """
         stages = {"before": self.before, "after": self.after, **self.after_passes}
         return stages.get(stage, {})
 
 
 class StageSummary(RecordPart):
-    """The headline metric of a group at one stage, over examples and over clients, with loss and
-    macro F1.
+    """The headline metric, loss and macro F1 of a group at one stage.
+
+    `acc_micro` is over examples; `acc_macro`, `std` and `worst_tenth` are over clients.
     """
 
     acc_micro: float | None
@@ -162,19 +174,17 @@ class StageSummary(RecordPart):
 
 
 class FinalWindow(RecordPart):
-    """The evaluations in the last fifth of the rounds: the rounds, and mean figures by group and
-    stage.
-    """
+    """Rounds with evaluations in the last fifth of all, and mean figures by group and stage."""
 
     eval_points: list[int]
     mean: dict[str, dict[str, Figures]]
 
 
 class Convergence(RecordPart):
-    """Rounds and bytes until the headline metric, as a rolling mean, has reached a level; None if
-    it never does.
+    """Rounds and bytes until the rolling mean of the headline metric reaches a level.
 
-    `rise_time` is until nine tenths of its last value, `rounds_to_half` until an accuracy of 0.5.
+    They are None if it never does. `rise_time` is until nine tenths of its last value,
+    `rounds_to_half` until 0.5, of metrics that are shown in percent.
     """
 
     rise_time: int | None
@@ -185,9 +195,9 @@ class Convergence(RecordPart):
 
 
 class RunRecord(RecordPart):
-    """Everything known about a run. Fields that are known at its end are None until then."""
+    """The record of a run, in which fields that are known at its end are None until then."""
 
-    format: Literal[2] = 2
+    format: Literal[2] = FORMAT
     status: Status
     name: str
     config: RunConfig
@@ -198,7 +208,7 @@ class RunRecord(RecordPart):
     machine: str
     commit: str | None
     choices: Choices
-    metric: Metric
+    metric: MetricInfo
     data: DatasetSummary
     checksums: Checksums
     rounds: list[RoundEntry] = []

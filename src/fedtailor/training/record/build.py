@@ -16,15 +16,15 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.client_statistics import Scores, compute_micro_mean
 from fedtailor.evaluation.evaluate import FinalScores
 from fedtailor.training.config import RunConfig
-from fedtailor.training.dataset_summary import compute_fingerprint, summarize_dataset
-from fedtailor.training.provenance import collect_versions, get_commit, get_machine_name
-from fedtailor.training.record import (
+from fedtailor.training.record.dataset_summary import compute_fingerprint, summarize_dataset
+from fedtailor.training.record.provenance import collect_versions, get_commit, get_machine_name
+from fedtailor.training.record.schema import (
     Checksums,
     Choices,
     ClientFigures,
     Figures,
     GroupScores,
-    Metric,
+    MetricInfo,
     Origin,
     RoundEntry,
     RunCost,
@@ -64,16 +64,14 @@ def make_initial_record(
         machine=get_machine_name(context.device),
         commit=get_commit(),
         choices=choices,
-        metric=Metric(name=metric.name, higher_is_better=metric.higher_is_better),
+        metric=MetricInfo(name=metric.name, higher_is_better=metric.higher_is_better),
         data=summarize_dataset(context.data),
         checksums=checksums,
     )
 
 
 def compute_checksums(data: FederatedDataset, params: Params) -> Checksums:
-    """Return checksums of the data as they are before any method's view of them, and of the first
-    weights.
-    """
+    """Return checksums of the data, before any method's view of them, and of the first weights."""
     return Checksums(data=compute_fingerprint(data), weights=_hash_params(params))
 
 

@@ -1,4 +1,4 @@
-"""Commands as a user would type them: to resume a run, and to make it again."""
+"""Commands as a user would type them: to resume a run, and to repeat it."""
 
 import os
 import shlex
@@ -18,9 +18,7 @@ def format_resume_command(out: Path) -> str:
 
 
 def format_program() -> str:
-    """Return what a command begins with: fedtailor, or torchrun in one of the processes that it
-    started.
-    """
+    """Return the beginning of a command: fedtailor or, in a process of torchrun, torchrun."""
     num_processes = int(os.environ.get("WORLD_SIZE") or 1)
     num_machines = int(os.environ.get("GROUP_WORLD_SIZE") or 1)
     if num_processes == 1:
@@ -34,7 +32,7 @@ def format_run_command(config: RunConfig, out: Path) -> str:
     values = config.model_dump(mode="json")
     default_config = RunConfig(method=config.method, data=config.data, rounds=config.rounds)
     defaults = default_config.resolve().model_dump(mode="json")
-    words = [f"{key}={values[key]}" for key in _FIRST_KEYS]
+    args = [f"{key}={values[key]}" for key in _FIRST_KEYS]
     for key, value in values.items():
         if key in _FIRST_KEYS or value == defaults[key]:
             continue
@@ -42,11 +40,11 @@ def format_run_command(config: RunConfig, out: Path) -> str:
             prefix = "data." if key == "data_options" else ""
             for inner_key, inner_value in value.items():
                 if inner_value != defaults[key].get(inner_key):
-                    words.append(f"{prefix}{inner_key}={format_value(inner_value)}")
+                    args.append(f"{prefix}{inner_key}={format_value(inner_value)}")
         else:
-            words.append(f"{key}={format_value(value)}")
-    words.append(f"out={out}")
-    return f"{format_program()} run {shlex.join(words)}"
+            args.append(f"{key}={format_value(value)}")
+    args.append(f"out={out}")
+    return f"{format_program()} run {shlex.join(args)}"
 
 
 def format_value(value: Any) -> str:

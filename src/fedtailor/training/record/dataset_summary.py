@@ -7,7 +7,7 @@ import numpy as np
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples
 from fedtailor.errors import require
-from fedtailor.training.record import DatasetSummary, RunRecord
+from fedtailor.training.record.schema import DatasetSummary, RunRecord
 
 MAX_LABEL_CELLS = 200_000
 """Label counts are left out of the record when clients x classes are more."""
@@ -51,8 +51,9 @@ def _has_countable_labels(data: FederatedDataset) -> bool:
 
 
 def compute_fingerprint(data: FederatedDataset) -> str:
-    """Return a checksum of every example and of its owner; columns of known content are not read
-    again.
+    """Return a checksum of every example and of its owner.
+
+    Columns whose content has a hash already are not read again.
     """
     digest = hashlib.sha256(data.content_hash.encode())
     for examples in (data.clients, data.server):

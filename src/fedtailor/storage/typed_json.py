@@ -1,0 +1,86 @@
+"""JSON files whose content is typed by a pydantic model, with or without the version of a format.
+
+A file that cannot be read, or whose content its type does not allow, is an InputError.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from fedtailor.errors import InputError
+from fedtailor.storage.files import read_json, write_json
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class UnsupportedFormatError(InputError):
+    """Refusal of a file that another version of fedtailor wrote."""
+
+
+def write_model(path: Path, content: BaseModel) -> None:
+    """Replace a file by the JSON of a model."""
+    write_json(path, content.model_dump(mode="json"))
+
+
+def read_model(path: Path, model_class: type[Model]) -> Model:
+    """Return the typed content of a JSON file."""
+    return _validate(path, read_json(path), model_class)
+
+
+def read_versioned(path: Path, model_class: type[Model]) -> Model:
+    """Return the typed content of a JSON file that carries the version of its format.
+
+    Args:
+        path: The file.
+        model_class: Its type; the default of its field `format` is the version that is read.
+
+    Raises:
+        UnsupportedFormatError: The file has another version.
+        InputError: The file has none, or content that its type does not allow.
+    """
+    content: Any = read_json(path)
+    file_format = content.get("format") if isinstance(content, dict) else None
+    supported_format = model_class.model_fields["format"].default
+    if isinstance(file_format, int) and file_format != supported_format:
+        raise UnsupportedFormatError(
+            f"'{path}' was written in format {file_format}, but this fedtailor reads format "
+            f"{supported_format}; use the version that wrote it."
+        )
+    if file_format is None:
+        raise InputError(_describe_damage(path, "format"))
+    return _validate(path, content, model_class)
+
+
+def _validate(path: Path, content: Any, model_class: type[Model]) -> Model:
+    try:
+        return model_class.model_validate(content)
+    except ValidationError as problem:
+        location = ".".join(map(str, problem.errors()[0]["loc"]))
+        raise InputError(_describe_damage(path, location)) from None
+
+
+def _describe_damage(path: Path, location: str) -> str:
+    return f"'{path}' is damaged: {location or 'its content'} is not what was written."
+
+
+def format_line(entry: BaseModel) -> str:
+    """Return a model as a line of a JSON Lines file."""
+    return json.dumps(entry.model_dump(mode="json"), allow_nan=False) + "\n"
+
+
+def read_lines(path: Path, model_class: type[Model]) -> list[Model]:
+    """Return the typed lines of a JSON Lines file; none if there is no file.
+
+    Lines that are not whole are left out: one is cut off when a process is killed while writing.
+    """
+    if not path.exists():
+        return []
+    entries = []
+    for line in path.read_text().splitlines():
+        try:
+            entries.append(model_class.model_validate_json(line))
+        except ValidationError:
+            continue
+    return entries
