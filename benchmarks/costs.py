@@ -132,14 +132,15 @@ def imbalance(turns: int, compiled: bool) -> list[Row]:
     equal[: unequal.sum() - equal.sum()] += 1
     datas = {"alike": people(equal), "20 : 1": people(unequal)}
     examples = {
-        name: int(data.clients.splits["train"].sizes().sum()) for name, data in datas.items()
+        name: int(data.clients.splits["train"].compute_sizes().sum())
+        for name, data in datas.items()
     }
     settings = {
         name: prepare_context("fedavg", MLP, data, rounds=1, batch=BATCH, epochs=1)
         for name, data in datas.items()
     }
     steps = {
-        name: int((-(-data.clients.splits["train"].sizes() // BATCH)).sum())
+        name: int((-(-data.clients.splits["train"].compute_sizes() // BATCH)).sum())
         for name, data in datas.items()
     }
     times = timed({name: rounds_of(setting, 20) for name, setting in settings.items()}, turns)

@@ -28,6 +28,7 @@ from fedtailor.data.batching import count_steps, iter_batch_indices
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store import (
+    DatasetAttributes,
     Provenance,
     StoredDataset,
     build,
@@ -116,7 +117,7 @@ def next_words(stored: StoredDataset) -> ClientExamples:
     of one column.
     """
     x, everything = stored.columns["x"], stored.get_full_split()
-    some = make_range_split(stored.offsets[:-1], np.minimum(everything.sizes(), MOST))
+    some = make_range_split(stored.offsets[:-1], np.minimum(everything.compute_sizes(), MOST))
     return ClientExamples(x[:, :-1], x[:, 1:], {"train": everything, "some": some})
 
 
@@ -184,7 +185,7 @@ def measured(clients: int, sentences: int) -> None:
     """Builds, reads, prints and deletes."""
     size = int(sizes_of(clients, sentences).sum()) * TOKENS * 2
     about, made = (
-        {"tokens": True, "classes": VOCABULARY, "about": "generated"},
+        DatasetAttributes(classes=VOCABULARY, tokens=True, about="generated"),
         Provenance("benchmark"),
     )
     print(

@@ -61,7 +61,7 @@ def test_costs_are_counted() -> None:
     assert fitted.cost.bytes_down == fitted.cost.bytes_up == 3 * 3 * size
     seen: list[Round] = []
     again = quick(rounds=3, epochs=2, on_round_end=seen.append)
-    sizes = DATA.clients.splits["train"].sizes()
+    sizes = DATA.clients.splits["train"].compute_sizes()
     assert again.cost.steps == sum(2 * -(-sizes[i] // 8) for done in seen for i in done.cohort)
 
 

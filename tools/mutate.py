@@ -270,7 +270,7 @@ FAULTS = (
     Fault(
         "data/dataset.py",
         "FederatedDataset.with_pooled_client",
-        "np.isin(train.owners(), self.groups['train'])",
+        "np.isin(train.compute_owners(), self.groups['train'])",
         "np.ones(len(train.index), dtype=bool)",
     ),
     Fault(

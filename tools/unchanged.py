@@ -180,12 +180,12 @@ def data_sets() -> Iterator[tuple[str, str]]:
         data.add("femnist", saved(folder / "femnist.npz", writers()))
         add_people([[False] * 6, [True] * 3 + [False] * 5, [False] * 9, [True, False, False]])
         for partition, options in partitions.items():
-            for source in ("examples", "classes", "people", "clients"):
+            for source in ("examples", "classes", "whole-clients", "client-samples"):
                 given = options | {"partition": partition, "server_from": source, "seed": 5}
                 given |= {"examples": {"server": 40}, "classes": {"server": 40}}.get(
                     source, {"server": 0.1}
                 )
-                given |= {"server_each": 5} if source == "clients" else {}
+                given |= {"server_each": 5} if source == "client-samples" else {}
                 yield f"mnist {partition} {source}", fingerprint(data.load("mnist", **given))
         mixed = {
             "partition": "iid",
@@ -202,8 +202,8 @@ def data_sets() -> Iterator[tuple[str, str]]:
                 fingerprint(data.load("femnist", split=split, clients=20, seed=6)),
             )
         yield (
-            "femnist people",
-            fingerprint(data.load("femnist", server_from="people", server=0.2, seed=6)),
+            "femnist whole-clients",
+            fingerprint(data.load("femnist", server_from="whole-clients", server=0.2, seed=6)),
         )
 
 

@@ -53,14 +53,14 @@ SCENARIOS = (
     ),
     Scenario(
         "FSL, CIFAR-10, 1000 clients",
-        "cifar10 partition=few-labels clients=1000 size=50 server=13 server_from=people "
+        "cifar10 partition=few-labels clients=1000 size=50 server=13 server_from=whole-clients "
         "overlap=true",
         "1,000; 50,000; 50 each; server 500",
     ),
     Scenario(
         "FSL, EMNIST, some clients' examples",
         "emnist-balanced partition=few-labels clients=45 labels=3 "
-        "server=9 server_from=clients server_each=62 overlap=true",
+        "server=9 server_from=client-samples server_each=62 overlap=true",
         "450; 108,000; 240 each; server 450",
     ),
     Scenario(
@@ -68,10 +68,10 @@ SCENARIOS = (
         "emnist-balanced partition=few-labels clients=45 labels=3 server=705 server_from=rendered",
         "server 675 = 45 x 15",
     ),
-    Scenario("FedSIM, FEMNIST", "femnist server=0.05", "3,230 + 170 people; 671,585 for training"),
+    Scenario("FedSIM, FEMNIST", "femnist server=0.05", "3,230 + 170 clients; 671,585 for training"),
     Scenario("the same, the server has less", "femnist server=0.02 reserved=0.05"),
     Scenario(
-        "FedSIM, Shakespeare", "shakespeare server=0.05", "680 + 35 people; 16,068 for training"
+        "FedSIM, Shakespeare", "shakespeare server=0.05", "680 + 35 clients; 16,068 for training"
     ),
     Scenario(
         "FedSIM, Stack Exchange for StackOverflow",
@@ -80,8 +80,9 @@ SCENARIOS = (
     ),
     Scenario(
         "FedSIM, EMNIST by Pachinko for CIFAR-100",
-        "emnist-balanced partition=pachinko clients=350 size=100 server=0.05 server_from=people",
-        "475 + 25 people; 50,000 for training",
+        "emnist-balanced partition=pachinko clients=350 size=100 "
+        "server=0.05 server_from=whole-clients",
+        "475 + 25 clients; 50,000 for training",
     ),
     Scenario(
         "AFML, diversity 0.7",
@@ -122,11 +123,11 @@ def line(scenario: Scenario) -> str:
         dataset.describe(),
         [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()],
     )
-    sizes = np.sum([split.sizes() for split in parts], axis=0)
+    sizes = np.sum([split.compute_sizes() for split in parts], axis=0)
     labels = "-"
     if dataset.clients.y.ndim == 1:
         pairs = [
-            np.stack([split.owners(), dataset.clients.y[split.index].astype(np.int64)])
+            np.stack([split.compute_owners(), dataset.clients.y[split.index].astype(np.int64)])
             for split in parts
         ]
         distinct_pairs = np.unique(np.concatenate(pairs, axis=1), axis=1).shape[1]

@@ -1,4 +1,4 @@
-"""For every scenario what `fedtailor inspect` predicts, and what FSL then gains over FedAvg in a
+"""For all server data what `fedtailor inspect` predicts, and what FSL then gains over FedAvg in a
 long run.
 
 python studies/inspect/measure.py [FILE]      does what is not in FILE yet (default: records.json
@@ -15,7 +15,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server_kinds import RUNS, SCENARIOS, SETTINGS
+from server_kinds import RUNS, SCENARIOS, SERVER_DATA
 
 from fedtailor.inspection.inspect import inspect
 from fedtailor.inspection.statistics.gradients import make_batch
@@ -29,8 +29,8 @@ ROUNDS, SCORED = 100, range(60, 101, 10)
 
 
 def long_run(place: Bench, gamma: float) -> float:
-    """Accuracy on new clients' test examples, mean over five looks in the last part of a run from
-    first weights.
+    """Accuracy on new clients' test examples, mean over five evaluations in the last part of a
+    run from first weights.
     """
     data, like = place.data, next(iter(place.task.params.values()))
     rows = np.concatenate(
@@ -76,19 +76,19 @@ def figures(spec: RunConfig) -> dict[str, Any]:
 def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "records.json"
     records: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    done = {(each["setting"], each["seed"], each["scenario"]) for each in records}
-    for setting, seed in RUNS:
-        for scenario, words in SCENARIOS[setting].items():
-            if (setting, seed, scenario) in done:
+    done = {(each["scenario"], each["seed"], each["server_data"]) for each in records}
+    for scenario, seed in RUNS:
+        for server_data, words in SERVER_DATA[scenario].items():
+            if (scenario, seed, server_data) in done:
                 continue
             given = [
-                *SETTINGS[setting].split(),
+                *SCENARIOS[scenario].split(),
                 *words.split(),
                 f"seed={seed}",
                 f"data.seed={seed}",
                 "method=fedavg",
             ]
-            head = {"setting": setting, "seed": seed, "scenario": scenario}
+            head = {"scenario": scenario, "seed": seed, "server_data": server_data}
             records.append(head | figures(read_run_config(given)))
             path.write_text(json.dumps(records, indent=1) + "\n")
             print(records[-1], flush=True)

@@ -29,7 +29,7 @@ NAMES = {"mnist": "MNIST", "emnist": "EMNIST", "femnist": "FEMNIST"}
 HARM = 0.05
 """A smaller difference is little, as `inspect` has it."""
 LEAST = 12
-"""An order is judged where there are at least so many scenarios."""
+"""Minimum number of kinds of server data whose order is judged."""
 
 Record = dict[str, Any]
 
@@ -61,10 +61,10 @@ def right(record: Record) -> bool:
 
 
 def row(record: Record) -> str:
-    """A scenario's line."""
+    """The line of one kind of server data."""
     helps = record["verdict"] == "helps"
     cells = (
-        record["scenario"],
+        record["server_data"],
         f"{record['server']:,}",
         f"{100 * record['agreement']:.0f}",
         record["verdict"],
@@ -80,8 +80,8 @@ def row(record: Record) -> str:
 
 
 def sets(records: list[Record]) -> list[tuple[str, list[Record]]]:
-    """The records of each setting and seed."""
-    grouped = groupby(records, key=lambda each: f"{NAMES[each['setting']]}, seed {each['seed']}")
+    """The records of each scenario and seed."""
+    grouped = groupby(records, key=lambda each: f"{NAMES[each['scenario']]}, seed {each['seed']}")
     return [(name, list(own)) for name, own in grouped]
 
 
@@ -90,12 +90,12 @@ def summary(name: str, records: list[Record]) -> str:
     said = f"{sum(map(right, records))} of {len(records)} verdicts came true"
     if len(records) < LEAST:
         return f"**{name}**: {said}."
-    rank_correlation = f"{correlation(records):.2f} over {len(records)} scenarios"
+    rank_correlation = f"{correlation(records):.2f} over {len(records)} kinds of server data"
     return f"**{name}**: rank correlation {rank_correlation}; {said}."
 
 
 def tables(records: list[Record]) -> str:
-    """A table for each setting and seed, the best prediction first."""
+    """A table for each scenario and seed, the best prediction first."""
     parts = []
     for name, own in sets(records):
         ordered = sorted(own, key=lambda each: -each["predicted"])

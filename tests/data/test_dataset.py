@@ -73,8 +73,8 @@ X, Y = make().clients.x, make().clients.y
 
 def test_split_says_who_has_what() -> None:
     assert [TEST.get_rows(k).tolist() for k in range(4)] == [[2], [], [6], [9]]
-    assert TEST.sizes().tolist() == [1, 0, 1, 1]
-    assert TEST.owners().tolist() == [0, 2, 3]
+    assert TEST.compute_sizes().tolist() == [1, 0, 1, 1]
+    assert TEST.compute_owners().tolist() == [0, 2, 3]
     assert make().clients.count == 4
 
 
@@ -352,7 +352,7 @@ def test_a_dataset_pickles_and_is_checked_when_replaced() -> None:
 
 
 def test_promises_that_were_checked_before_are_not_checked_again_but_changes_are() -> None:
-    broken = make(y=changed(Y, 4, 3), skip_checks=True)
+    broken = make(y=changed(Y, 4, 3), should_check=False)
     for check_it in (validate_dataset, replace):
         with pytest.raises(
             InputError, match="labels must be from 0 to 2, but example 4 of client 'bob' has 3"

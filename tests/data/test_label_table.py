@@ -78,7 +78,7 @@ def datasets(draw: st.DrawFn) -> FederatedDataset:
         | {"train": np.flatnonzero(np.isin(of[: len(sizes)], ["train", "participating"]))},
         server=single_client(np.ones((5, 1)), y[:3].repeat(2)[:5]) if draw(st.booleans()) else None,
         classes=KINDS,
-        skip_checks=True,
+        should_check=False,
     )
 
 
@@ -200,7 +200,7 @@ def test_a_column_on_disk_is_read_in_blocks_and_only_where_clients_are_looked_at
     }
     ids = np.arange(5000).astype(str)
     data = FederatedDataset(
-        "large", ClientExamples(y, y, splits), ids, people, None, KINDS, skip_checks=True
+        "large", ClientExamples(y, y, splits), ids, people, None, KINDS, should_check=False
     )
     monkeypatch.setattr(label_table, "BLOCK_ROWS", 100)
     table = compute_label_table(data, max_clients=300)

@@ -88,7 +88,7 @@ def test_operations_of_fedavg_are_those_of_the_textbook() -> None:
     made = setting("method=fedavg", "epochs=3")
     cohort, sizes = (
         made.data.groups["train"],
-        made.data.clients.splits["train"].sizes()[made.data.groups["train"]],
+        made.data.clients.splits["train"].compute_sizes()[made.data.groups["train"]],
     )
     forward, backward = 64 * 8 + 8 * 10, 64 * 8 + 2 * 8 * 10
     steps = 3 * -(-sizes // 7)

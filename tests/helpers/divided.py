@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedtailor.data import FederatedDataset, add_custom, list_installed
+from fedtailor.data import DatasetAttributes, FederatedDataset, add_custom, list_installed
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.sources import open_dataset
@@ -81,14 +81,14 @@ def add_people(
             {
                 "x": values[start:end],
                 "y": (np.arange(start, end) % 3).astype(np.uint8),
-                "testing": np.array(own, bool),
+                "is_test": np.array(own, bool),
             },
         )
         for number, (own, start, end) in enumerate(
             zip(testing, starts[:-1], starts[1:], strict=True)
         )
     ]
-    return add_custom(name, blocks, **{"classes": 3} | attributes)
+    return add_custom(name, blocks, DatasetAttributes(**{"classes": 3} | attributes))
 
 
 def person(number: int) -> str:
@@ -100,7 +100,7 @@ def held(dataset: FederatedDataset) -> tuple[NDArray[np.int64], NDArray[np.int64
     """All examples in clients' hands, by number, and whose each is."""
     splits = [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()]
     return np.concatenate([split.index for split in splits]), np.concatenate(
-        [split.owners() for split in splits]
+        [split.compute_owners() for split in splits]
     )
 
 

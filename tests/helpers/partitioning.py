@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedtailor.data import partition
 from fedtailor.data.examples import Array
-from fedtailor.data.partition import PARTITIONERS, UNASSIGNED, Owners
+from fedtailor.data.partition import PARTITIONERS, UNASSIGNED, LabelHierarchy, Owners
 
 EVENLY = np.repeat(np.arange(10), 600)  # 6000 examples, sorted by label
 
@@ -35,7 +35,7 @@ def table(y: Array, whose: Owners, clients: int) -> NDArray[np.int64]:
 
 
 def by_coarse(y: Array, clients: int, source: np.random.Generator, **options: Any) -> Owners:
-    return partition.pachinko(y // 2, y, clients, source, **options)
+    return partition.pachinko(LabelHierarchy(y // 2, y), clients, source, **options)
 
 
 RULES: dict[str, Callable[..., Owners]] = {

@@ -47,7 +47,7 @@ def good_or_refused(
     assert found["x"].dtype == np.uint8
     assert found["x"].shape[1:] == shape
     assert found["y"].max() < classes
-    assert len(found["x"]) == len(found["y"]) == len(found["testing"])
+    assert len(found["x"]) == len(found["y"]) == len(found["is_test"])
     return found
 
 

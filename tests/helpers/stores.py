@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.store import Provenance, StoredDataset, build
+from fedtailor.data.store import DatasetAttributes, Provenance, StoredDataset, build
 
 MADE = Provenance("1")
+NO_FACTS = DatasetAttributes()
 
 
 def at_once(handle: int) -> None:
@@ -31,7 +32,7 @@ def blocks_of(sizes: list[int], value: int = 0) -> Iterator[Block]:
 
 
 def toy(sizes: list[int] | None = None, name: str = "toy", value: int = 0) -> StoredDataset:
-    return build(name, blocks_of(sizes or [3, 1, 4, 2], value), {"classes": 3}, MADE)
+    return build(name, blocks_of(sizes or [3, 1, 4, 2], value), DatasetAttributes(classes=3), MADE)
 
 
 def left_behind(place: Path) -> list[str]:

@@ -282,7 +282,7 @@ def with_query_alone(data: FederatedDataset) -> FederatedDataset:
     return replace(
         data,
         clients=data.clients._replace(splits={**splits, "train": splits["query"]}),
-        skip_checks=True,
+        should_check=False,
     )
 
 

@@ -88,7 +88,7 @@ def test_clients_adapt_on_their_own_examples_alone() -> None:
     for who in range(8):
         assert splits["adapt"].get_rows(who).tolist() == before["train"].get_rows(who).tolist()
         assert splits["test"].get_rows(who).tolist() == before["test"].get_rows(who).tolist()
-        given = splits["train"].get_rows(who)[before["train"].sizes()[who] :]
+        given = splits["train"].get_rows(who)[before["train"].compute_sizes()[who] :]
         assert len(given) == (len(server.x) if who in DATA.groups["train"] else 0)
         assert np.array_equal(setting.data.clients.x[given], server.x[: len(given)])
         assert np.array_equal(setting.data.clients.y[given], server.y[: len(given)])

@@ -30,7 +30,7 @@ def test_weighing_by_examples() -> None:
     setting = toy_setting("fedavg", weight_by="examples")
     state, _ = train(setting, rounds=1, cohort=9)
     people, plan = setting.data.groups["train"], setting.method.client.phases[0].plan
-    sizes = setting.data.clients.splits["train"].sizes()[people]
+    sizes = setting.data.clients.splits["train"].compute_sizes()[people]
     models = [descended(setting, Stream.CLIENT, int(i), plan, 0.1) for i in people]
     weights = sizes / sizes.sum()
     expected = trees.apply(

@@ -174,7 +174,7 @@ def test_a_round_is_a_plain_loop_weighed_by_query_sizes(
             optimizer.step()
         ends.append([tensor.detach() for tensor in (*weights, *rates)])
     sizes = torch.tensor([32.0, 0.0, 18.0, 10.0, 4.0], dtype=torch.float64)
-    assert setting.data.clients.splits["query"].sizes()[people].tolist() == sizes.tolist()
+    assert setting.data.clients.splits["query"].compute_sizes()[people].tolist() == sizes.tolist()
     means = [
         torch.tensordot(sizes / sizes.sum(), torch.stack(each), 1)
         for each in zip(*ends, strict=True)

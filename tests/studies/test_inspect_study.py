@@ -51,7 +51,7 @@ def test_predicted_and_measured_gains_have_the_same_order_where_it_was_not_made(
         expected = np.corrcoef(ranks([each["predicted"] for each in own]), ranks(measured))[0, 1]
         assert table.correlation(own) == pytest.approx(expected)
         assert expected >= 0.7
-        assert (own[0]["setting"], own[0]["seed"]) != ("mnist", 0)
+        assert (own[0]["scenario"], own[0]["seed"]) != ("mnist", 0)
         judged += 1
     assert judged == 2
 
@@ -61,7 +61,7 @@ def test_three_kinds_of_server_data_of_femnist_have_three_verdicts() -> None:
         own = [
             each
             for each in content("records")
-            if each["setting"] == "femnist" and each["seed"] == seed
+            if each["scenario"] == "femnist" and each["seed"] == seed
         ]
         assert [each["verdict"] for each in own] == ["helps", "little", "harms"]
 
@@ -70,13 +70,15 @@ def test_every_scenario_was_measured_and_is_made_of_options_that_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = module("server_kinds", monkeypatch)
-    measured = [(each["setting"], each["seed"], each["scenario"]) for each in content("records")]
-    wanted = [(name, seed, each) for name, seed in kinds.RUNS for each in kinds.SCENARIOS[name]]
+    measured = [
+        (each["scenario"], each["seed"], each["server_data"]) for each in content("records")
+    ]
+    wanted = [(name, seed, each) for name, seed in kinds.RUNS for each in kinds.SERVER_DATA[name]]
     assert measured == wanted
-    for setting, own in kinds.SCENARIOS.items():
+    for scenario, own in kinds.SERVER_DATA.items():
         for words in own.values():
             pairs = dict(
-                word.split("=", 1) for word in f"{kinds.SETTINGS[setting]} {words}".split()
+                word.split("=", 1) for word in f"{kinds.SCENARIOS[scenario]} {words}".split()
             )
             options = {
                 key[5:]: parse_value(text) for key, text in pairs.items() if key.startswith("data.")

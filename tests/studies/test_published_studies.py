@@ -8,7 +8,7 @@ import pytest
 
 from fedtailor.data import fill_defaults
 from fedtailor.data.partition.options import PARTITION_OPTIONS
-from fedtailor.data.server_data.holdout import SERVER_SOURCES
+from fedtailor.data.server_data import SERVER_SOURCES
 from fedtailor.experiments.tune import make_trials
 from fedtailor.studies.config import Part, Study, read_study
 from fedtailor.studies.plan import (

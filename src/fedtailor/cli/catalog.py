@@ -6,7 +6,7 @@ What a method costs is measured: a client takes one step of each of its phases o
 import inspect
 import re
 from dataclasses import fields
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,6 @@ from fedtailor.core import trees
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Method, ServerState
-from fedtailor.data.sources import get_attributes
 from fedtailor.methods.hparams import describe_allowed_values, get_hparam_info
 from fedtailor.models import mlp
 
@@ -272,36 +271,13 @@ def list_datasets() -> list[DatasetEntry]:
 def describe_dataset(name: str) -> DatasetEntry:
     """Return the entry of a data set."""
     source = sources.get_source(name)
-    function = source.func if isinstance(source, partial) else source
-    docstring = inspect.getdoc(function) or ""
-    is_stored = name in sources.CATALOG or name in sources.list_installed()
-    if is_stored:
-        summary = _get_about(name)
-        description = f"{summary}\n\n{docstring}"
-    else:
-        summary = _summarize_docstring(docstring)
-        description = docstring
-    defaults = sources.get_options(name)
     return DatasetEntry(
         data=name,
-        summary=summary,
+        summary=source.summary,
         status=_get_status(name),
-        description=description,
-        options=[OptionEntry(name=key, default=value) for key, value in defaults.items()],
+        description=source.description,
+        options=[OptionEntry(name=key, default=value) for key, value in source.options.items()],
     )
-
-
-def _get_about(name: str) -> str:
-    if name in sources.CATALOG:
-        return sources.CATALOG[name].about
-    return str(get_attributes(name)["about"])
-
-
-def _summarize_docstring(docstring: str) -> str:
-    """Return the first line of a function's docstring without the verb that it begins with."""
-    first_line = docstring.splitlines()[0]
-    summary = first_line.partition(" ")[2].removesuffix(".")
-    return summary[0].upper() + summary[1:]
 
 
 def _get_status(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedtailor.data.sources import CATALOG, add, add_custom, list_installed, read_custom_blocks
 from fedtailor.data.sources.download import DownloadCallback
-from fedtailor.data.store import StoredDataset, remove
+from fedtailor.data.store import DatasetAttributes, StoredDataset, remove
 from fedtailor.data.store.columns import ProgressCallback
 from fedtailor.errors import InputError, require, suggest_name
 
@@ -66,14 +66,12 @@ def _add_own_dataset(
     if scale is None:
         is_image_folder = source.is_dir() and not any(source.glob("*/x.npy"))
         scale = 1 / 255 if is_image_folder else 1.0  # pixels from 0 to 1
-    return add_custom(
-        name,
-        blocks,
+    attributes = DatasetAttributes(
         classes="auto" if options.classes is None else options.classes,
         scale=scale,
         about=f"your own, from {source.name}",
-        progress=on_progress,
     )
+    return add_custom(name, blocks, attributes, on_progress)
 
 
 def remove_dataset(name: str) -> str:

@@ -20,7 +20,7 @@ from fedtailor.compiler.cuda_graphs import capture_graph
 from fedtailor.compiler.inductor import Backend, BoundStep, bind_eager
 from fedtailor.core import trees
 from fedtailor.core.types import Batch, Tree
-from fedtailor.data.batching import BatchIndices, max_steps_per_block
+from fedtailor.data.batching import BatchIndices, compute_max_steps_per_block
 from fedtailor.ops.transfer import pin_memory
 
 Step = Callable[[Tree, Tree, tuple[Batch, ...]], Tree]
@@ -274,7 +274,7 @@ def _empty_like(leaf: Tensor) -> Tensor:
 
 def _make_index_buffers(indices: BatchIndices, device: torch.device) -> BatchIndices:
     """Return buffers for blocks of as many steps as there ever are in a block."""
-    max_steps = max_steps_per_block(indices.rows.shape[1], indices.rows.shape[2])
+    max_steps = compute_max_steps_per_block(indices.rows.shape[1], indices.rows.shape[2])
     buffers = []
     for leaf in indices:
         shape = (max_steps, *leaf.shape[1:])

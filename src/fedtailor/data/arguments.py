@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.examples import Array
-from fedtailor.errors import InputError, require
+from fedtailor.errors import InputError, is_number, require
 
 
 def require_int(name: str, option: str, value: object, minimum: int) -> None:
@@ -21,6 +21,21 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
     require(
         is_valid, f"{name}: {option} must be a whole number of at least {minimum}, got {value!r}."
     )
+
+
+def require_classes(name: str, classes: object) -> None:
+    """Raise `InputError`, with the name of the data set, unless this can be a number of classes.
+
+    None stands for real-valued targets, and "auto" for a number that follows from the targets.
+    """
+    is_count = is_number(classes, integer=True) and int(classes) >= 1  # type: ignore[call-overload]
+    is_valid = classes is None or classes == "auto" or is_count
+    require(is_valid, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
+
+
+def require_scale(name: str, scale: object) -> None:
+    """Raise `InputError`, with the name of the data set, unless the factor of x is a number."""
+    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:

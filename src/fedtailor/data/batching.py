@@ -123,7 +123,7 @@ def iter_batch_index_blocks(
         streams.append(_BatchStream(batch_spec, split, client_ids, stream_keys, full_width))
     step_counts = np.minimum(count_steps(plan, clients, client_ids), steps)
     width = max(stream.width for stream in streams)
-    block_size = max_steps_per_block(len(client_ids), width)
+    block_size = compute_max_steps_per_block(len(client_ids), width)
     for window in _iter_windows(step_counts, steps, _MAX_WINDOW_INDICES // width):
         window_batches = [stream.compute_batches(window) for stream in streams]
         for first in range(0, len(window.steps), block_size):
@@ -134,7 +134,7 @@ def iter_batch_index_blocks(
             yield last - first, tuple(block)
 
 
-def max_steps_per_block(num_clients: int, width: int) -> int:
+def compute_max_steps_per_block(num_clients: int, width: int) -> int:
     """Return the maximum number of steps in a block, for batches of `width` examples."""
     return max(1, _MAX_BLOCK_INDICES // (num_clients * width))
 

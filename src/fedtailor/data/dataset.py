@@ -81,16 +81,16 @@ class FederatedDataset:
     content_hash: str = ""
     # Reason why server data may overlap clients'; "": it must not, which is checked
     overlap: str = ""
-    # For datasets derived from a checked one, some of which break a rule on purpose
-    skip_checks: InitVar[bool] = field(default=False, kw_only=True)
+    # False for datasets derived from a checked one, some of which break a rule on purpose
+    should_check: InitVar[bool] = field(default=True, kw_only=True)
 
-    def __post_init__(self, skip_checks: bool) -> None:
+    def __post_init__(self, should_check: bool) -> None:
         """Check the dataset, after adding "train" as split "adapt" if there is none."""
         splits = self.clients.splits
         if "adapt" not in splits and {"train", "test"} <= set(splits):
             clients = self.clients._replace(splits={**splits, "adapt": splits["train"]})
             object.__setattr__(self, "clients", clients)
-        if not skip_checks:
+        if should_check:
             validate_dataset(self)
 
     @property
@@ -112,7 +112,7 @@ class FederatedDataset:
         This client, "pooled", is then the only one of group "train".
         """
         train = self.clients.splits["train"]
-        is_pooled = np.isin(train.owners(), self.groups["train"])
+        is_pooled = np.isin(train.compute_owners(), self.groups["train"])
         pooled_rows = train.index[is_pooled]
         splits = {}
         for split_name, split in self.clients.splits.items():
@@ -123,7 +123,7 @@ class FederatedDataset:
             clients=self.clients._replace(splits=splits),
             client_names=np.append(self.client_names, _make_pooled_name(self.client_names)),
             groups=self.groups | {"train": np.array([self.clients.count])},
-            skip_checks=True,  # the new client shares its examples on purpose
+            should_check=False,  # the new client shares its examples on purpose
         )
 
     def with_shared_server_data(self) -> "FederatedDataset":
@@ -154,7 +154,7 @@ class FederatedDataset:
             ),
             content_hash="",
             overlap="the server's examples are shared with every training client",
-            skip_checks=True,  # clients share the server's examples on purpose
+            should_check=False,  # clients share the server's examples on purpose
         )
 
     def with_support(self) -> "FederatedDataset":
@@ -167,7 +167,7 @@ class FederatedDataset:
         if {"support", "query"} <= set(splits):
             return self
         train = splits["train"]
-        sizes = train.sizes()
+        sizes = train.compute_sizes()
         if sizes.max() < 2:
             raise InputError(
                 f"{self.name}: no client has two train examples, one to adapt on and one to learn "
@@ -177,7 +177,7 @@ class FederatedDataset:
         support_sizes = np.clip(support_sizes, 1, np.maximum(sizes - 1, 1))
         seed = np.random.SeedSequence(0, spawn_key=(DataStream.SUPPORT,))
         rng = np.random.Generator(np.random.Philox(seed))
-        owners = train.owners()
+        owners = train.compute_owners()
         order = np.lexsort((rng.random(len(owners)), owners))  # random within each client
         rank = np.arange(len(owners)) - np.repeat(train.offsets[:-1], sizes)
         is_support = rank < np.repeat(support_sizes, sizes)
@@ -187,7 +187,7 @@ class FederatedDataset:
         return replace(
             self,
             clients=self.clients._replace(splits={**splits, "support": support, "query": query}),
-            skip_checks=True,  # every client has the same examples as before
+            should_check=False,  # every client has the same examples as before
         )
 
     def get_adapt_split(self) -> str:
@@ -204,7 +204,9 @@ class FederatedDataset:
 
     def describe(self) -> Summary:
         """Return the sizes of the dataset."""
-        split_sizes = [self.clients.splits[name].sizes() for name in self.get_disjoint_splits()]
+        split_sizes = [
+            self.clients.splits[name].compute_sizes() for name in self.get_disjoint_splits()
+        ]
         sizes = np.sum(split_sizes, axis=0)
         return Summary(
             name=self.name,

@@ -18,7 +18,7 @@ class Split(NamedTuple):
     index: NDArray[np.int64]  # type: ignore[assignment]  # hides tuple.index, which is not needed
     offsets: NDArray[np.int64]  # [clients + 1], from 0 to the number of entries
 
-    def sizes(self) -> NDArray[np.int64]:
+    def compute_sizes(self) -> NDArray[np.int64]:
         """Return the number of examples of each client, [clients]."""
         return np.diff(self.offsets)
 
@@ -26,9 +26,9 @@ class Split(NamedTuple):
         """Return the rows of one client's examples."""
         return self.index[self.offsets[client] : self.offsets[client + 1]]
 
-    def owners(self) -> NDArray[np.int64]:
+    def compute_owners(self) -> NDArray[np.int64]:
         """Return the client that each entry of `index` belongs to, [entries]."""
-        return np.repeat(np.arange(len(self.offsets) - 1), self.sizes())
+        return np.repeat(np.arange(len(self.offsets) - 1), self.compute_sizes())
 
 
 class ClientExamples(NamedTuple):

@@ -221,7 +221,7 @@ def _count_examples(examples: ClientExamples) -> IntArray:
     """Return the number of examples of each client, [clients], counting each example once."""
     splits = _get_distinct_splits(examples)
     if len(splits) <= 2:
-        return np.asarray(np.sum([split.sizes() for split in splits], axis=0))
+        return np.asarray(np.sum([split.compute_sizes() for split in splits], axis=0))
     sizes = np.zeros(examples.count, np.int64)
     for _, owners in _iter_owned_rows(examples, np.arange(examples.count)):
         first = int(owners[0])

@@ -12,7 +12,7 @@ from fedtailor.data.examples import Array
 class Block(NamedTuple):
     """Examples of one client, which may have more in the next block.
 
-    Columns are "x", "y" and any others with an entry for each example: "testing" (whether it is in
+    Columns are "x", "y" and any others with an entry for each example: "is_test" (whether it is in
     the data set's own test part), "coarse" (its coarse label), "style". All blocks of a data set
     have the same columns, of the same types and row shapes.
     """

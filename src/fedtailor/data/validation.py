@@ -123,7 +123,7 @@ def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> 
         examples: Examples of all clients, or of the server.
         owner_names: What errors call each client (or the server), [clients].
     """
-    is_idle = examples.splits["train"].sizes() == 0
+    is_idle = examples.splits["train"].compute_sizes() == 0
     if is_idle.any():
         idle_name = owner_names[int(is_idle.argmax())]
         raise InputError(
@@ -139,7 +139,7 @@ def find_owners(name: str, examples: ClientExamples, owner_names: list[str]) -> 
             continue
         split = examples.splits[split_name]
         index = split.index
-        split_owners = split.owners()
+        split_owners = split.compute_owners()
         positions = np.arange(len(index))
         last_positions[index] = positions
         earlier_owners = owners[index]

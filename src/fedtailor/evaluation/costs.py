@@ -183,7 +183,7 @@ def _compute_batch_sizes(
         return np.zeros((len(client_ids), 0))
     columns = []
     for batch_spec in batch_specs:
-        sizes = examples.splits[batch_spec.split].sizes()[client_ids]
+        sizes = examples.splits[batch_spec.split].compute_sizes()[client_ids]
         if batch_spec.size:
             sizes = np.minimum(sizes, batch_spec.size)
         columns.append(sizes)

@@ -211,7 +211,7 @@ def subsample_server(data: FederatedDataset, fraction: float) -> FederatedDatase
     kept_rows = np.sort(order[:num_examples])
     split = Split(np.arange(num_examples), np.array([0, num_examples]))
     reduced = ClientExamples(server.x[kept_rows], server.y[kept_rows], {"train": split})
-    return replace(data, server=reduced, skip_checks=True)  # all of its examples were checked
+    return replace(data, server=reduced, should_check=False)  # all of its examples were checked
 
 
 def _build_task(config: RunConfig, data: FederatedDataset) -> Task:

@@ -109,7 +109,7 @@ def compute_run_facts(data: FederatedDataset, rounds: int, cohort: int) -> RunFa
         rounds=rounds,
         cohort_size=cohort,
         num_clients=len(client_ids),
-        examples_per_client=float(data.clients.splits["train"].sizes()[client_ids].mean()),
+        examples_per_client=float(data.clients.splits["train"].compute_sizes()[client_ids].mean()),
         num_server_examples=0 if data.server is None else len(data.server.x),
     )
 

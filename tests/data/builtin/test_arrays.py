@@ -126,7 +126,7 @@ def test_server_examples_are_taken_evenly_over_examples_and_never_the_last_of_a_
     assert taken[10] == 0
     assert abs(taken[20] / 500 - 2 / 19) < 0.055  # four standard deviations
     every = from_arrays(x, y, client, server=17)
-    assert (every.clients.splits["train"].sizes() == 1).all()
+    assert (every.clients.splits["train"].compute_sizes() == 1).all()
 
 
 def test_splits_are_shuffled_within_every_client() -> None:
@@ -147,7 +147,7 @@ def test_test_shares_are_exact_where_floats_are_not() -> None:
 
 def make_sizes(n: int, share: float) -> tuple[int, int]:
     splits = from_arrays(*columns([n]), test_share=share).clients.splits
-    return int(splits["train"].sizes()[0]), int(splits["test"].sizes()[0])
+    return int(splits["train"].compute_sizes()[0]), int(splits["test"].compute_sizes()[0])
 
 
 def test_tensors_lists_and_strings_give_what_arrays_give() -> None:
@@ -243,7 +243,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"server": 1.5}, "server must be .* a share from 0 to less than 1, got 1.5"),
     ({"server": True}, "server must be .* got True"),
     ({"server": "some"}, "server must be .* got 'some'"),
-    ({"server": (X,)}, r"server must be the pair \(x, y\), got 1 things"),
+    ({"server": (X,)}, r"server must be the pair \(x, y\), got 1 values"),
     ({"server": (3.0, 1)}, "the server's x must have shape"),
     ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
     ({"seed": 0.5}, "seed must be a whole number of at least 0, got 0.5"),

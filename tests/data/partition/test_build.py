@@ -28,7 +28,7 @@ from fedtailor.data import add, dataset, load
 from fedtailor.data.partition.options import PARTITION_OPTIONS
 from fedtailor.data.partition.splits import select_clients_covering_labels
 from fedtailor.data.sources import open_dataset
-from fedtailor.data.store import StoredDataset, StoredScenario
+from fedtailor.data.store import CachedScenario, StoredDataset
 from fedtailor.errors import InputError
 from fedtailor.storage.paths import data_dir
 
@@ -68,8 +68,8 @@ def small() -> Iterator[Path]:
 
 
 def made_only(
-    _data: StoredDataset, _options: dict[str, Any], make: Callable[[], StoredScenario]
-) -> StoredScenario:
+    _data: StoredDataset, _options: dict[str, Any], make: Callable[[], CachedScenario]
+) -> CachedScenario:
     """A scenario that is kept nowhere."""
     return make()
 
@@ -91,7 +91,7 @@ def test_every_image_is_held_once_with_its_label(name: str, partition: str) -> N
     about = data.attributes
     assert (made.name, made.classes, made.scale, made.overlap) == (
         name,
-        about["classes"],
+        about.classes,
         1 / 255,
         "",
     )
@@ -194,9 +194,13 @@ def test_no_and_few_new_people_can_be_asked_for() -> None:
 def test_adapting_and_support_are_handed_on() -> None:
     made = load("mnist", partition="two-labels", clients=30, test_share=0.5, adapt=0.2, support=0.4)
     splits = made.clients.splits
-    sizes = splits["train"].sizes() + splits["test"].sizes() + splits["adapt"].sizes()
+    sizes = (
+        splits["train"].compute_sizes()
+        + splits["test"].compute_sizes()
+        + splits["adapt"].compute_sizes()
+    )
     np.testing.assert_array_equal(
-        splits["adapt"].sizes(), np.floor(0.2 * np.floor(0.5 * sizes + 1e-9) + 1e-9)
+        splits["adapt"].compute_sizes(), np.floor(0.2 * np.floor(0.5 * sizes + 1e-9) + 1e-9)
     )
     assert made.support == 0.4
     for other in ("train", "test"):
@@ -207,7 +211,7 @@ def test_adapting_and_support_are_handed_on() -> None:
 def test_the_sets_own_test_part_is_for_test_with_any_partition() -> None:
     made, testing = (
         load("mnist", partition="iid", clients=20, split="own"),
-        open_dataset("mnist").columns["testing"],
+        open_dataset("mnist").columns["is_test"],
     )
     assert not testing[made.clients.splits["train"].index].any()
     assert testing[made.clients.splits["test"].index].all()
@@ -286,7 +290,7 @@ def test_the_papers_settings_are_one_line_each(monkeypatch: pytest.MonkeyPatch) 
     one = load("mnist", partition="two-labels", test_share=0.25, adapt=0.2)
     assert ((table(one) > 0).sum(axis=1) == 2).all()
     assert one.describe().examples == 66_500
-    sizes = {name: split.sizes().sum() for name, split in one.clients.splits.items()}
+    sizes = {name: split.compute_sizes().sum() for name, split in one.clients.splits.items()}
     np.testing.assert_allclose(sizes["adapt"] / (sizes["adapt"] + sizes["test"]), 0.2, atol=0.005)
     for name, images in (("mnist", 196), ("cifar10", 68)):
         halves = load(name, partition="half-and-half")

@@ -137,7 +137,7 @@ def test_a_set_without_a_test_part_of_its_own_is_told() -> None:
     from fedtailor.data.reader_blocks import Block
 
     add_custom("plain", [Block(who, {"x": np.zeros((3, 1)), "y": np.zeros(3)}) for who in "ab"])
-    for options in ({}, {"zeta": 0.5}, {"server_from": "clients", "server_each": 1}):
+    for options in ({}, {"zeta": 0.5}, {"server_from": "client-samples", "server_each": 1}):
         with pytest.raises(
             InputError,
             match=r"^plain: split=own needs a test part, but this set has none; take random",
@@ -182,7 +182,7 @@ def test_runs_and_rows_are_two_ways_to_the_same_division(
         assert runs.groups[name].tolist() == rows.groups[name].tolist()
     assert everything(runs) == everything(rows)
     for name, split in runs.clients.splits.items():
-        assert split.sizes().tolist() == rows.clients.splits[name].sizes().tolist()
+        assert split.compute_sizes().tolist() == rows.clients.splits[name].compute_sizes().tolist()
         if options["split"] == "last":
             assert rows_of(runs, name) == rows_of(rows, name)
     only_test = {person(number) for number, own in enumerate(people) if all(own)}
@@ -211,7 +211,12 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
 ) -> None:
     with data_folder():
         add_people(people)
-        options = {"split": split, "reserved": reserved, "server_from": "people", "seed": seed}
+        options = {
+            "split": split,
+            "reserved": reserved,
+            "server_from": "whole-clients",
+            "seed": seed,
+        }
         only_test = {
             person(number) for number, own in enumerate(people) if all(own) and split == "own"
         }
@@ -245,7 +250,7 @@ def test_people_for_the_server_are_first_those_who_cannot_train(
 def test_what_is_reserved_for_the_server_leaves_the_clients_alone(split: str) -> None:
     add_people([[False] * (3 + number % 4) for number in range(60)])
     made = [
-        load("people", server=server, server_from="people", reserved=0.05, split=split)
+        load("people", server=server, server_from="whole-clients", reserved=0.05, split=split)
         for server in (0, 0.02, 0.05)
     ]
     for other in made[1:]:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from divided import real
 from fedtailor.data import partition
-from fedtailor.data.partition import PARTITIONERS, UNASSIGNED
+from fedtailor.data.partition import PARTITIONERS, UNASSIGNED, LabelHierarchy
 from fedtailor.errors import InputError
 from partitioning import CHANGES, EVENLY, RULES, draws, some_labels, table
 
@@ -338,12 +338,12 @@ def test_columns_that_do_not_fit_are_refused() -> None:
     with pytest.raises(InputError, match=r"relabel: zeta must be a number from 0 to 1, got 1\.5"):
         partition.relabel(y, whose, draws(), zeta=1.5)
     with pytest.raises(InputError, match="pachinko: 5 coarse labels cannot pair with 6 fine ones"):
-        partition.pachinko(y[:5], y, 2, draws(), size=2)
+        partition.pachinko(LabelHierarchy(y[:5], y), 2, draws(), size=2)
     with pytest.raises(
         InputError,
         match="pachinko: fine label 0 must belong to one coarse label, but belongs to several",
     ):
-        partition.pachinko(y, y // 4, 2, draws(), size=2)
+        partition.pachinko(LabelHierarchy(y, y // 4), 2, draws(), size=2)
 
 
 PAPER = {"mnist": (69_909, 135, 1398, 1424, 5201), "cifar10": (52_497, 506, 1049, 250, 1986)}
@@ -367,6 +367,6 @@ def test_two_labels_come_near_the_papers_sizes(name: str) -> None:
 @pytest.mark.parametrize(("name", "images"), [("mnist", 196), ("cifar10", 68)])
 def test_half_and_half_fits_the_real_train_parts(name: str, images: int) -> None:
     columns = real(name).columns
-    y = columns["y"][~columns["testing"]]
+    y = columns["y"][~columns["is_test"]]
     sizes = np.bincount(partition.half_and_half(y, 50, draws(), images=images) + 1)[1:]
     assert sizes.tolist() == [5 * images, images // 2 + 2 * images] * 25

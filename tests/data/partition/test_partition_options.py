@@ -1,5 +1,6 @@
 """Options of data sets: all that matter are spelt out, and none that does not is taken."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divided import add_people, data_folder, fingerprint, images_of, saved
-from fedtailor.data import BUILT_IN_SOURCES, SOURCES, add, fill_defaults, get_options, load
+from fedtailor.data import (
+    BUILT_IN_SOURCES,
+    SOURCES,
+    add,
+    fill_defaults,
+    format_option_help,
+    get_options,
+    load,
+)
 from fedtailor.data.partition import PARTITIONERS
 from fedtailor.data.partition.options import (
     ALL_OPTIONS,
@@ -18,8 +27,8 @@ from fedtailor.data.partition.options import (
     PARTITION_OPTIONS,
     SERVER_OPTIONS,
 )
+from fedtailor.data.server_data import SERVER_SOURCES
 from fedtailor.data.server_data.damage import DAMAGES
-from fedtailor.data.server_data.holdout import SERVER_SOURCES
 from fedtailor.data.sources import CATALOG
 from fedtailor.errors import InputError
 
@@ -39,7 +48,7 @@ CHOICES: dict[str, Any] = {
     "others": st.sampled_from(["", "iid", "dirichlet"]),
     "zeta": st.sampled_from([1, 1.0, 0.5]),
     "server": st.sampled_from([0, 0.0, 0.05, 30]),
-    "server_from": st.sampled_from(SERVER_SOURCES),
+    "server_from": st.sampled_from(sorted(SERVER_SOURCES)),
     "server_damage": st.sampled_from(["none", *DAMAGES]),
     "overlap": st.booleans(),
     "split": st.sampled_from(["random", "last", "own"]),
@@ -100,7 +109,7 @@ def test_a_set_keeps_its_own_defaults_only_where_they_belong() -> None:
     assert get_options("femnist") | {
         "least": 2,
         "clients": None,
-        "server_from": "people",
+        "server_from": "whole-clients",
     } == get_options("femnist")
     assert BUILT_IN_SOURCES.keys() <= set(SOURCES)
 
@@ -144,8 +153,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "mnist: others cannot go beside partition=pachinko; leave it out",
     ),
     (
-        {"server_from": "client"},
-        r"mnist: there is no server_from=client; did you mean clients\?",
+        {"server_from": "clients"},
+        r"mnist: there is no server_from=clients; did you mean whole-clients\?",
     ),
     ({"server_damage": "blurr"}, r"mnist: there is no server_damage=blurr; did you mean blur\?"),
     ({"split": "first"}, "mnist: there is no split=first; "),
@@ -211,7 +220,7 @@ BAD_OF_PEOPLE: list[tuple[dict[str, Any], str]] = [
     ({"reserved": 1.5}, "reserved must be a count or a share from 0 to less than 1, got 1.5"),
     ({"reserved": 8}, "server must leave one of the 8 clients that can train, got 8 clients"),
     (
-        {"server": 8, "server_from": "people"},
+        {"server": 8, "server_from": "whole-clients"},
         "server must leave one of the 8 clients that can train, got 8",
     ),
     (
@@ -228,6 +237,22 @@ BAD_OF_PEOPLE: list[tuple[dict[str, Any], str]] = [
 def test_what_cannot_be_of_people_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=f"^(people: )?{sentence}"):
         load("people", **options)
+
+
+def test_the_help_has_every_option_every_partition_and_every_source_once() -> None:
+    lines = format_option_help().splitlines()
+    heads = [line.split(maxsplit=1) for line in lines if re.match(r" {2,4}\S", line)]
+    entries = [
+        *GENERAL_OPTIONS,
+        *("others_share", "augment", "server_amount"),
+        *(name for table in (PARTITION_OPTIONS, SERVER_OPTIONS) for name in _with_options(table)),
+    ]
+    assert [name for name, _ in heads] == entries
+    assert all(len(line) <= 80 for line in lines)
+
+
+def _with_options(table: dict[str, dict[str, Any]]) -> list[str]:
+    return [word for name, options in table.items() for word in (name, *options)]
 
 
 def test_every_partition_has_its_options_from_its_own_function() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedtailor.data import partition
-from fedtailor.data.partition import UNASSIGNED, Owners
+from fedtailor.data.partition import UNASSIGNED, LabelHierarchy, Owners
 from fedtailor.data.partition.dirichlet import _draw_capped, _fill_smallest
 from fedtailor.errors import InputError
 from partitioning import EVENLY, by_coarse, draws, some_labels, table
@@ -121,7 +121,8 @@ def test_pachinko_shares_have_the_right_moments() -> None:
     of three.
     """
     fine = np.repeat(np.arange(12), 8000)
-    whose = partition.pachinko(fine // 3, fine, 300, draws(), size=60, alpha=0.5, beta=2.0)
+    labels = LabelHierarchy(fine // 3, fine)
+    whose = partition.pachinko(labels, 300, draws(), size=60, alpha=0.5, beta=2.0)
     counts = table(fine, whose, 300)
     tops = counts.reshape(300, 4, 3).sum(axis=2)
     unbiased = (tops * (tops - 1)).mean(axis=1) / (60 * 59)

@@ -52,7 +52,7 @@ def test_cifar10_in_all_its_wrappings(
         np.testing.assert_array_equal(found["x"], images)
         assert found["y"].tolist() == labels
         assert found["y"].dtype == np.uint8
-        assert found["testing"].tolist() == [False] * 10 + [True] * 2
+        assert found["is_test"].tolist() == [False] * 10 + [True] * 2
     for file in set(files) - set(binaries):
         file.unlink()
     np.testing.assert_array_equal(
@@ -79,7 +79,7 @@ def test_cifar100_keeps_the_coarse_labels(tmp_path: Path) -> None:
         found = joined(cifar.cifar100(tmp_path / folder))
         np.testing.assert_array_equal(found["x"].reshape(4, -1), images)
         assert (found["y"].tolist(), found["coarse"].tolist()) == (fine, coarse)
-        assert found["testing"].tolist() == [False, False, False, True]
+        assert found["is_test"].tolist() == [False, False, False, True]
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
@@ -168,7 +168,7 @@ def test_damaged_pickles(
         path = Path(name) / "data_batch_1"
         path.write_bytes(damaged(raw, at, flip))
         found = good_or_refused(cifar.cifar10(path), (3, 32, 32), 10)
-        assert found is None or (len(found["x"]) == 1 and not found["testing"].any())
+        assert found is None or (len(found["x"]) == 1 and not found["is_test"].any())
 
 
 @settings(max_examples=60, deadline=None)

@@ -28,7 +28,7 @@ def test_mnist(tmp_path: Path, end: str) -> None:
     np.testing.assert_array_equal(found["x"], images[:, None])
     assert found["x"].dtype == found["y"].dtype == np.uint8
     assert found["y"].tolist() == [7, 0, 9, 1, 2]
-    assert found["testing"].tolist() == [False, False, False, True, True]
+    assert found["is_test"].tolist() == [False, False, False, True, True]
 
 
 def test_a_large_set_comes_in_blocks(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_stl10_is_upright(tmp_path: Path) -> None:
         found = joined(stl10.stl10(way))
         np.testing.assert_array_equal(found["x"], images)
         assert found["y"].tolist() == [9, 0, 7, 2]
-        assert found["testing"].tolist() == [False, False, False, True]
+        assert found["is_test"].tolist() == [False, False, False, True]
 
 
 def test_stl10_as_cifar10(tmp_path: Path) -> None:

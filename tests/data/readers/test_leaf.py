@@ -43,8 +43,8 @@ def test_leaf_femnist(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["cy"]["x"], images[[3, 4]][:, None])
     assert found["ann"]["x"].dtype == np.uint8
     assert found["ann"]["y"].tolist() == [0, 61, 7]
-    assert found["ann"]["testing"].tolist() == [False, False, True]
-    assert found["bob"]["testing"].tolist() == [False]
+    assert found["ann"]["is_test"].tolist() == [False, False, True]
+    assert found["bob"]["is_test"].tolist() == [False]
 
 
 def test_leaf_split_by_user(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_leaf_split_by_user(tmp_path: Path) -> None:
     write_leaf(tmp_path, "train", "a.json", {"ann": femnist_user(image, [1])})
     write_leaf(tmp_path, "test", "a.json", {"bob": femnist_user(image, [2])})
     found = by_client(leaf.femnist(tmp_path))
-    assert {client: columns["testing"].tolist() for client, columns in found.items()} == {
+    assert {client: columns["is_test"].tolist() for client, columns in found.items()} == {
         "ann": [False],
         "bob": [True],
     }

@@ -109,7 +109,7 @@ BAD_COLUMNS: list[tuple[dict[str, Any], str]] = [
         "lists of the same length",
     ),
     ({"client": ["a"], "x": ["text"], "y": [0]}, "numbers in column 'x', got string"),
-    ({"client": ["a", "b"], "x": [1.0, None], "y": [0, 0]}, "no empty places, but column 'x'"),
+    ({"client": ["a", "b"], "x": [1.0, None], "y": [0, 0]}, "no empty values, but column 'x'"),
     ({"client": [1.5], "x": [1.0], "y": [0]}, "whole numbers or names as 'client', got 1.5"),
     ({"client": [None], "x": [1.0], "y": [0]}, "whole numbers or names as 'client', got None"),
     ({"client": [], "x": [], "y": []}, "must have rows"),

@@ -45,7 +45,7 @@ def test_prepared_femnist(tmp_path: Path) -> None:
     found = by_client(prepared.femnist(tmp_path / "f.npz"))
     assert list(found) == ["ann", "bob"]
     np.testing.assert_array_equal(found["bob"]["x"], images[[0, 2]][:, None])
-    assert (found["bob"]["y"].tolist(), found["bob"]["testing"].tolist()) == ([0, 2], [False, True])
+    assert (found["bob"]["y"].tolist(), found["bob"]["is_test"].tolist()) == ([0, 2], [False, True])
     assert found["ann"]["y"].tolist() == [61, 4]
 
 
@@ -84,8 +84,8 @@ def test_prepared_images_get_their_channels_first(
             found["x"][:, channel], images if name == "mnist" else images[..., channel]
         )
     np.testing.assert_array_equal(found["y"], [*arrays["y_train"], *arrays["y_test"]])
-    np.testing.assert_array_equal(found["testing"], [False] * 30 + [True] * 10)
-    assert [str(found[column].dtype) for column in ("x", "y", "testing")] == [
+    np.testing.assert_array_equal(found["is_test"], [False] * 30 + [True] * 10)
+    assert [str(found[column].dtype) for column in ("x", "y", "is_test")] == [
         "uint8",
         "uint8",
         "bool",

@@ -34,8 +34,8 @@ def check_emnist(blocks: Iterable[Block]) -> None:
     assert found["f0_2"]["x"].shape == (3, 1, 28, 28)
     assert found["f0_2"]["x"][:, 0, 9, 9].tolist() == [1, 2, 4]
     assert found["f0_2"]["y"].tolist() == [0, 61, 4]
-    assert found["f0_2"]["testing"].tolist() == [False, False, True]
-    assert found["f0_3"]["testing"].tolist() == [True]
+    assert found["f0_2"]["is_test"].tolist() == [False, False, True]
+    assert found["f0_3"]["is_test"].tolist() == [True]
     assert found["f0_2"]["y"].dtype == found["f0_2"]["x"].dtype == np.uint8
 
 
@@ -77,7 +77,7 @@ def check_shakespeare(blocks: Iterable[Block]) -> None:
     expected = text.encode_characters([*SPEECHES["train"]["LEAR"], *SPEECHES["test"]["LEAR"]])
     np.testing.assert_array_equal(columns["x"], expected["x"])
     np.testing.assert_array_equal(columns["y"], expected["y"])
-    assert columns["testing"].tolist() == [False, False, True]
+    assert columns["is_test"].tolist() == [False, False, True]
 
 
 def test_shakespeare_from_hdf5(tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_stackoverflow_from_hdf5(tmp_path: Path) -> None:
     found = by_client(tff.stackoverflow(tmp_path, ENCODE, max_sentences=2))["00000009"]
     assert found["x"].tolist() == [[5, 1, 2], [5, 4, 2], [5, 3, 6]]
     assert found["y"].tolist() == [[1, 2, 3], [4, 2, 6], [3, 6, 0]]
-    assert found["testing"].tolist() == [False, False, True]
+    assert found["is_test"].tolist() == [False, False, True]
     assert (
         len(by_client(tff.stackoverflow(tmp_path, ENCODE, max_sentences=None))["00000009"]["x"])
         == 4
     )
     held_out = by_client(tff.stackoverflow(tmp_path, ENCODE, held_out=True))["00000009"]
-    assert (held_out["x"].tolist(), held_out["testing"].tolist()) == ([[5, 2, 2]], [False])
+    assert (held_out["x"].tolist(), held_out["is_test"].tolist()) == ([[5, 2, 2]], [False])
     with pytest.raises(
         InputError, match="max_sentences must be None or a whole number of at least 1, got 0"
     ):

@@ -35,8 +35,8 @@ RULED = {"partition": "iid", "clients": 30}
 DRAWN: dict[str, dict[str, Any]] = {
     "examples": {"server": 63},
     "classes": {"server": 63},
-    "people": {"server": 3},
-    "clients": {"server": 4, "server_each": 6},
+    "whole-clients": {"server": 3},
+    "client-samples": {"server": 4, "server_each": 6},
 }
 
 
@@ -79,13 +79,13 @@ def test_the_server_has_what_it_asked_for_and_clients_have_the_rest(name: str, s
     assert made.overlap == ""
     gave = [before[row] for row in rows]
     if (
-        source in ("people", "clients") or name == "femnist"
+        source in ("whole-clients", "client-samples") or name == "femnist"
     ):  # everybody else is as if there were no server
         assert left == {row: who for row, who in before.items() if row not in set(rows)}
-    if source == "people":
+    if source == "whole-clients":
         assert len(set(gave)) == 3
         assert set(gave).isdisjoint(made.client_names.tolist())
-    elif source == "clients":
+    elif source == "client-samples":
         assert sorted(gave.count(who) for who in set(gave)) == [6] * 4
     else:
         assert len(rows) == 63
@@ -99,9 +99,9 @@ def test_equally_many_of_each_class_give_or_take_one() -> None:
 
 
 def test_a_share_is_of_examples_or_of_people() -> None:
-    for source in ("examples", "classes", "people"):  # 3 of 30 people have 40 examples each
+    for source in ("examples", "classes", "whole-clients"):  # 3 of 30 people have 40 examples each
         assert len(rows_served(load("mnist", **RULED, server=0.1, server_from=source))) == 120
-    each = load("mnist", **RULED, server=0.1, server_from="clients", server_each=7)
+    each = load("mnist", **RULED, server=0.1, server_from="client-samples", server_each=7)
     assert len(rows_served(each)) == 21
 
 
@@ -151,12 +151,12 @@ def test_no_client_has_an_image_that_equals_one_of_the_servers(source: str, plac
         everything = contents(open_dataset("mnist").columns["x"])
         assert sorted(kept) == sorted(image for image in everything if image not in set(own))
     else:
-        assert len(index) == 500 - (150 if source == "people" else 24)
+        assert len(index) == 500 - (150 if source == "whole-clients" else 24)
         assert 0 < len(own) < 500 - len(index)  # it gave up what others have too
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("source", ["examples", "people", "clients"])
+@pytest.mark.parametrize("source", ["examples", "whole-clients", "client-samples"])
 def test_of_texts_the_server_gives_up_what_clients_say_too(source: str) -> None:
     draws = np.random.default_rng(0)
     sentences = np.minimum(draws.geometric(0.05, 200), 60)[:, None].astype(
@@ -165,8 +165,8 @@ def test_of_texts_the_server_gives_up_what_clients_say_too(source: str) -> None:
     add_people([[False] * 10] * 20, x=np.repeat(sentences, 4, axis=1), tokens=True)
     drawn = {
         "examples": {"server": 40},
-        "people": {"server": 4},
-        "clients": {"server": 8, "server_each": 5},
+        "whole-clients": {"server": 4},
+        "client-samples": {"server": 8, "server_each": 5},
     }[source]
     made = load("people", server_from=source, **drawn)
     index, own = held(made)[0], contents(served(made)[0])
@@ -214,8 +214,8 @@ def test_only_the_server_is_damaged(damage: str, amount: float) -> None:
 
 
 def test_people_who_gave_to_the_server_keep_their_name_and_their_group() -> None:
-    made = load("femnist", server_from="clients", server=2, server_each=10)
-    alone = load("femnist", server_from="clients", server=0)
+    made = load("femnist", server_from="client-samples", server=2, server_each=10)
+    alone = load("femnist", server_from="client-samples", server=0)
     assert made.client_names.tolist() == alone.client_names.tolist()
     assert [group(made, name) for name in made.groups] == [
         group(alone, name) for name in alone.groups
@@ -244,11 +244,11 @@ def test_what_cannot_be_drawn_is_refused() -> None:
         InputError,
         match=r"^d: server must be at most 1 clients, got 2: only 1 of 2 clients have more",
     ):
-        holdout.draw_from_clients("d", whose, 2, draws, each=1)
+        holdout.draw_from_clients("d", whose, 2, draws, server_each=1)
     with pytest.raises(
         InputError, match=r"^d: server_each must be a whole number of at least 1, got 0"
     ):
-        holdout.draw_from_clients("d", whose, 1, draws, each=0)
+        holdout.draw_from_clients("d", whose, 1, draws, server_each=0)
     with pytest.raises(InputError, match=r"^d: server must leave some of the 10 examples, got 10"):
         holdout.draw_examples("d", labels, 10, draws)
 
@@ -267,7 +267,7 @@ def test_so_many_of_each_of_so_many_clients(
     large = [who for who in set(whose) - {-1} if whose.count(who) > each]
     try:
         rows = holdout.draw_from_clients(
-            "d", column, server, np.random.default_rng(seed), each=each
+            "d", column, server, np.random.default_rng(seed), server_each=each
         )
     except InputError:
         assert len(large) < server
@@ -286,8 +286,10 @@ def test_a_server_that_would_give_up_everything_is_told() -> None:
         match=r"^people: the server must have an example of its own, "
         r"but clients have equals of all 4",
     ):
-        load("people", server=1, server_from="people")
-    assert 0 < len(served(load("people", server=1, server_from="people", overlap=True))[0]) < 4
+        load("people", server=1, server_from="whole-clients")
+    assert (
+        0 < len(served(load("people", server=1, server_from="whole-clients", overlap=True))[0]) < 4
+    )
 
 
 @pytest.mark.usefixtures("place")
@@ -295,4 +297,4 @@ def test_a_server_whose_examples_are_all_tested_is_told() -> None:
     add_people([[False] * 4] * 5, x=np.zeros((20, 1), np.int64), tokens=True)
     said = r"^people: .* are tested on equals of all 4 drawn for it; ask for more than 1\.$"
     with pytest.raises(InputError, match=said):
-        load("people", server=1, server_from="people", overlap=True)
+        load("people", server=1, server_from="whole-clients", overlap=True)

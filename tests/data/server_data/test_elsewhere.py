@@ -26,7 +26,7 @@ from fedtailor.data.reader_blocks import Block
 from fedtailor.data.server_data import external
 from fedtailor.data.sources import CATALOG, open_dataset
 from fedtailor.data.sources.catalog import READER_VERSION
-from fedtailor.data.store import Provenance, build
+from fedtailor.data.store import DatasetAttributes, Provenance, build
 from fedtailor.errors import InputError
 
 pytest_plugins = ["places"]
@@ -37,8 +37,8 @@ RULED = {"partition": "iid", "clients": 20}
 
 def built(name: str, x: Array, y: Any, like: str) -> None:
     """A store with what is said of a known set, but any images."""
-    columns = {"x": x, "y": np.asarray(y, np.uint8), "testing": np.zeros(len(x), bool)}
-    build(name, [Block("", columns)], dict(CATALOG[like].attributes), Provenance(READER_VERSION))
+    columns = {"x": x, "y": np.asarray(y, np.uint8), "is_test": np.zeros(len(x), bool)}
+    build(name, [Block("", columns)], CATALOG[like].attributes, Provenance(READER_VERSION))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,14 +90,14 @@ def test_white_on_black_is_turned_into_dark_on_white() -> None:
 
 def test_larger_images_are_shrunk_to_means_and_classes_go_by_name() -> None:
     x, y = served(load("cifar10", **RULED, **other(45, "stl10")))
-    theirs, names = open_dataset("stl10"), CATALOG["stl10"].attributes["labels"]
+    theirs, names = open_dataset("stl10"), CATALOG["stl10"].attributes.labels
     large, kinds = theirs.columns["x"].astype(np.int64), theirs.columns["y"]
     means = sum(large[:, :, i::3, j::3] for i in range(3) for j in range(3)) / 9
     small = {
         image.tobytes(): names[kind]
         for image, kind in zip(np.rint(means).astype(np.uint8), kinds, strict=True)
     }
-    ours = [CATALOG["cifar10"].attributes["labels"][label] for label in y]
+    ours = [CATALOG["cifar10"].attributes.labels[label] for label in y]
     assert [small[image] for image in contents(x)] == ours
     assert x.shape == (45, 3, 32, 32)
     assert sorted(set(ours)) == sorted(set(names) - {"monkey"})
@@ -180,7 +180,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 )
 def test_what_does_not_fit_is_refused(name: str, options: dict[str, Any], sentence: str) -> None:
     built("odd", np.zeros((20, 1, 30, 28), np.uint8), np.arange(20) % 10, "mnist")
-    attributes = {"classes": 10, "scale": 1 / 255}
+    attributes = DatasetAttributes(classes=10, scale=1 / 255)
     columns = {"x": np.zeros((9, 1, 28, 28), np.uint8), "y": np.arange(9, dtype=np.uint8)}
     build("plain", [Block("", columns)], attributes, Provenance(READER_VERSION))
     with pytest.raises(InputError, match=f"^{sentence}"):
@@ -201,7 +201,7 @@ def rendered(server: int, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["mnist", "femnist"])
 def test_rendered_characters_look_like_the_sets(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {**(RULED if name == "mnist" else {}), "server_rotations": "-10,10"}
-    classes = CATALOG[name].attributes["classes"]
+    classes = len(CATALOG[name].attributes.labels)
     made = load(name, **options, **rendered(2 * classes + 3))
     (x, y), index = served(made), held(made)[0]
     counts = np.bincount(y, minlength=classes)

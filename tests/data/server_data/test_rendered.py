@@ -5,6 +5,7 @@ handwriting.
 import sys
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from PIL import ImageFont
 from fedtailor.data import load_digits
 from fedtailor.data.examples import Array
 from fedtailor.data.server_data import glyphs
-from fedtailor.data.server_data.rendered import EMNIST_FILL, add_lowercase, render_characters
+from fedtailor.data.server_data.rendered import (
+    EMNIST_FILL,
+    Layout,
+    add_lowercase,
+    render_characters,
+)
 from fedtailor.data.sources import CATALOG
 from fedtailor.errors import InputError
 
 EMNIST = [name for name in CATALOG if name.startswith("emnist")]
-LETTERS = {
-    name: tuple(CATALOG[name].attributes["labels"]) for name in ("mnist", "femnist", *EMNIST)
-}
+LETTERS = {name: tuple(CATALOG[name].attributes.labels) for name in ("mnist", "femnist", *EMNIST)}
 SOME = ("0", "I", "L", "W", "g", "x")
 
 
@@ -104,7 +108,7 @@ def test_a_class_of_two_characters_has_the_images_of_both() -> None:
 def test_dark_is_the_complement_and_the_same_is_rendered_again() -> None:
     x, y = render_characters(SOME)
     for _ in range(2):
-        dark, labels = render_characters(SOME, dark=True)
+        dark, labels = render_characters(SOME, is_dark=True)
         np.testing.assert_array_equal(dark, 255 - x)
         np.testing.assert_array_equal(labels, y)
 
@@ -115,7 +119,7 @@ def test_a_bar_has_the_area_of_its_height_in_points_and_the_pens_width(
     points: float, side: int
 ) -> None:
     (image,), _ = render_characters(
-        ("I",), fonts=("rowmans",), rotations=(0,), points=(points,), side=side
+        ("I",), Layout(side, rotations=(0,), points=(points,)), fonts=("rowmans",)
     )
     high, pen = side * (points / 144) * 0.7, side * 0.1  # capitals are 0.7 em
     np.testing.assert_allclose(image.sum() / 255, high * pen + np.pi * pen**2 / 4, rtol=0.03)
@@ -123,9 +127,8 @@ def test_a_bar_has_the_area_of_its_height_in_points_and_the_pens_width(
 
 
 def test_the_pen_is_as_wide_where_characters_fill_the_image() -> None:
-    (image,), _ = render_characters(
-        ("I",), fonts=("rowmans",), rotations=(0,), points=(120,), fill=EMNIST_FILL, pen=0.15
-    )
+    layout = Layout(rotations=(0,), points=(120,), pen=0.15, fill=EMNIST_FILL)
+    (image,), _ = render_characters(("I",), layout, fonts=("rowmans",))
     pen = 28 * 0.15
     np.testing.assert_allclose(image.sum() / 255, (24 - pen) * pen + np.pi * pen**2 / 4, rtol=0.03)
 
@@ -134,13 +137,14 @@ def test_the_pen_is_as_wide_where_characters_fill_the_image() -> None:
 @pytest.mark.parametrize("built_in", [True, False])
 def test_a_bar_leans_to_the_left_by_the_angle(angle: float, built_in: bool, font: Path) -> None:
     fonts = ("rowmans",) if built_in else (str(font),)
-    (image,), _ = render_characters(("I",), fonts=fonts, rotations=(angle,), points=(120,))
+    layout = Layout(rotations=(angle,), points=(120,))
+    (image,), _ = render_characters(("I",), layout, fonts=fonts)
     (tall, lean), (_, wide) = moments(image[0])[1]
     np.testing.assert_allclose(np.degrees(np.arctan2(2 * lean, tall - wide) / 2), angle, atol=1)
 
 
 def test_sizes_are_in_proportion() -> None:
-    x, _ = render_characters(("S",), rotations=(10,), points=(60, 90, 120))
+    x, _ = render_characters(("S",), Layout(rotations=(10,), points=(60, 90, 120)))
     spread = np.array([np.trace(moments(image)[1]) ** 0.5 for image in x[:, 0]])
     np.testing.assert_allclose(spread / spread[-1], [0.5, 0.75, 1], atol=0.015)
 
@@ -148,7 +152,7 @@ def test_sizes_are_in_proportion() -> None:
 def test_fill_makes_all_characters_equally_large_and_centers_their_bounding_boxes(
     font: Path,
 ) -> None:
-    x, _ = render_characters(SOME, fonts=("cursive", str(font)), fill=EMNIST_FILL)
+    x, _ = render_characters(SOME, Layout(fill=EMNIST_FILL), fonts=("cursive", str(font)))
     for number, image in enumerate(x[:, 0]):
         above, below, left, right = extent(image)
         assert abs(above - below) <= 1
@@ -160,7 +164,7 @@ def test_fill_makes_all_characters_equally_large_and_centers_their_bounding_boxe
 
 
 def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
-    x, _ = render_characters(("W",), points=(100, 200, 300))
+    x, _ = render_characters(("W",), Layout(points=(100, 200, 300)))
     ring = np.ones((28, 28), bool)
     ring[1:-1, 1:-1] = False
     smaller, largest = x[0::3, 0], x[2::3, 0]
@@ -176,7 +180,7 @@ def test_a_character_that_would_not_fit_is_made_smaller_and_not_cut() -> None:
 
 def test_rendered_digits_are_like_handwritten_ones_only_as_they_are() -> None:
     real, truth = load_digits()  # white on black, 8 x 8
-    x, y = render_characters(LETTERS["mnist"], side=8, fill=EMNIST_FILL)
+    x, y = render_characters(LETTERS["mnist"], Layout(side=8, fill=EMNIST_FILL))
 
     def likeness(images: Array) -> float:
         means = np.stack([images[y == label].mean(0).ravel() for label in range(10)])
@@ -219,9 +223,8 @@ def test_what_two_fonts_share_comes_once() -> None:
 
 @pytest.mark.parametrize("style", glyphs.STYLES)
 def test_every_style_has_every_character_upright(style: str) -> None:
-    x, _ = render_characters(
-        LETTERS["femnist"], fonts=(style,), rotations=(0,), points=(120,), side=16
-    )
+    layout = Layout(side=16, rotations=(0,), points=(120,))
+    x, _ = render_characters(LETTERS["femnist"], layout, fonts=(style,))
     assert len(np.unique(x.reshape(62, -1), axis=0)) > 58
     seven = x[7, 0].astype(float)
     assert seven[:8].sum() > seven[8:].sum()
@@ -289,8 +292,11 @@ def test_a_missing_package_is_named_with_its_extra(
         ({"per_class": 5}, "rng must be a generator where per_class is 5"),
     ],
 )
-def test_what_cannot_be_rendered_is_refused(options: dict[str, object], sentence: str) -> None:
+def test_what_cannot_be_rendered_is_refused(options: dict[str, Any], sentence: str) -> None:
+    layout = {name: value for name, value in options.items() if name in Layout._fields}
+    others = {name: value for name, value in options.items() if name not in layout}
+    given: dict[str, Any] = {"classes": ("A", "B"), "layout": Layout(**layout)} | others
     with pytest.raises(InputError) as problem:
-        render_characters(**({"classes": ("A", "B")} | options))  # type: ignore[arg-type]
+        render_characters(**given)
     assert sentence in str(problem.value)
     assert str(problem.value).startswith("rendered: ")

@@ -14,9 +14,10 @@ from divided import add_people, images_of, real, saved, served
 from fedtailor.data import (
     BUILT_IN_SOURCES,
     SOURCES,
+    DatasetAttributes,
     add,
     add_custom,
-    from_npz,
+    get_options,
     get_source,
     list_installed,
     load,
@@ -79,7 +80,7 @@ CASES = [
         (3, 32, 32),
         100,
         people=8,
-        options=FEW | {"server_from": "people"},
+        options=FEW | {"server_from": "whole-clients"},
     ),
     Case("stl10", write.stl10, (3, 96, 96), 10, options=RULED),
     Case("femnist", write.leaf_femnist, (1, 28, 28), 62, people=8, rows=56, options=FEW),
@@ -156,11 +157,10 @@ def test_a_set_is_added_from_its_files_and_loaded(case: Case, place: Path, tmp_p
     assert len(served(made)[0]) > 0
     known = CATALOG[case.name]
     assert (made.tokens, made.padding) == (
-        known.attributes.get("tokens", False),
-        tuple(known.attributes.get("padding", ())),
+        known.attributes.tokens,
+        known.attributes.padding,
     )
-    assert open_dataset(case.name).attributes == {**known.attributes, "about": known.about}
-    assert get_attributes(case.name) == known.attributes
+    assert open_dataset(case.name).attributes == get_attributes(case.name) == known.attributes
 
 
 @pytest.mark.parametrize("listed", [True, False])
@@ -185,7 +185,7 @@ def test_added_again_it_takes_the_place_of_the_first(place: Path, tmp_path: Path
     assert (second.num_rows, open_dataset("mnist").num_rows) == (30, 30)
     assert first.content_hash != second.content_hash
     assert load("mnist", partition="iid", clients=3, server=0).describe().examples == 30
-    assert [file.name for file in second.made_from.files] == ["b.npz"]
+    assert [file.name for file in second.provenance.files] == ["b.npz"]
 
 
 WRONG: list[tuple[str, str, bytes, str]] = [
@@ -304,37 +304,33 @@ def test_other_names_are_refused(place: Path) -> None:
 def test_your_own_set_has_a_name_too(place: Path) -> None:
     add_people([[False] * 9] * 5, name="mine", about="mine alone")
     assert list_installed() == ["mine"]
-    assert get_attributes("mine")["about"] == "mine alone"
+    assert get_attributes("mine").about == "mine alone"
     assert load("mine", server=0).clients.count == 5
     with pytest.raises(InputError, match=r"^There is no data set 'minne'; did you mean mine\?"):
         load("minne")
-    assert get_source("some.npz").func is from_npz  # type: ignore[attr-defined]
     numbers = [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})]
     for classes, found in (
         (None, None),
         ("auto", 4),
         (5, 5),
     ):  # None: whole numbers, but to be predicted as such
-        add_custom("numbers", numbers, classes=classes)  # type: ignore[arg-type]
+        add_custom("numbers", numbers, DatasetAttributes(classes=classes))  # type: ignore[arg-type]
         made = load("numbers", partition="dirichlet", clients=3, least=2)
         assert (made.classes, made.clients.count) == (found, 3)
 
 
 def test_labels_beyond_the_classes_are_told(place: Path) -> None:
-    add_custom(
-        "few", [Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})], classes=3
-    )
+    numbers = Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})
+    add_custom("few", [numbers], DatasetAttributes(classes=3))
     with pytest.raises(InputError, match=r"^few: labels must be from 0 to 2, but example .* has 3"):
         load("few", partition="iid", clients=3)
 
 
 def test_labels_have_names_and_checksums_are_well_formed() -> None:
     for name, known in CATALOG.items():
-        labels = known.attributes.get("labels")
-        assert labels is None or len(set(labels)) == len(labels) == known.attributes["classes"], (
-            name
-        )
-        assert len(known.attributes.get("coarse", labels or [])) == len(labels or []), name
+        labels, coarse = known.attributes.labels, known.attributes.coarse
+        assert not labels or len(set(labels)) == len(labels) == known.attributes.classes, name
+        assert not coarse or len(coarse) == len(labels), name
         for remote in known.remotes:
             assert re.fullmatch("md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", remote.checksum), name
             assert remote.url.startswith(("http://", "https://"))
@@ -364,12 +360,33 @@ def test_nobody_can_write_into_a_set(place: Path, tmp_path: Path) -> None:
     ("name", "counts"), [("mnist", (60_000, 10_000)), ("cifar10", (50_000, 10_000))]
 )
 def test_the_real_data_have_their_known_counts(name: str, counts: tuple[int, int]) -> None:
-    y, testing = (real(name).columns[column] for column in ("y", "testing"))
-    assert ((~testing).sum(), testing.sum()) == counts
+    y, is_test = (real(name).columns[column] for column in ("y", "is_test"))
+    assert ((~is_test).sum(), is_test.sum()) == counts
     if name == "cifar10":
         assert (np.bincount(y) == 6000).all()
-        assert (np.bincount(y[testing]) == 1000).all()
+        assert (np.bincount(y[is_test]) == 1000).all()
     else:
         np.testing.assert_array_equal(
             np.bincount(y), [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
         )
+
+
+def test_a_source_says_what_it_is_and_how_it_is_loaded(place: Path) -> None:
+    add_people([[False] * 9] * 5, name="mine", about="mine alone")
+    assert {name: get_source(name).is_stored for name in ("digits", "mnist", "mine", "a.npz")} == {
+        "digits": False,
+        "mnist": True,
+        "mine": True,
+        "a.npz": False,
+    }
+    for name in (*SOURCES, "mine", "a.npz"):
+        source = get_source(name)
+        assert source.name == name
+        assert get_options(name) == source.options
+        assert "\n" not in source.summary
+        assert source.summary
+        assert source.is_stored == ("server_from" in source.options)
+    assert get_source("mine").summary == "mine alone"
+    assert get_source("mnist").description.startswith(get_source("mnist").summary)
+    assert get_source("mine").load(server=0).clients.count == 5
+    assert get_source("digits").load(clients=12).clients.count == 12

@@ -87,7 +87,7 @@ def test_what_is_published_is_downloaded_once(
     assert files_in(place / "downloads") == ["cifar10/cifar.tar.gz"]
     assert add("cifar10").content_hash == first.content_hash
     assert published.asked == ["/cifar.tar.gz"]
-    assert [file.name for file in first.made_from.files] == ["cifar.tar.gz"]
+    assert [file.name for file in first.provenance.files] == ["cifar.tar.gz"]
     (place / "downloads" / "cifar10" / "cifar.tar.gz").write_bytes(b"damaged")
     assert add("cifar10").content_hash == first.content_hash
     assert len(published.asked) == 2

@@ -1,5 +1,6 @@
 """Stores against arrays put together by hand, kills at random moments, and damage of every kind."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store import (
+    DatasetAttributes,
     Provenance,
     build,
     columns,
@@ -30,7 +32,7 @@ from fedtailor.data.store import (
 from fedtailor.errors import InputError
 from fedtailor.storage import checksums
 from fedtailor.storage.checksums import fingerprint
-from stores import MADE, blocks_of, full, left_behind, toy
+from stores import MADE, NO_FACTS, blocks_of, full, left_behind, toy
 
 KINDS = ["f2", "f4", "f8", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "?"]
 
@@ -70,10 +72,10 @@ def populations(draw: st.DrawFn) -> list[Block]:
 def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(columns, "_BUFFER_BYTES", buffer)
-        patched.setattr(columns, "_IDS_PER_WRITE", 2)
-        stored = build("any", blocks, {"about": "ü", "scale": 0.5}, MADE)
+        patched.setattr(columns, "_NAMES_PER_WRITE", 2)
+        stored = build("any", blocks, DatasetAttributes(about="ü", scale=0.5), MADE)
     stored.verify()
-    assert stored.attributes == {"about": "ü", "scale": 0.5}
+    assert stored.attributes == DatasetAttributes(about="ü", scale=0.5)
     assert list(stored.columns) == list(blocks[0].columns)
     for what, column in stored.columns.items():
         wanted = np.concatenate([block.columns[what] for block in blocks])
@@ -89,7 +91,9 @@ def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
 
 def test_many_clients_of_one_row_each() -> None:
     count = 20_000
-    stored = build("many", (Block(f"{n:x}", {"x": np.array([n])}) for n in range(count)), {}, MADE)
+    stored = build(
+        "many", (Block(f"{n:x}", {"x": np.array([n])}) for n in range(count)), NO_FACTS, MADE
+    )
     assert stored.num_clients == stored.num_rows == count
     np.testing.assert_array_equal(stored.columns["x"], np.arange(count))
     np.testing.assert_array_equal(stored.offsets, np.arange(count + 1))
@@ -105,7 +109,7 @@ def test_a_reader_may_reuse_its_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(columns, "_BUFFER_BYTES", 64)
     np.testing.assert_array_equal(
-        build("reused", overwritten(), {}, MADE).columns["x"], np.repeat(np.arange(40), 5)
+        build("reused", overwritten(), NO_FACTS, MADE).columns["x"], np.repeat(np.arange(40), 5)
     )
 
 
@@ -117,7 +121,7 @@ def test_millions_of_rows() -> None:
             size = int(draws.integers(1, 160))
             yield Block(str(number), {"x": draws.integers(0, 10_000, (size, 20)).astype(np.uint16)})
 
-    stored = build("large", drawn(), {}, MADE)
+    stored = build("large", drawn(), NO_FACTS, MADE)
     stored.verify()
     assert stored.num_rows > 3_000_000
     for number, block in enumerate(drawn()):
@@ -154,7 +158,7 @@ def test_a_population_of_the_size_of_stackoverflow() -> None:
 def test_progress_is_told_and_ends_with_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "_BUFFER_BYTES", 9 * 4)
     told: list[tuple[int, int]] = []
-    build("toy", blocks_of([5, 6]), {}, MADE, lambda rows, size: told.append((rows, size)))
+    build("toy", blocks_of([5, 6]), NO_FACTS, MADE, lambda rows, size: told.append((rows, size)))
     assert told == [(4, 36), (8, 72), (11, 99)]
 
 
@@ -215,7 +219,7 @@ BAD: dict[str, tuple[list[Block], str]] = {
 def test_blocks_that_do_not_make_columns_are_refused(kind: str, place: Path) -> None:
     blocks, sentence = BAD[kind]
     with pytest.raises(InputError, match=sentence):
-        build("toy", blocks, {}, MADE)
+        build("toy", blocks, NO_FACTS, MADE)
     assert left_behind(place) == []
 
 
@@ -230,22 +234,67 @@ def test_what_is_not_finite_is_refused_with_its_client(
         InputError,
         match="column x must be finite, but example 9, of client 'c2', has a NaN or infinity",
     ):
-        build("toy", given, {}, MADE)
+        build("toy", given, NO_FACTS, MADE)
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "-x", "ü"])
 def test_names_that_are_no_folders_are_refused(name: str) -> None:
-    for asked in (open_store, remove, lambda name: build(name, [], {}, MADE)):
+    for asked in (open_store, remove, lambda name: build(name, [], NO_FACTS, MADE)):
         with pytest.raises(InputError, match="A store's name must be"):
             asked(name)
 
 
 @pytest.mark.parametrize(
-    "attributes", [{"a": np.zeros(2)}, {"a": float("nan")}, {1: 2}, {"a": (1, 2)}]
+    ("attributes", "sentence"),
+    [
+        ({"classes": 0}, "classes must be a whole number, None or 'auto', got 0"),
+        ({"classes": 2.5}, "classes must be a whole number, None or 'auto', got 2.5"),
+        ({"classes": "many"}, "classes must be a whole number, None or 'auto', got 'many'"),
+        ({"scale": float("nan")}, "scale must be a number, got nan"),
+        ({"scale": "1/255"}, "scale must be a number, got '1/255'"),
+        ({"tokens": 1}, "tokens must be true or false, got 1"),
+    ],
 )
-def test_attributes_that_would_not_come_back_are_refused(attributes: dict[Any, Any]) -> None:
-    with pytest.raises(InputError, match="attributes must be what JSON can hold"):
-        build("toy", blocks_of([1]), attributes, MADE)
+def test_attributes_that_cannot_be_are_refused(
+    attributes: dict[str, Any], sentence: str, place: Path
+) -> None:
+    with pytest.raises(InputError, match=rf"^toy: {sentence}\.$"):
+        build("toy", blocks_of([1]), DatasetAttributes(**attributes), MADE)
+    assert list_stores() == []
+
+
+def test_every_attribute_comes_back() -> None:
+    attributes = DatasetAttributes(
+        classes=None,
+        scale=0.5,
+        tokens=True,
+        padding=(0, 2),
+        unscored_tokens=(3,),
+        labels=("a", "ü"),
+        coarse=(1, 0),
+        is_dark=True,
+        about="all of it",
+    )
+    assert all(
+        getattr(attributes, field.name) != field.default for field in dataclasses.fields(attributes)
+    )
+    assert build("toy", blocks_of([1]), attributes, MADE).attributes == attributes
+    assert open_store("toy").attributes == attributes
+
+
+def test_a_store_of_the_first_format_is_refused_with_what_to_do() -> None:
+    """Its manifest had other keys, and no attribute `unscored_tokens`."""
+    folder = toy().folder
+    content = json.loads((folder / "manifest.json").read_text())
+    content["format"] = 1
+    content["made_from"] = content.pop("provenance")
+    content["ids"] = content.pop("client_names")
+    (folder / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(
+        InputError,
+        match=r"^toy: '.*' is in format 1, not 2; build it again with `fedtailor data add toy`\.$",
+    ):
+        open_store("toy")
 
 
 def test_too_little_room_is_said_before_anything_is_read(place: Path) -> None:
@@ -253,7 +302,7 @@ def test_too_little_room_is_said_before_anything_is_read(place: Path) -> None:
     with pytest.raises(
         InputError, match=r"toy: 1000000\.0 GB are needed, but .* has .* free; make room"
     ):
-        build("toy", blocks, {}, MADE, needed_bytes=10**15)
+        build("toy", blocks, NO_FACTS, MADE, needed_bytes=10**15)
     assert left_behind(place) == []
 
 
@@ -344,7 +393,7 @@ def test_a_reader_that_fails_is_heard_and_leaves_nothing(place: Path) -> None:
         raise OSError("the source is gone")
 
     with pytest.raises(OSError, match="the source is gone"):
-        build("toy", broken(), {}, MADE)
+        build("toy", broken(), NO_FACTS, MADE)
     assert left_behind(place) == []
 
 
@@ -356,7 +405,9 @@ def test_what_it_was_made_from_is_told(tmp_path: Path) -> None:
         made.files[0].sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     )
     assert (
-        build("toy", blocks_of([1]), {}, made).made_from == open_store("toy", "7").made_from == made
+        build("toy", blocks_of([1]), NO_FACTS, made).provenance
+        == open_store("toy", "7").provenance
+        == made
     )
     with pytest.raises(
         InputError,
@@ -396,8 +447,8 @@ def cut(folder: Path) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut": (cut, "damaged, 'column-x.bin' has 79 bytes instead of 80"),
     "longer": (
-        lambda f: (f / "ids.bin").write_bytes(bytes(99)),
-        "damaged, 'ids.bin' has 99 bytes instead of",
+        lambda f: (f / "client_names.bin").write_bytes(bytes(99)),
+        "damaged, 'client_names.bin' has 99 bytes instead of",
     ),
     "missing": (lambda f: (f / "offsets.bin").unlink(), "damaged, 'offsets.bin' is missing"),
     "no manifest": (
@@ -412,9 +463,22 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "manifest.json").write_text("[]"),
         "'manifest.json' is not a manifest",
     ),
-    "a key less": (edited(lambda m: m.pop("ids")), "'manifest.json' is not a manifest"),
+    "a key less": (edited(lambda m: m.pop("client_names")), "'manifest.json' is not a manifest"),
     "a key more": (edited(lambda m: m.update(more=1)), "'manifest.json' is not a manifest"),
-    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 1"),
+    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 2"),
+    "no format": (edited(lambda m: m.pop("format")), "'manifest.json' is not a manifest"),
+    "an attribute more": (
+        edited(lambda m: m["attributes"].update(more=1)),
+        "'manifest.json' is not a manifest",
+    ),
+    "a column's key less": (
+        edited(lambda m: m["columns"]["x"].pop("dtype")),
+        "'manifest.json' is not a manifest",
+    ),
+    "a file's key less": (
+        edited(lambda m: m["offsets"]["file"].pop("sha256")),
+        "'manifest.json' is not a manifest",
+    ),
     "other rows": (
         edited(lambda m: m.update(rows=9)),
         "damaged, its files are not of 4 clients and 9 rows",
@@ -449,7 +513,9 @@ def test_a_damaged_store_is_refused_when_opened(kind: str) -> None:
     open_store("toy").verify()
 
 
-@pytest.mark.parametrize("file", ["column-x.bin", "column-y.bin", "offsets.bin", "ids.bin"])
+@pytest.mark.parametrize(
+    "file", ["column-x.bin", "column-y.bin", "offsets.bin", "client_names.bin"]
+)
 def test_a_changed_byte_is_found_by_verify(file: str) -> None:
     path = toy().folder / file
     content = bytearray(path.read_bytes())

@@ -11,7 +11,7 @@ import pytest
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store import build, open_store
 from fedtailor.errors import InputError
-from stores import MADE, blocks_of, left_behind, toy
+from stores import MADE, NO_FACTS, blocks_of, left_behind, toy
 
 
 def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) -> None:
@@ -27,7 +27,7 @@ def test_one_builds_while_another_is_refused_and_other_names_go_on(place: Path) 
         toy(name="other")
         assert left_behind(place) == [".toy.lock", ".toy.new", "other"]
 
-    assert build("toy", nested(), {}, MADE).num_rows == 3
+    assert build("toy", nested(), NO_FACTS, MADE).num_rows == 3
     assert left_behind(place) == ["other", "toy"]
 
 
@@ -42,6 +42,7 @@ from fedtailor.data.store import columns
 from fedtailor.data.store.manifest import get_stores_dir
 from fedtailor.errors import InputError
 MADE = Provenance("1")
+NO_FACTS = DatasetAttributes()
 """
 
 
@@ -69,7 +70,8 @@ for attempt in range(40):
     child = os.fork()
     if child == 0:
         for value in range(10_000):
-            build("toy", blocks_of([200] * 30, value), {"value": value}, MADE)
+            facts = DatasetAttributes(about=str(value))
+            build("toy", blocks_of([200] * 30, value), facts, MADE)
     time.sleep(random.uniform(0, 0.15))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -81,7 +83,8 @@ for attempt in range(40):
         found["none"] += 1
     else:
         stored.verify()
-        assert stored.num_rows == 6000 and stored.columns["x"][0, 0] == stored.attributes["value"]
+        assert stored.num_rows == 6000
+        assert str(int(stored.columns["x"][0, 0])) == stored.attributes.about
         found["whole"] += 1
     if attempt % 3 == 0:
         toy(name="another")
@@ -107,7 +110,7 @@ def waits():
     yield Block("last", next(blocks_of([5])).columns)
 builder = os.fork()
 if builder == 0:
-    build("toy", waits(), {}, MADE)
+    build("toy", waits(), NO_FACTS, MADE)
     os._exit(0)
 os.read(ready[0], 1)
 try:

@@ -17,7 +17,7 @@ from fedtailor.data import ClientExamples, FederatedDataset, Split
 from fedtailor.data.batching import iter_batch_indices
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store import (
-    StoredScenario,
+    CachedScenario,
     build,
     load_or_build_scenario,
     make_range_split,
@@ -26,7 +26,7 @@ from fedtailor.data.store import (
 )
 from fedtailor.data.store.row_ranges import compact
 from fedtailor.errors import InputError
-from stores import MADE, full, toy
+from stores import MADE, NO_FACTS, full, toy
 
 
 def test_another_process_is_sent_no_copy() -> None:
@@ -74,7 +74,7 @@ def test_holders_share_the_columns_and_keep_the_promises() -> None:
 
 
 def test_holders_need_x_and_y() -> None:
-    stored = build("toy", [Block("a", {"x": np.zeros((2, 3), np.float32)})], {}, MADE)
+    stored = build("toy", [Block("a", {"x": np.zeros((2, 3), np.float32)})], NO_FACTS, MADE)
     with pytest.raises(
         InputError, match="toy: the store must have columns x and y, but has only x"
     ):
@@ -163,11 +163,11 @@ def test_batches_are_those_of_plain_arrays() -> None:
 
 
 @pytest.fixture
-def making() -> tuple[Callable[[], StoredScenario], list[str]]:
+def making() -> tuple[Callable[[], CachedScenario], list[str]]:
     """Makes a scenario of four clients with ten rows, and a list that grows by it."""
     made: list[str] = []
 
-    def make() -> StoredScenario:
+    def make() -> CachedScenario:
         made.append("made")
         train, mixed = (
             make_range_split(np.array([0, 3, 4, 8]), np.array([2, 1, 3, 1])),
@@ -175,12 +175,12 @@ def making() -> tuple[Callable[[], StoredScenario], list[str]]:
         )
         test = Split(mixed, np.array([0, 2, 2, 2, 3]))
         ends = {"unseen": np.array([3]), "nobody": np.zeros(0, np.int64)}
-        return StoredScenario({"train": train, "test": test, "adapt": train}, ends)
+        return CachedScenario({"train": train, "test": test, "adapt": train}, ends)
 
     return make, made
 
 
-def same(one: StoredScenario, other: StoredScenario) -> bool:
+def same(one: CachedScenario, other: CachedScenario) -> bool:
     mine, theirs = (
         {**each.arrays, **{f"{n}/{i}": p for n, s in each.splits.items() for i, p in enumerate(s)}}
         for each in (one, other)
@@ -191,7 +191,7 @@ def same(one: StoredScenario, other: StoredScenario) -> bool:
 
 
 def test_a_scenario_is_made_once_and_then_mapped(
-    making: tuple[Callable[[], StoredScenario], list[str]],
+    making: tuple[Callable[[], CachedScenario], list[str]],
 ) -> None:
     make, made = making
     first, second = (
@@ -213,7 +213,7 @@ def test_a_scenario_is_made_once_and_then_mapped(
 
 
 def test_other_options_are_other_files(
-    making: tuple[Callable[[], StoredScenario], list[str]],
+    making: tuple[Callable[[], CachedScenario], list[str]],
 ) -> None:
     make, made = making
     stored = toy()
@@ -225,7 +225,7 @@ def test_other_options_are_other_files(
 
 
 def test_a_scenario_belongs_to_the_content_it_was_made_for(
-    making: tuple[Callable[[], StoredScenario], list[str]],
+    making: tuple[Callable[[], CachedScenario], list[str]],
 ) -> None:
     make, made = making
     before = toy()
@@ -239,14 +239,14 @@ def test_a_scenario_belongs_to_the_content_it_was_made_for(
 def test_contiguous_splits_cost_nothing_for_each_row() -> None:
     stored = toy([100_000, 200_000])
     whole = Split(np.arange(300_000), np.array([0, 100_000, 300_000]))
-    read = load_or_build_scenario(stored, {}, lambda: StoredScenario({"train": whole}, {}))
+    read = load_or_build_scenario(stored, {}, lambda: CachedScenario({"train": whole}, {}))
     np.testing.assert_array_equal(read.splits["train"].index, whole.index)
     assert sum(path.stat().st_size for path in (stored.folder / "scenarios").rglob("*.npy")) < 1000
 
 
-@pytest.mark.parametrize("damage", ["cut", "missing", "about"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "options"])
 def test_a_damaged_scenario_is_made_again(
-    damage: str, making: tuple[Callable[[], StoredScenario], list[str]]
+    damage: str, making: tuple[Callable[[], CachedScenario], list[str]]
 ) -> None:
     make, made = making
     stored = toy()
@@ -254,8 +254,10 @@ def test_a_damaged_scenario_is_made_again(
     (folder,) = (stored.folder / "scenarios").iterdir()
     if damage == "missing":
         (folder / "array-unseen.npy").unlink()
+    elif damage == "options":
+        os.truncate(folder / "scenario.json", 20)
     else:
-        os.truncate(folder / ("split-test-index.npy" if damage == "cut" else "scenario.json"), 20)
+        os.truncate(folder / "split-test-index.npy", 20 if damage == "cut" else 0)
     assert same(load_or_build_scenario(stored, {}, make), make())
     assert len(made) == 3
     assert same(load_or_build_scenario(stored, {}, make), make())
@@ -263,7 +265,7 @@ def test_a_damaged_scenario_is_made_again(
 
 
 def test_a_scenario_that_cannot_be_kept_is_used(
-    making: tuple[Callable[[], StoredScenario], list[str]], monkeypatch: pytest.MonkeyPatch
+    making: tuple[Callable[[], CachedScenario], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make, made = making
     stored = toy()

@@ -104,7 +104,7 @@ def test_a_network_with_dropout_is_evaluated_without() -> None:
         module_gradient(module, x[train.get_rows(who)], y[train.get_rows(who)]) for who in people
     ]
     own = module_gradient(module, torch.from_numpy(data.server.x), torch.from_numpy(data.server.y))
-    expected = expected_gaps(each, train.sizes()[people].tolist(), own)
+    expected = expected_gaps(each, train.compute_sizes()[people].tolist(), own)
     for batch in (1, 7, 1000):
         found = compute_gradient_gaps(task, task.params, data, batch=batch)
         np.testing.assert_allclose(figures(found)[:5], expected, rtol=1e-10)

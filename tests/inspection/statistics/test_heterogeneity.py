@@ -265,7 +265,7 @@ def test_memory_maps_and_runs_give_the_same(tmp_path: Path) -> None:
     train = data.clients.splits["train"]
     splits = {
         **data.clients.splits,
-        "train": make_range_split(train.index[train.offsets[:-1]], train.sizes()),
+        "train": make_range_split(train.index[train.offsets[:-1]], train.compute_sizes()),
     }
     mapped = ClientExamples(np.load(tmp_path / "x.npy", mmap_mode="r"), data.clients.y, splits)
     same = FederatedDataset("same", mapped, data.client_names, data.groups, data.server, 3)

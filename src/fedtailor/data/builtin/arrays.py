@@ -1,16 +1,23 @@
 """Data sets from arrays in memory, with a column for the client of each example."""
 
-from typing import Any, Literal
+import inspect
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.arguments import resolve_count, to_array, to_numeric_array
+from fedtailor.data.arguments import (
+    require_classes,
+    require_scale,
+    resolve_count,
+    to_array,
+    to_numeric_array,
+)
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array, ClientExamples, Split, single_client
 from fedtailor.data.partition.splits import SplitConfig, assign_random_groups, split_rows
 from fedtailor.data.rng import make_rng
-from fedtailor.errors import is_number, require
+from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
 ServerData = tuple[Any, Any] | float | None
@@ -62,11 +69,8 @@ def from_arrays(
     """
     split_config = SplitConfig(test_share, adapt, validation_clients, unseen_clients, support)
     split_config.validate(name)
-    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
-    require(
-        classes is None or classes == "auto" or (is_number(classes, integer=True) and classes >= 1),
-        f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.",
-    )
+    require_scale(name, scale)
+    require_classes(name, classes)
     x = to_numeric_array(name, "x", x)
     y = to_numeric_array(name, "y", y)
     client_names, owners = _encode_clients(name, client)
@@ -100,6 +104,23 @@ def from_arrays(
     )
 
 
+class SplitOptions(TypedDict, total=False):
+    """Options that other functions pass on to `from_arrays`, which describes them."""
+
+    test_share: float
+    validation_clients: float
+    unseen_clients: float
+    adapt: str | float
+    support: float
+
+
+SPLIT_DEFAULTS: dict[str, Any] = {
+    name: inspect.signature(from_arrays).parameters[name].default
+    for name in SplitOptions.__annotations__
+}
+"""Defaults of `SplitOptions`."""
+
+
 def _encode_clients(name: str, client: Any) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
     """Return the sorted names of the clients, and the number of each example's client."""
     column = to_array(name, "client", client)
@@ -126,7 +147,7 @@ def _take_server_examples(
     """Return the server's examples, if any, and the rows that the clients keep."""
     if isinstance(server, tuple | list):
         require(
-            len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} things."
+            len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} values."
         )
         server_x = _cast_like(name, "x", server[0], x)
         server_y = _cast_like(name, "y", server[1], y)

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import require_int, resolve_count
-from fedtailor.data.builtin.arrays import from_arrays
+from fedtailor.data.builtin.arrays import SplitOptions, from_arrays
 from fedtailor.data.builtin.npz import read_npz
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import UNASSIGNED
@@ -36,24 +37,22 @@ def digits(
     clients: int = 50,
     labels: int = 2,
     server: float = 0.05,
-    test_share: float = 0.25,
-    validation_clients: float = 0.1,
-    unseen_clients: float = 0.2,
-    adapt: str | float = "train",
-    support: float = 0.2,
     seed: int = 0,
+    **split_options: Unpack[SplitOptions],
 ) -> FederatedDataset:
     """Load handwritten digits with few labels for each client and uneven sizes.
 
     The server has random examples of all, and the clients the rest. All labels have equally many
     clients, give or take one; labels of no client are not used. The unseen clients are the last
-    ones, which together have the same labels as the train clients. test_share, validation_clients,
-    unseen_clients, adapt, support and seed are as for `from_arrays`.
+    ones, which together have the same labels as the train clients.
 
     Args:
         clients: Number of clients.
         labels: Number of labels of each client.
         server: Share (float) or number (int) of examples that the server has.
+        seed: Seed of everything random.
+        split_options: test_share, validation_clients, unseen_clients, adapt and support, as for
+            `from_arrays`.
     """
     require_int("digits", "clients", clients, 1)
     require_int("digits", "labels", labels, 1)
@@ -73,14 +72,10 @@ def digits(
         owners[is_assigned],
         name="digits",
         classes=NUM_LABELS,
-        test_share=test_share,
-        validation_clients=validation_clients,
-        unseen_clients=unseen_clients,
-        adapt=adapt,
-        support=support,
         server=(x[server_rows], y[server_rows]) if num_server_examples > 0 else None,
         seed=seed,
         scale=1 / 16,
+        **split_options,
     )
     # The groups keep their sizes, but have clients in the order in which labels were dealt.
     num_train = len(dataset.groups["train"])
@@ -89,7 +84,7 @@ def digits(
         np.arange(clients), [num_train, num_train + num_validation]
     )
     groups = {"train": train, "participating": train, "validation": validation, "unseen": unseen}
-    return replace(dataset, groups=groups, skip_checks=True)  # only the grouping has changed
+    return replace(dataset, groups=groups, should_check=False)  # only the grouping has changed
 
 
 def _partition_examples(

@@ -2,11 +2,12 @@
 
 import zlib
 from pathlib import Path
+from typing import Unpack
 from zipfile import BadZipFile
 
 import numpy as np
 
-from fedtailor.data.builtin.arrays import ServerData, from_arrays
+from fedtailor.data.builtin.arrays import ServerData, SplitOptions, from_arrays
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array
 from fedtailor.errors import InputError, require
@@ -52,22 +53,17 @@ def read_npz(path: str | Path, needed: tuple[str, ...]) -> dict[str, Array]:
 def from_npz(
     path: str | Path,
     *,
-    test_share: float = 0.25,
-    validation_clients: float = 0.1,
-    unseen_clients: float = 0.2,
-    adapt: str | float = "train",
-    support: float = 0.2,
     server: float = 0.0,
     classes: int | None = None,
     seed: int = 0,
     scale: float = 1.0,
     tokens: bool = False,
     overlap: str = "",
+    **split_options: Unpack[SplitOptions],
 ) -> FederatedDataset:
     """Read a dataset from a file with arrays `x`, `y` and `client`, one entry per example.
 
-    The dataset is named after the file. test_share, validation_clients, unseen_clients, adapt,
-    support, seed, scale, tokens and overlap are as for `from_arrays`.
+    The dataset is named after the file.
 
     Args:
         path: File with the arrays; if it has `x_server` and `y_server` too, they are the server's.
@@ -75,6 +71,12 @@ def from_npz(
             without effect if the file has the server's own.
         classes: Number of classes; None: the largest label plus 1 for integer y, and real-valued
             targets for floating y.
+        seed: Seed of everything random.
+        scale: Factor of integer x when it is converted to floating point.
+        tokens: Whether x is token ids, which stay integers.
+        overlap: Reason why server data may overlap clients'; "": it must not, which is checked.
+        split_options: test_share, validation_clients, unseen_clients, adapt and support, as for
+            `from_arrays`.
     """
     arrays = read_npz(path, ("x", "y", "client"))
     server_data: ServerData = server or None
@@ -87,14 +89,10 @@ def from_npz(
         arrays["client"],
         name=Path(path).stem,
         classes="auto" if classes is None else classes,
-        test_share=test_share,
-        validation_clients=validation_clients,
-        unseen_clients=unseen_clients,
-        adapt=adapt,
-        support=support,
         server=server_data,
         seed=seed,
         scale=scale,
         tokens=tokens,
         overlap=overlap,
+        **split_options,
     )

@@ -13,13 +13,13 @@ Note that u_k adds the same to the scores of all classes, so that alpha changes 
 models differ by the unit variance of W_k and b_k, whatever alpha; only `iid` makes them the same.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import require_int
-from fedtailor.data.builtin.arrays import from_arrays
+from fedtailor.data.builtin.arrays import SplitOptions, from_arrays
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
@@ -65,18 +65,13 @@ def synthetic(
     most: int = 1000,
     server: int = 100,
     server_clients: int = 10,
-    test_share: float = 0.25,
-    validation_clients: float = 0.1,
-    unseen_clients: float = 0.2,
-    adapt: str | float = "train",
-    support: float = 0.2,
     seed: int = 0,
+    **split_options: Unpack[SplitOptions],
 ) -> FederatedDataset:
     """Generate Synthetic(alpha, beta): clients with linear models and inputs of their own.
 
     Each client has 50 + lognormal(4, 2) examples. They depend on the seed and the client's number
-    alone, so that with more clients the first ones stay the same. test_share, validation_clients,
-    unseen_clients, adapt, support and seed are as for `from_arrays`.
+    alone, so that with more clients the first ones stay the same.
 
     Args:
         alpha: Standard deviation of the means u_k of the clients' models.
@@ -90,6 +85,9 @@ def synthetic(
         server: Number of the server's examples.
         server_clients: Number of further clients that the server's examples come from, in equal
             parts; they are no clients of the dataset.
+        seed: Seed of everything random.
+        split_options: test_share, validation_clients, unseen_clients, adapt and support, as for
+            `from_arrays`.
     """
     for option, deviation in (("alpha", alpha), ("beta", beta)):
         require(
@@ -116,13 +114,9 @@ def synthetic(
         np.repeat(np.arange(clients), sizes),
         name="synthetic",
         classes=classes,
-        test_share=test_share,
-        validation_clients=validation_clients,
-        unseen_clients=unseen_clients,
-        adapt=adapt,
-        support=support,
         server=_draw_server_examples(params, server, server_clients),
         seed=seed,
+        **split_options,
     )
 
 

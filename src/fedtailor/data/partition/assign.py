@@ -4,8 +4,7 @@ Clients are the data set's own (partition "natural") or those of a partitioner. 
 examples are drawn before the partition, or from the clients after it.
 """
 
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,30 +12,33 @@ from numpy.typing import NDArray
 from fedtailor.data import content_hash
 from fedtailor.data.arguments import require_int, resolve_count
 from fedtailor.data.examples import UNASSIGNED, Array, Split
-from fedtailor.data.partition import PARTITIONERS, Owners, by_user, mixture, pachinko, relabel
+from fedtailor.data.partition import LabelHierarchy, Owners, by_user, relabel
 from fedtailor.data.partition.by_user import NaturalClients
-from fedtailor.data.partition.composite import Partitioner
-from fedtailor.data.partition.options import PARTITION_OPTIONS
+from fedtailor.data.partition.options import (
+    NATURAL,
+    BoundPartitioner,
+    NaturalOptions,
+    ScenarioOptions,
+)
 from fedtailor.data.partition.splits import (
     Groups,
-    SplitConfig,
     assign_groups_covering_labels,
     assign_random_groups,
     split_rows,
 )
 from fedtailor.data.rng import make_rng
-from fedtailor.data.server_data.holdout import PRE_PARTITION_DRAWS, draw_clients, draw_from_clients
+from fedtailor.data.server_data.holdout import draw_clients
+from fedtailor.data.server_data.source import ClientDraw, ClientRowDraw, RowDraw
 from fedtailor.data.store import StoredDataset
 from fedtailor.errors import is_number, require
 from fedtailor.prng.streams import DataStream
 
 Rows = NDArray[np.int64]
-Options = dict[str, Any]
 NO_ROWS = np.zeros(0, np.int64)
 
 
 class ClientAssignment(NamedTuple):
-    """Which rows of a data set the clients and the server have."""
+    """Rows of a data set that the clients and the server have."""
 
     splits: dict[str, Split]
     groups: Groups
@@ -46,76 +48,69 @@ class ClientAssignment(NamedTuple):
     relabeled_clients: Rows  # numbers of the clients that permute their labels
 
 
-def assign_clients(
-    data: StoredDataset, options: Options, split_config: SplitConfig
-) -> ClientAssignment:
-    """Return the assignment that the options ask for.
-
-    Args:
-        data: Stored data set.
-        options: All options that apply, see `load_federated`.
-        split_config: The shares among `options`.
-    """
-    if options["partition"] == "natural":
-        return _assign_natural_clients(data, options, split_config)
-    return _assign_by_partitioner(data, options, split_config)
-
-
-def _get_server_source(options: Options) -> str:
-    """Return the source of the server's examples, or "" if the server has none."""
-    if not options["server"]:
-        return ""
-    return str(options["server_from"])
+def assign_clients(data: StoredDataset, options: ScenarioOptions) -> ClientAssignment:
+    """Return the assignment of a stored data set that the options ask for."""
+    if isinstance(options.partition, NaturalOptions):
+        return _assign_natural_clients(data, options, options.partition)
+    return _assign_by_partitioner(data, options, options.partition)
 
 
 def _assign_natural_clients(
-    data: StoredDataset, options: Options, split_config: SplitConfig
+    data: StoredDataset, options: ScenarioOptions, natural: NaturalOptions
 ) -> ClientAssignment:
     """Return the assignment of the data set's own clients."""
-    source = _get_server_source(options)
-    clients = by_user.select_clients(data, options)
+    general = options.general
+    source = options.server_source
+    clients = by_user.select_clients(data, general, natural)
     server_rows = NO_ROWS
-    if source == "people" or options["reserved"]:
-        clients, server_rows = _reserve_server_clients(data, options, clients)
+    if source.draw_clients is not None or natural.reserved:
+        clients, server_rows = _reserve_server_clients(data, options, natural, clients)
     client_names = np.asarray(data.client_names[clients.client_ids])
     if _can_split_into_ranges(data, options):
-        rng = make_rng(options["seed"], DataStream.GROUPS)
+        rng = make_rng(general.seed, DataStream.GROUPS)
         return ClientAssignment(
-            splits=by_user.split_into_ranges(clients, options, split_config),
-            groups=assign_random_groups(clients.is_test_only, split_config, rng),
+            splits=by_user.split_into_ranges(clients, general, natural),
+            groups=assign_random_groups(clients.is_test_only, general.split_config, rng),
             client_names=client_names,
             server_rows=server_rows,
             y=None,
             relabeled_clients=NO_ROWS,
         )
-    owners = by_user.compute_owners(data, clients, options)
-    if source in PRE_PARTITION_DRAWS:
+    owners = by_user.compute_owners(data, clients, general, natural)
+    if source.draw_rows is not None:
         assigned_rows = np.flatnonzero(owners != UNASSIGNED)
-        server_rows, remaining_rows = _draw_server_rows(data, assigned_rows, options)
+        server_rows, remaining_rows = _draw_server_rows(
+            data, options, assigned_rows, source.draw_rows
+        )
         is_remaining = np.isin(np.arange(data.num_rows), remaining_rows)
         owners = np.where(is_remaining, owners, UNASSIGNED)
-    return _finish_assignment(data, options, split_config, owners, server_rows, client_names)
+    return _finish_assignment(data, options, owners, server_rows, client_names)
 
 
-def _can_split_into_ranges(data: StoredDataset, options: Options) -> bool:
+def _can_split_into_ranges(data: StoredDataset, options: ScenarioOptions) -> bool:
     """Return whether each client's rows in each split are consecutive rows of the data set."""
-    takes_single_rows = _get_server_source(options) in (*PRE_PARTITION_DRAWS, "clients")
-    if takes_single_rows or options["zeta"] != 1:
+    source = options.server_source
+    takes_single_rows = source.draw_rows is not None or source.draw_client_rows is not None
+    if takes_single_rows or options.general.zeta != 1:
         return False
-    if options["split"] == "own":
+    if options.general.split == "own":
         return by_user.has_test_rows_last(data)
-    return bool(options["split"] == "last")
+    return options.general.split == "last"
 
 
 def _reserve_server_clients(
-    data: StoredDataset, options: Options, clients: NaturalClients
+    data: StoredDataset,
+    options: ScenarioOptions,
+    natural: NaturalOptions,
+    clients: NaturalClients,
 ) -> tuple[NaturalClients, Rows]:
     """Return the clients that are not reserved for the server, and the server's rows.
 
     `reserved` clients are taken out even if the server has fewer or none, so that the others are
     the same whatever the server has. With `overlap` no client is taken out.
     """
-    reserved = options["reserved"]
+    general = options.general
+    reserved = natural.reserved
     is_share = is_number(reserved) and 0 <= reserved < 1
     is_count = is_number(reserved, integer=True) and reserved >= 0
     require(
@@ -124,90 +119,72 @@ def _reserve_server_clients(
         f"{reserved!r}.",
     )
     num_clients = len(clients.client_ids)
+    draw: ClientDraw = draw_clients
     num_server_clients = 0
-    if _get_server_source(options) == "people":
-        num_server_clients = resolve_count(data.name, options["server"], num_clients)
+    if options.server_source.draw_clients is not None:
+        draw = options.server_source.draw_clients
+        num_server_clients = resolve_count(data.name, general.server, num_clients)
     num_reserved = resolve_count(data.name, reserved, num_clients)
-    rng = make_rng(options["seed"], DataStream.STORE_SERVER)
-    reserved_ids = draw_clients(
-        data.name, clients.is_test_only, max(num_reserved, num_server_clients), rng
-    )
+    rng = make_rng(general.seed, DataStream.STORE_SERVER)
+    reserved_ids = draw(data.name, clients.is_test_only, max(num_reserved, num_server_clients), rng)
     server_clients = clients.select(np.sort(reserved_ids[:num_server_clients]))
     remaining_ids = np.arange(num_clients)
-    if not options["overlap"]:
+    if not general.overlap:
         remaining_ids = np.setdiff1d(remaining_ids, reserved_ids)
     return clients.select(remaining_ids), server_clients.get_rows()
 
 
 def _assign_by_partitioner(
-    data: StoredDataset, options: Options, split_config: SplitConfig
+    data: StoredDataset, options: ScenarioOptions, partitioner: BoundPartitioner
 ) -> ClientAssignment:
     """Return the assignment of all examples that the server leaves, by a partitioner."""
     name = data.name
+    general = options.general
+    source = options.server_source
     y = data.columns["y"]
     has_labels = y.ndim == 1 and y.dtype.kind in "iu"
     require(
         has_labels,
-        f"{name}: partition={options['partition']} needs one label for each example; take natural.",
+        f"{name}: partition={general.partition} needs one label for each example; take natural.",
     )
-    require_int(name, "clients", options["clients"], 1)
-    source = _get_server_source(options)
+    require_int(name, "clients", general.clients, 1)
     server_rows = NO_ROWS
     rows = np.arange(data.num_rows)
-    if source in PRE_PARTITION_DRAWS:
-        server_rows, rows = _draw_server_rows(data, rows, options)
-    partitioner = _bind_partitioner(data, rows, options)
-    rng = make_rng(options["seed"], DataStream.STORE_PARTITION)
+    if source.draw_rows is not None:
+        server_rows, rows = _draw_server_rows(data, options, rows, source.draw_rows)
+    fine = y[rows].astype(np.int64)
+    labels: Array | LabelHierarchy = fine
+    if partitioner.is_hierarchical:
+        coarse = _get_coarse_labels(data, general.partition)[rows]
+        labels = LabelHierarchy(coarse, fine)
+    rng = make_rng(general.seed, DataStream.STORE_PARTITION)
     owners = np.full(data.num_rows, UNASSIGNED, np.int64)
-    owners[rows] = partitioner(y[rows].astype(np.int64), options["clients"], rng)
+    owners[rows] = partitioner.assign(labels, general.clients, rng)
     count = int(owners.max()) + 1
-    if source == "people":
-        server_clients = draw_clients(
-            name,
-            np.zeros(count, bool),
-            resolve_count(name, options["server"], count),
-            make_rng(options["seed"], DataStream.STORE_SERVER),
-        )
-        is_server_row = np.isin(owners, server_clients)
-        server_rows = np.flatnonzero(is_server_row)
-        if not options["overlap"]:
-            owners = np.where(is_server_row, UNASSIGNED, owners)
+    if source.draw_clients is not None:
+        server_rows, owners = _take_whole_clients(data, options, owners, source.draw_clients)
     client_names = np.arange(count).astype(str)
-    return _finish_assignment(data, options, split_config, owners, server_rows, client_names)
+    return _finish_assignment(data, options, owners, server_rows, client_names)
 
 
-def _bind_partitioner(data: StoredDataset, rows: Rows, options: Options) -> Partitioner:
-    """Return the partitioner for some rows, or the mixture of two, with its options bound."""
-    partition = options["partition"]
-    if partition == "pachinko":
-        coarse = _get_coarse_labels(data)[rows]
-        return partial(pachinko, coarse, **_select_options("pachinko", options))
-    partitioner = partial(PARTITIONERS[partition], **_select_options(partition, options))
-    others = options["others"]
-    if not others:
-        return partitioner
-    other = partial(PARTITIONERS[others], **_select_options(others, options))
-    return partial(mixture, partitioner=partitioner, other=other, share=options["others_share"])
+def _get_coarse_labels(data: StoredDataset, partition: str) -> Array:
+    """Return each example's coarse label: a column, or an attribute with one for each class.
 
-
-def _select_options(partition: str, options: Options) -> Options:
-    """Return the options of one partition."""
-    return {option: options[option] for option in PARTITION_OPTIONS[partition]}
-
-
-def _get_coarse_labels(data: StoredDataset) -> Array:
-    """Return each example's coarse label: a column, or an attribute with one for each class."""
+    `partition` is what the error says needs them.
+    """
     if "coarse" in data.columns:
         return data.columns["coarse"]
-    coarse_by_class = data.attributes.get("coarse")
+    coarse_by_class = data.attributes.coarse
     require(
-        coarse_by_class is not None,
-        f"{data.name}: pachinko needs coarse labels, but this set has none.",
+        len(coarse_by_class) > 0,
+        f"{data.name}: {partition} needs coarse labels, but this set has none.",
     )
     return np.array(coarse_by_class)[data.columns["y"]]
 
 
-def _draw_server_rows(data: StoredDataset, rows: Rows, options: Options) -> tuple[Rows, Rows]:
+def _draw_server_rows(
+    data: StoredDataset, options: ScenarioOptions, rows: Rows, draw: RowDraw
+) -> tuple[Rows, Rows]:
     """Return which of these rows are the server's, and which remain for clients.
 
     With `overlap` all remain. Otherwise, examples that equal one of the server's are removed,
@@ -215,24 +192,41 @@ def _draw_server_rows(data: StoredDataset, rows: Rows, options: Options) -> tupl
     """
     x = data.columns["x"]
     y = data.columns["y"]
-    draw = PRE_PARTITION_DRAWS[options["server_from"]]
-    rng = make_rng(options["seed"], DataStream.STORE_SERVER)
-    positions = draw(data.name, y[rows], options["server"], rng)
+    general = options.general
+    rng = make_rng(general.seed, DataStream.STORE_SERVER)
+    positions = draw(data.name, y[rows], general.server, rng)
     server_rows = rows[positions]
-    if options["overlap"]:
+    if general.overlap:
         return server_rows, rows
     remaining_rows = np.delete(rows, positions)
-    if len(server_rows) > 0 and not data.attributes.get("tokens"):
+    if len(server_rows) > 0 and not data.attributes.tokens:
         server_hashes = content_hash.hash_examples(x, server_rows)
         is_duplicate = content_hash.is_duplicate(x, remaining_rows, server_hashes)
         remaining_rows = remaining_rows[~is_duplicate]
     return server_rows, remaining_rows
 
 
+def _take_whole_clients(
+    data: StoredDataset, options: ScenarioOptions, owners: Owners, draw: ClientDraw
+) -> tuple[Rows, Owners]:
+    """Return all rows of some clients, the server's, and the owners without these clients."""
+    general = options.general
+    num_clients = int(owners.max()) + 1
+    server_clients = draw(
+        data.name,
+        np.zeros(num_clients, bool),
+        resolve_count(data.name, general.server, num_clients),
+        make_rng(general.seed, DataStream.STORE_SERVER),
+    )
+    is_server_row = np.isin(owners, server_clients)
+    if not general.overlap:
+        owners = np.where(is_server_row, UNASSIGNED, owners)
+    return np.flatnonzero(is_server_row), owners
+
+
 def _finish_assignment(
     data: StoredDataset,
-    options: Options,
-    split_config: SplitConfig,
+    options: ScenarioOptions,
     owners: Owners,
     server_rows: Rows,
     client_names: NDArray[np.str_],
@@ -242,27 +236,30 @@ def _finish_assignment(
     Args:
         data: Stored data set.
         options: All options that apply.
-        split_config: The shares among `options`.
         owners: Client of each row, or `UNASSIGNED`, [rows]. Clients without rows are left out.
         server_rows: The server's rows, unless it takes some from the clients.
         client_names: Name of each client, [clients].
     """
-    if _get_server_source(options) == "clients":
-        server_rows, owners = _take_from_clients(data, options, owners)
+    general = options.general
+    split_config = general.split_config
+    draw_client_rows = options.server_source.draw_client_rows
+    if draw_client_rows is not None:
+        server_rows, owners = _take_client_rows(data, options, owners, draw_client_rows)
     rows = np.flatnonzero(owners != UNASSIGNED)
     require(
         len(rows) > 0,
-        f"{data.name}: the server leaves nothing to clients; ask for less than "
-        f"{options['server']}.",
+        f"{data.name}: the server leaves nothing to clients; ask for less than {general.server}.",
     )
     client_ids, row_owners = np.unique(owners[rows], return_inverse=True)
-    is_test = _get_test_mask(data, options, rows)
+    is_test = None
+    if general.split == "own":
+        is_test = np.asarray(by_user.get_test_column(data)[rows])
     splits = split_rows(
         row_owners,
         len(client_ids),
         split_config,
-        make_rng(options["seed"], DataStream.SPLITS),
-        options["split"],
+        make_rng(general.seed, DataStream.SPLITS),
+        general.split,
         is_test,
     )
     for split_name, split in splits.items():
@@ -274,8 +271,8 @@ def _finish_assignment(
     is_test_only = np.zeros(len(client_ids), bool)
     if is_test is not None:
         is_test_only = np.bincount(row_owners, is_test) == np.bincount(row_owners)
-    if options["partition"] == "natural":
-        rng = make_rng(options["seed"], DataStream.GROUPS)
+    if general.partition == NATURAL:
+        rng = make_rng(general.seed, DataStream.GROUPS)
         groups = assign_random_groups(is_test_only, split_config, rng)
     else:
         labels = data.columns["y"] if y is None else y
@@ -291,39 +288,24 @@ def _finish_assignment(
     )
 
 
-def _take_from_clients(
-    data: StoredDataset, options: Options, owners: Owners
+def _take_client_rows(
+    data: StoredDataset, options: ScenarioOptions, owners: Owners, draw: ClientRowDraw
 ) -> tuple[Rows, Owners]:
     """Return the server's rows, drawn from some clients, and the owners without these rows."""
+    general = options.general
     assigned_rows = np.flatnonzero(owners != UNASSIGNED)
-    positions = draw_from_clients(
-        data.name,
-        owners[assigned_rows],
-        options["server"],
-        make_rng(options["seed"], DataStream.STORE_SERVER),
-        each=options["server_each"],
-    )
+    rng = make_rng(general.seed, DataStream.STORE_SERVER)
+    positions = draw(data.name, owners[assigned_rows], general.server, rng)
     server_rows = assigned_rows[positions]
-    if options["overlap"]:
+    if general.overlap:
         return server_rows, owners
     remaining_owners = owners.copy()
     remaining_owners[server_rows] = UNASSIGNED
     return server_rows, remaining_owners
 
 
-def _get_test_mask(data: StoredDataset, options: Options, rows: Rows) -> NDArray[np.bool_] | None:
-    """Return which rows are of the data set's own test part, or None unless split is "own"."""
-    if options["split"] != "own":
-        return None
-    require(
-        "testing" in data.columns,
-        f"{data.name}: split=own needs a test part, but this set has none; take random.",
-    )
-    return np.asarray(data.columns["testing"][rows])
-
-
 def _relabel(
-    data: StoredDataset, options: Options, rows: Rows, row_owners: Owners
+    data: StoredDataset, options: ScenarioOptions, rows: Rows, row_owners: Owners
 ) -> tuple[Array | None, Rows]:
     """Return new labels, [rows of the data set], and the numbers of the clients that permute them.
 
@@ -333,17 +315,18 @@ def _relabel(
         rows: Rows of the clients, [clients' rows].
         row_owners: Client of each of these rows, [clients' rows].
     """
-    zeta = options["zeta"]
+    zeta = options.general.zeta
+    seed = options.general.seed
     if zeta == 1:
         return None, NO_ROWS
     y = data.columns["y"]
     require(y.ndim == 1, f"{data.name}: zeta needs one label for each example.")
     labels = np.array(y)
-    rng = make_rng(options["seed"], DataStream.RELABEL)
+    rng = make_rng(seed, DataStream.RELABEL)
     labels[rows] = relabel(labels[rows], row_owners, rng, zeta=zeta)
     # The first draw of `relabel`, again, for which clients it chose.
     count = int(row_owners.max()) + 1
-    order = make_rng(options["seed"], DataStream.RELABEL).permutation(count)
+    order = make_rng(seed, DataStream.RELABEL).permutation(count)
     client_ids = order[: round((1 - zeta) * count)]
     return labels, np.sort(client_ids)
 

@@ -14,13 +14,12 @@ from fedtailor.data import content_hash
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array, ClientExamples, Split, single_client
 from fedtailor.data.partition.assign import NO_ROWS, ClientAssignment, assign_clients
-from fedtailor.data.partition.options import fill_defaults
-from fedtailor.data.partition.splits import SplitConfig
+from fedtailor.data.partition.options import ScenarioOptions, parse_options, resolve_options
 from fedtailor.data.rng import make_rng
+from fedtailor.data.server_data import Examples
 from fedtailor.data.server_data.damage import damage_examples
-from fedtailor.data.server_data.external import make_external_examples
 from fedtailor.data.sources import CATALOG, count_classes, open_dataset
-from fedtailor.data.store import StoredDataset, StoredScenario, load_or_build_scenario
+from fedtailor.data.store import CachedScenario, StoredDataset, load_or_build_scenario
 from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
@@ -37,101 +36,59 @@ HASHED_ROWS = 1 << 20
 """Number of clients' examples that are compared with the server's at a time."""
 
 Rows = NDArray[np.int64]
-Options = dict[str, Any]
-Examples = tuple[Array, Array]
 
 
 def load_federated(name: str, **overrides: Any) -> FederatedDataset:
     """Load a data set that has been added, partitioned among clients by the options.
 
-    An option that has no effect beside the others is refused.
-
-    partition      how examples are assigned to clients, with options of its own:
-      natural        by the data set's own clients. `least`: those with fewer examples are left out;
-                     `most`: number of examples used of each; `clients`: number of clients, chosen
-                     at random (None: all); `reserved`: see server_from
-      two-labels     two labels for each client and uneven sizes, as in FedMeta-Per (there with
-                     test_share=0.25, adapt=0.2). A share `used` of the examples is divided by
-                     weights from 1 to `ratio`; each client has at least `least` examples
-      half-and-half  as in Per-FedAvg. Every other client has `images` examples of each label of the
-                     first half; the rest have images / 2 of one of those labels (none with
-                     `drop_half`) and 2 * images of one label of the second half
-      few-labels     as in FSL. Each client has `labels` labels and `size` examples, equally many of
-                     each label (None: as many as possible)
-      shards         each client has `shards` equal shards of the examples sorted by label
-      dirichlet      each label is divided by shares from Dirichlet(`alpha`); each client has at
-                     least `least` examples
-      quantity       random examples, with sizes by shares from Dirichlet(`alpha`), at least `least`
-      pachinko       `size` examples by shares of coarse (`alpha`) and fine labels (`beta`), as for
-                     federated CIFAR-100
-      iid            random examples, equal sizes
-    clients          number of clients
-    others           partition of a share `others_share` of the clients
-    zeta             a share 1 - zeta of the clients permutes the labels, each client in its own way
-                     (and, with `augment`, rotates and mirrors its images in its own way): AFML's
-                     mutually exclusive clients
-    server           amount of the server's data: a share (float), a number (int), 0: none
-    server_from      where it comes from:
-      examples       all examples, at random
-      classes        all examples, equally many of each class
-      people         clients, all of whose examples become the server's. With partition=natural, an
-                     amount `reserved` of clients is taken out whatever amount the server has
-      clients        clients, `server_each` examples of each
-      rendered       characters rendered with `server_fonts`, `server_rotations`, `server_points`;
-                     with `server_fill` as large as those of EMNIST
-      set            `server_set`, another data set, whose classes have the same names
-    server_damage    corruption of the server's examples, by `server_amount`
-    overlap          clients keep the examples that the server draws from them, as in FSL's paper;
-                     the server gives up those that are some client's test examples
-    split            examples for test: random, the last ones of each client, or the data set's own
-    test_share, validation_clients, unseen_clients, adapt, support, seed    as for `from_arrays`
+    `fedtailor data NAME` lists all options, as `format_option_help` does. One that has no effect
+    beside the others is refused.
 
     Without overlap no client has an example that equals one of the server's. If the server draws
     from all examples, clients lose theirs. From other sources, and of texts, where many clients
     have the same short sentence, the server gives up its own.
+
+    Args:
+        name: Name of the data set.
+        overrides: Options that differ from the defaults, and from the data set's own.
     """
-    options = fill_defaults(name, get_dataset_defaults(name), overrides)
+    values = resolve_options(name, get_dataset_defaults(name), overrides)
+    options = parse_options(values)
     data = open_dataset(name)
-    split_config = _make_split_config(options)
-    split_config.validate(name)
-    scenario_key = {"division": ASSIGNMENT_VERSION, **options}
-    if options.get("server_set"):
-        # The key changes with the content of the other data set.
-        scenario_key["server_identity"] = open_dataset(options["server_set"]).content_hash
+    options.general.split_config.validate(name)
+    scenario_key = {"assignment_version": ASSIGNMENT_VERSION, **values}
+    if options.server_source.hash_content is not None:
+        scenario_key["server_identity"] = options.server_source.hash_content()
     build = partial(_build_scenario, data, options)
     scenario = load_or_build_scenario(data, scenario_key, build)
     assignment = _restore_assignment(scenario)
     server_examples = _load_server_examples(data, scenario.arrays)
-    return _build_dataset(data, options, assignment, server_examples, skip_checks=True)
+    return _build_dataset(data, options, assignment, server_examples, should_check=False)
 
 
-def get_dataset_defaults(name: str) -> Options:
+def get_dataset_defaults(name: str) -> dict[str, Any]:
     """Return a data set's own defaults, which replace those of the options."""
     return dict(CATALOG[name].defaults) if name in CATALOG else {}
 
 
-def _make_split_config(options: Options) -> SplitConfig:
-    return SplitConfig(*(options[field] for field in SplitConfig._fields))
-
-
-def _build_scenario(data: StoredDataset, options: Options) -> StoredScenario:
+def _build_scenario(data: StoredDataset, options: ScenarioOptions) -> CachedScenario:
     """Return the assignment in the form in which it is stored, after checking the dataset."""
-    assignment = assign_clients(data, options, _make_split_config(options))
+    assignment = assign_clients(data, options)
     arrays = _select_server_arrays(data, options, assignment)
     server_examples = _load_server_examples(data, arrays)
     # Of larger data sets, all that is checked here already holds by construction.
-    skip_checks = data.num_rows > MAX_CHECKED_ROWS
-    _build_dataset(data, options, assignment, server_examples, skip_checks)
+    should_check = data.num_rows <= MAX_CHECKED_ROWS
+    _build_dataset(data, options, assignment, server_examples, should_check)
     for group, client_ids in assignment.groups.items():
         arrays[f"group_{group}"] = client_ids
-    arrays["ids"] = assignment.client_names
-    arrays["relabelled"] = assignment.relabeled_clients
+    arrays["client_names"] = assignment.client_names
+    arrays["relabeled_clients"] = assignment.relabeled_clients
     if assignment.y is not None:
         arrays["y"] = assignment.y
-    return StoredScenario(assignment.splits, arrays)
+    return CachedScenario(assignment.splits, arrays)
 
 
-def _restore_assignment(scenario: StoredScenario) -> ClientAssignment:
+def _restore_assignment(scenario: CachedScenario) -> ClientAssignment:
     """Return the assignment of a scenario; the server's rows are in its arrays."""
     arrays = scenario.arrays
     groups = {}
@@ -141,49 +98,49 @@ def _restore_assignment(scenario: StoredScenario) -> ClientAssignment:
     return ClientAssignment(
         splits=scenario.splits,
         groups=groups,
-        client_names=arrays["ids"],
+        client_names=arrays["client_names"],
         server_rows=NO_ROWS,
         y=arrays.get("y"),
-        relabeled_clients=arrays["relabelled"],
+        relabeled_clients=arrays["relabeled_clients"],
     )
 
 
 def _build_dataset(
     data: StoredDataset,
-    options: Options,
+    options: ScenarioOptions,
     assignment: ClientAssignment,
     server_examples: Examples | None,
-    skip_checks: bool,
+    should_check: bool,
 ) -> FederatedDataset:
     """Return the dataset of an assignment, with augmented clients and damaged server data."""
     attributes = data.attributes
     classes = count_classes(data)
-    seed = options["seed"]
+    general = options.general
     x = data.columns["x"]
     y = data.columns["y"]
     columns_hash = data.content_hash
     if assignment.y is not None:
         y = assignment.y
         columns_hash = ""
-    if options.get("augment"):
-        rng = make_rng(seed, DataStream.AUGMENT)
+    if options.conditional.augment:
+        rng = make_rng(general.seed, DataStream.AUGMENT)
         x = augment_clients(x, assignment.splits, assignment.relabeled_clients, rng)
         columns_hash = ""
-    if server_examples is not None and options["server_damage"] != "none":
+    if server_examples is not None and general.server_damage != "none":
         server_x, server_y = server_examples
         server_examples = damage_examples(
             server_x,
             server_y,
             classes or 1,
-            damage=options["server_damage"],
-            amount=options["server_amount"],
-            rng=make_rng(seed, DataStream.DAMAGE),
+            damage=general.server_damage,
+            amount=options.conditional.server_amount,
+            rng=make_rng(general.seed, DataStream.DAMAGE),
         )
     server = None
     overlap = ""
     if server_examples is not None:
         server = single_client(*server_examples)
-        overlap = OVERLAP_REASON if options["overlap"] else ""
+        overlap = OVERLAP_REASON if general.overlap else ""
     return FederatedDataset(
         name=data.name,
         clients=ClientExamples(x, y, assignment.splits),
@@ -191,51 +148,55 @@ def _build_dataset(
         groups=assignment.groups,
         server=server,
         classes=classes,
-        scale=attributes.get("scale", 1.0),
-        tokens=attributes.get("tokens", False),
-        padding=tuple(attributes.get("padding", ())),
-        unscored_tokens=tuple(attributes.get("uncounted", ())),
-        support=options["support"],
+        scale=attributes.scale,
+        tokens=attributes.tokens,
+        padding=attributes.padding,
+        unscored_tokens=attributes.unscored_tokens,
+        support=general.support,
         content_hash=columns_hash,
         overlap=overlap,
-        skip_checks=skip_checks,
+        should_check=should_check,
     )
 
 
 def _select_server_arrays(
-    data: StoredDataset, options: Options, assignment: ClientAssignment
+    data: StoredDataset, options: ScenarioOptions, assignment: ClientAssignment
 ) -> dict[str, Array]:
     """Return the server's data in the form in which it is stored.
 
-    It is "own", rows of the data set, or "own_x" and "own_y", examples from elsewhere. Examples
-    that the server must give up are left out.
+    It is "server_rows", rows of the data set, or "server_x" and "server_y", examples from
+    elsewhere. Examples that the server must give up are left out.
     """
-    if not options["server"]:
-        return {"own": assignment.server_rows}
-    rng = make_rng(options["seed"], DataStream.STORE_SERVER)
-    external = make_external_examples(data, options, rng)
-    if external is None:
-        rows = assignment.server_rows
+    general = options.general
+    rows = assignment.server_rows
+    if not general.server:
+        return {"server_rows": rows}
+    make_examples = options.server_source.make_examples
+    if make_examples is None:
         kept = _select_server_positions(data, options, assignment, data.columns["x"], rows)
-        return {"own": rows[kept]}
-    x, y = external
+        return {"server_rows": rows[kept]}
+    x, y = make_examples(data, general.server, make_rng(general.seed, DataStream.STORE_SERVER))
     kept = _select_server_positions(data, options, assignment, x, np.arange(len(x)))
-    return {"own_x": x[kept], "own_y": y[kept]}
+    return {"server_x": x[kept], "server_y": y[kept]}
 
 
 def _load_server_examples(data: StoredDataset, arrays: dict[str, Array]) -> Examples | None:
     """Return the server's examples, or None if it has none."""
-    if "own_x" in arrays:
-        x = np.array(arrays["own_x"])
-        y = np.array(arrays["own_y"])
+    if "server_x" in arrays:
+        x = np.array(arrays["server_x"])
+        y = np.array(arrays["server_y"])
     else:
-        x = data.columns["x"][arrays["own"]]
-        y = data.columns["y"][arrays["own"]]
+        x = data.columns["x"][arrays["server_rows"]]
+        y = data.columns["y"][arrays["server_rows"]]
     return (x, y) if len(x) > 0 else None
 
 
 def _select_server_positions(
-    data: StoredDataset, options: Options, assignment: ClientAssignment, server_x: Array, rows: Rows
+    data: StoredDataset,
+    options: ScenarioOptions,
+    assignment: ClientAssignment,
+    server_x: Array,
+    rows: Rows,
 ) -> Rows:
     """Return the positions in `rows` of the examples that the server may keep; at least one.
 
@@ -248,18 +209,19 @@ def _select_server_positions(
         server_x: Column of the data set, or of examples from elsewhere.
         rows: Rows of `server_x` that are drawn for the server.
     """
+    general = options.general
     splits = list(assignment.splits.values())
-    if options["overlap"]:
+    if general.overlap:
         splits = [assignment.splits["test"]]
     server_hashes = content_hash.hash_examples(server_x, rows)
     shared_hashes = _find_shared_hashes(data.columns["x"], splits, server_hashes)
     kept = np.flatnonzero(~np.isin(server_hashes, shared_hashes))
-    if options["overlap"]:
+    if general.overlap:
         reason = "are tested on"
-        advice = f"ask for more than {options['server']}"
+        advice = f"ask for more than {general.server}"
     else:
         reason = "have"
-        advice = f"ask for more than {options['server']}, or for overlap=true"
+        advice = f"ask for more than {general.server}, or for overlap=true"
     require(
         len(kept) > 0,
         f"{data.name}: the server must have an example of its own, but clients {reason} equals of "

@@ -3,15 +3,16 @@
 The rows of a stored data set are sorted by client, so the rows of each client are a range.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import require_int
-from fedtailor.data.examples import UNASSIGNED, Split
+from fedtailor.data.examples import UNASSIGNED, Array, Split
 from fedtailor.data.partition import Owners
-from fedtailor.data.partition.splits import SplitConfig, count_test_examples, take_share
+from fedtailor.data.partition.options import GeneralOptions, NaturalOptions
+from fedtailor.data.partition.splits import count_test_examples, take_share
 from fedtailor.data.rng import make_rng
 from fedtailor.data.store import StoredDataset, make_range_split
 from fedtailor.errors import require
@@ -44,61 +45,81 @@ class NaturalClients(NamedTuple):
         return np.asarray(np.repeat(shifts, self.sizes) + np.arange(self.sizes.sum()))
 
 
-def select_clients(data: StoredDataset, options: dict[str, Any]) -> NaturalClients:
-    """Return the clients with at least `least` examples, or `clients` random ones of these."""
+def select_clients(
+    data: StoredDataset, general: GeneralOptions, natural: NaturalOptions
+) -> NaturalClients:
+    """Return the clients with at least `least` examples, or `clients` random ones of these.
+
+    Args:
+        data: Stored data set.
+        general: Options, of which `clients`, `split` and `seed` are used.
+        natural: Options of the partition; errors come for those of a wrong type.
+    """
     has_clients = len(data.client_names) > 1 or str(data.client_names[0]) != ""
     require(
         has_clients,
         f"{data.name}: partition=natural needs clients, but this data set has none of its own; "
         "choose another partition, such as partition=dirichlet.",
     )
-    require_int(data.name, "least", options["least"], 1)
-    for option in ("most", "clients"):
-        if options[option] is not None:
-            require_int(data.name, option, options[option], 1)
-    least = options["least"]
+    least = natural.least
+    count = general.clients
+    require_int(data.name, "least", least, 1)
+    for option, value in (("most", natural.most), ("clients", count)):
+        if value is not None:
+            require_int(data.name, option, value, 1)
     sizes = np.diff(data.offsets)
     client_ids = np.flatnonzero(sizes >= least)
     require(
         len(client_ids) > 0,
         f"{data.name}: least={least} leaves no client, the largest client has {sizes.max()}.",
     )
-    count = options["clients"]
     if count is not None:
         require(
             count <= len(client_ids),
             f"{data.name}: clients must be at most the {len(client_ids)} that have least={least} "
             f"examples, got {count}.",
         )
-        rng = make_rng(options["seed"], DataStream.STORE_PARTITION)
+        rng = make_rng(general.seed, DataStream.STORE_PARTITION)
         client_ids = np.sort(rng.permutation(client_ids)[:count])
     return NaturalClients(
         client_ids=client_ids,
         starts=np.asarray(data.offsets[:-1])[client_ids],
         sizes=sizes[client_ids],
-        test_counts=_count_own_test_examples(data, options)[client_ids],
+        test_counts=_count_own_test_examples(data, general.split)[client_ids],
     )
 
 
-def _count_own_test_examples(data: StoredDataset, options: dict[str, Any]) -> Rows:
-    """Return how many rows of each client are of the own test part; 0 unless split is "own"."""
-    if options["split"] != "own":
-        return np.zeros(data.num_clients, np.int64)
+def get_test_column(data: StoredDataset) -> Array:
+    """Return whether each row is of the data set's own test part, [rows].
+
+    Raise `InputError` for a data set without such a part.
+    """
     require(
-        "testing" in data.columns,
+        "is_test" in data.columns,
         f"{data.name}: split=own needs a test part, but this set has none; take random.",
     )
-    counts: Rows = np.add.reduceat(data.columns["testing"], data.offsets[:-1], dtype=np.int64)
+    return data.columns["is_test"]
+
+
+def _count_own_test_examples(data: StoredDataset, split: str) -> Rows:
+    """Return how many rows of each client are of the own test part; 0 unless split is "own"."""
+    if split != "own":
+        return np.zeros(data.num_clients, np.int64)
+    counts: Rows = np.add.reduceat(get_test_column(data), data.offsets[:-1], dtype=np.int64)
     return counts
 
 
-def compute_owners(data: StoredDataset, clients: NaturalClients, options: dict[str, Any]) -> Owners:
+def compute_owners(
+    data: StoredDataset, clients: NaturalClients, general: GeneralOptions, natural: NaturalOptions
+) -> Owners:
     """Return the owner of each row of the data set, at most `most` rows of each client.
 
     Args:
         data: Stored data set.
         clients: Clients that rows are assigned to.
-        options: All options of the partition.
+        general: Options, of which `split` is used: with "own", `most` counts rows of the own test
+            part and other rows separately.
+        natural: Options of the partition.
 
     Returns:
         Position in `clients` of each row's owner, or `UNASSIGNED`, [rows of the data set].
@@ -106,22 +127,22 @@ def compute_owners(data: StoredDataset, clients: NaturalClients, options: dict[s
     positions = np.full(data.num_clients, UNASSIGNED, np.int64)
     positions[clients.client_ids] = np.arange(len(clients.client_ids))
     owners = np.repeat(positions, np.diff(data.offsets))
-    if options["most"] is not None:
-        rank = _rank_rows(data, separate_test=options["split"] == "own")
-        owners[rank >= options["most"]] = UNASSIGNED
+    if natural.most is not None:
+        rank = _rank_rows(data, should_separate_test=general.split == "own")
+        owners[rank >= natural.most] = UNASSIGNED
     return owners
 
 
-def _rank_rows(data: StoredDataset, separate_test: bool) -> Rows:
+def _rank_rows(data: StoredDataset, should_separate_test: bool) -> Rows:
     """Return how many rows of the same client come before each row, [rows].
 
-    With `separate_test`, rows of the own test part and other rows are counted separately.
+    With `should_separate_test`, rows of the own test part and other rows are counted separately.
     """
     starts = np.repeat(data.offsets[:-1], np.diff(data.offsets))
     rank = np.arange(data.num_rows) - starts
-    if not separate_test:
+    if not should_separate_test:
         return np.asarray(rank)
-    is_test = data.columns["testing"]
+    is_test = get_test_column(data)
     tests_before = np.cumsum(is_test) - is_test
     test_rank = tests_before - tests_before[starts]
     return np.asarray(np.where(is_test, test_rank, rank - test_rank))
@@ -129,27 +150,28 @@ def _rank_rows(data: StoredDataset, separate_test: bool) -> Rows:
 
 def has_test_rows_last(data: StoredDataset) -> bool:
     """Return whether each client's rows of the own test part come after its other rows."""
-    is_test = data.columns["testing"]
+    is_test = get_test_column(data)
     rows_after_test = np.flatnonzero(is_test[:-1] & ~is_test[1:]) + 1
     return bool(np.isin(rows_after_test, data.offsets).all())
 
 
 def split_into_ranges(
-    clients: NaturalClients, options: dict[str, Any], split_config: SplitConfig
+    clients: NaturalClients, general: GeneralOptions, natural: NaturalOptions
 ) -> dict[str, Split]:
     """Return splits by ranges of rows, which take no memory: first train, then test.
 
     Args:
         clients: Clients to split; with split "own", their rows of the own test part come last.
-        options: All options of the partition; split is "last" or "own".
-        split_config: Shares for test and for adapting.
+        general: Options, of which `split` ("last" or "own") and the shares are used.
+        natural: Options of the partition.
     """
-    most = options["most"]
+    most = natural.most
+    split_config = general.split_config
     sizes = _cap_sizes(clients.sizes, most)
     test_sizes_by_share = count_test_examples(sizes, split_config.test_share)
     train_sizes_by_share = sizes - test_sizes_by_share
     # Clients with rows of the own test part alone are split by share.
-    is_by_share = clients.is_test_only | (options["split"] == "last")
+    is_by_share = clients.is_test_only | (general.split == "last")
     own_train_counts = clients.sizes - clients.test_counts
     own_train_sizes = _cap_sizes(own_train_counts, most)
     own_test_sizes = _cap_sizes(clients.test_counts, most)

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from fedtailor.data.arguments import require_int
 from fedtailor.data.examples import Array
 from fedtailor.data.partition.helpers import (
+    LabelHierarchy,
     Owners,
     assign_by_counts,
     encode_labels,
@@ -63,8 +64,7 @@ def _fill_smallest(owners: Owners, clients: int, minimum: int, rng: np.random.Ge
 
 
 def pachinko(
-    coarse: Array,
-    fine: Array,
+    labels: LabelHierarchy,
     clients: int,
     rng: np.random.Generator,
     *,
@@ -80,35 +80,41 @@ def pachinko(
     without remaining examples are left out of the shares.
 
     Args:
-        coarse: Coarse label of each example, [examples].
-        fine: Fine label of each example, [examples]; all its examples must have one coarse label.
+        labels: Coarse and fine label of each example.
         clients: Number of clients.
         rng: Draws the shares and chooses the examples.
         size: Number of examples of each client.
         alpha: Concentration of the shares of coarse labels.
         beta: Concentration of the shares of fine labels.
     """
-    labels, label_ids = encode_labels("pachinko", fine, clients)
-    parents = _find_parents(coarse, fine, label_ids, len(labels))
+    fine_labels, label_ids = encode_labels("pachinko", labels.fine, clients)
+    parents = _find_parents(labels, label_ids, len(fine_labels))
     for option, value in (("alpha", alpha), ("beta", beta)):
         require_in_range("pachinko", option, value, 1e-3, 1e6)
     require_int("pachinko", "size", size, 1)
     needed = clients * size
     require(
-        needed <= len(fine),
-        f"pachinko: {clients} clients with {size} examples need {needed} of {len(fine)}; take "
+        needed <= len(label_ids),
+        f"pachinko: {clients} clients with {size} examples need {needed} of {len(label_ids)}; take "
         "fewer clients or a smaller size.",
     )
     remaining = np.bincount(label_ids)
-    counts = np.zeros((clients, len(labels)), np.int64)
+    counts = np.zeros((clients, len(fine_labels)), np.int64)
     for client_counts in counts:
         client_counts[:] = _draw_label_counts(remaining, parents, size, alpha, beta, rng)
         remaining -= client_counts
-    return assign_by_counts("pachinko", labels, label_ids, counts, rng)
+    return assign_by_counts("pachinko", fine_labels, label_ids, counts, rng)
 
 
-def _find_parents(coarse: Array, fine: Array, label_ids: IntArray, num_labels: int) -> IntArray:
-    """Return the coarse label of each fine label, numbered from 0, [fine labels]."""
+def _find_parents(labels: LabelHierarchy, label_ids: IntArray, num_labels: int) -> IntArray:
+    """Return the coarse label of each fine label, numbered from 0, [fine labels].
+
+    Args:
+        labels: Labels of all examples.
+        label_ids: Fine label of each example, numbered from 0, [examples].
+        num_labels: Number of fine labels.
+    """
+    coarse, fine = labels
     require(
         coarse.shape == fine.shape,
         f"pachinko: {len(coarse)} coarse labels cannot pair with {len(fine)} fine ones.",

@@ -1,5 +1,7 @@
 """Parts that partitioners share: checks, balanced labels, uneven sizes, and random assignment."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,13 @@ from fedtailor.errors import InputError, is_number, require
 
 Owners = NDArray[np.int64]
 """Client of each example, or `UNASSIGNED`, [examples]."""
+
+
+class LabelHierarchy(NamedTuple):
+    """Labels in groups: all examples of a fine label have the same coarse label."""
+
+    coarse: Array  # [examples]
+    fine: Array  # [examples]
 
 
 def encode_labels(name: str, y: Array, clients: int) -> tuple[Array, NDArray[np.int64]]:

@@ -79,7 +79,8 @@ def half_and_half(
         y: Label of each example, [examples]; an even number of labels must occur.
         clients: Number of clients.
         rng: Draws labels and chooses the examples.
-        images: Number of examples, at least 2.
+        images: Number of examples of each label that a client with half of the labels has, at
+            least 2; clients with two labels have images / 2 and 2 * images.
         drop_half: Whether the images / 2 are left out, the paper's different heterogeneity.
     """
     labels, label_ids = encode_labels("half-and-half", y, clients)

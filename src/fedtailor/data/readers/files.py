@@ -134,8 +134,8 @@ def require_equal_lengths(path: object, owner: str, **columns: Any) -> None:
 
 
 def add_test_column(columns: dict[str, Array], is_test: bool) -> dict[str, Array]:
-    """Return the columns and "testing": whether the examples belong to the canonical test part."""
-    return columns | {"testing": np.full(len(columns["x"]), is_test)}
+    """Return the columns and "is_test": whether the examples belong to the canonical test part."""
+    return columns | {"is_test": np.full(len(columns["x"]), is_test)}
 
 
 def split_into_blocks(client: str, columns: dict[str, Array]) -> Iterator[Block]:
@@ -158,6 +158,11 @@ def read_bytes(path: object, file: IO[bytes], count: int) -> bytes:
     """Read up to `count` bytes of a file; an error names this file.
 
     Readers that have several files open call it, so that the damaged one of them is named.
+
+    Args:
+        path: What the error calls the file.
+        file: The file, opened and positioned.
+        count: Number of bytes; fewer are returned at the end of the file.
     """
     with translate_read_errors(path, "bytes"):
         return file.read(count)

@@ -161,7 +161,7 @@ def _to_numeric_array(path: str | Path, name: str, column: Any) -> Array:
 
 
 def _require_no_nulls(path: str | Path, name: str, column: Any) -> None:
-    require(column.null_count == 0, f"'{path}' must have no empty places, but column '{name}' has.")
+    require(column.null_count == 0, f"'{path}' must have no empty values, but column '{name}' has.")
 
 
 def _iter_blocks(

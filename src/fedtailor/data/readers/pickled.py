@@ -48,7 +48,7 @@ ALLOWED_OPCODES = {
 
 
 class ArrayStandIn:
-    """What a pickle says of an array or of a type: its constructor's arguments and its state."""
+    """Stand-in for an array or a type of a pickle: its constructor's arguments and its state."""
 
     def __init__(self, *args: Any) -> None:
         self.args = args

@@ -83,7 +83,7 @@ def femnist(path: str | Path) -> Iterator[Block]:
         columns = {
             "x": images[rows][:, None],
             "y": labels[rows],
-            "testing": arrays["is_test"][rows] != 0,
+            "is_test": arrays["is_test"][rows] != 0,
         }
         yield from split_into_blocks(str(writer_names[writer]), columns)
 

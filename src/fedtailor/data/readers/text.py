@@ -50,7 +50,7 @@ def get_character_ids(text: str) -> Array:
 
 
 def encode_characters(snippets: Sequence[str], length: int = 80) -> dict[str, Array]:
-    """Encode snippets for predicting, at every place, the next character.
+    """Encode snippets for predicting, at every position, the next character.
 
     Each snippet goes between BOS and EOS and is cut into pieces of `length` + 1 ids, the last of
     them padded. "x" [n, length] is a piece without its last id, "y" [n, length] the same piece
@@ -155,7 +155,7 @@ def read_vocabulary(path: str | Path, count: int) -> Vocabulary:
 def encode_words(
     sentences: Sequence[str], vocabulary: Vocabulary, length: int = 20
 ) -> dict[str, Array]:
-    """Encode sentences for predicting, at every place, the next word.
+    """Encode sentences for predicting, at every position, the next word.
 
     As in TensorFlow Federated's baselines, longer sentences are cut, and shorter ones get the id
     of the end and padding.
@@ -163,11 +163,11 @@ def encode_words(
     Args:
         sentences: Words with spaces between them.
         vocabulary: The words that have ids of their own.
-        length: Number of places.
+        length: Number of positions.
 
     Returns:
         "x" [n, length], which starts with the id of the beginning, and "y" [n, length], the word
-        that follows at each place.
+        that follows at each position.
     """
     _require_positive("text", "length", length)
     word_ids = vocabulary.word_ids

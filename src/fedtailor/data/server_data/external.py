@@ -1,6 +1,6 @@
 """Server data from elsewhere: characters rendered from fonts, or examples of another data set."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,36 +8,46 @@ from numpy.typing import NDArray
 from fedtailor.data.arguments import resolve_count
 from fedtailor.data.examples import Array
 from fedtailor.data.server_data.holdout import draw_balanced
-from fedtailor.data.server_data.rendered import EMNIST_FILL, add_lowercase, render_characters
+from fedtailor.data.server_data.rendered import (
+    EMNIST_FILL,
+    Layout,
+    add_lowercase,
+    render_characters,
+)
+from fedtailor.data.server_data.source import Examples
 from fedtailor.data.sources import open_dataset
 from fedtailor.data.store import StoredDataset
 from fedtailor.errors import InputError, require
 
-Examples = tuple[Array, Array]
+Words = str | Sequence[str]
+"""Words, or one string of them with commas between."""
+
+Numbers = str | float | Sequence[float]
+"""Numbers, a single one, or a string of them with commas between."""
 
 
-def make_external_examples(
-    data: StoredDataset, options: dict[str, Any], rng: np.random.Generator
-) -> Examples | None:
-    """Return the server's examples (x, y), or None if they are of the data set itself.
+def render_examples(
+    data: StoredDataset,
+    amount: float,
+    rng: np.random.Generator,
+    *,
+    server_fonts: Words = "cursive",
+    server_rotations: Numbers = "-20,-10,0,10,20",
+    server_points: Numbers = "100,110,120",
+    server_fill: bool = False,
+) -> Examples:
+    """Return rendered characters of the data set's classes, equally many of each.
 
     Args:
-        data: Data set of the clients, whose classes and shapes the examples have.
-        options: All options that apply; `server_from` and those that begin with it are used.
+        data: Data set of the clients.
+        amount: Number of examples (int), or their share of those of the data set (float).
         rng: Draws the examples.
+        server_fonts: Styles, font files or installed fonts, with commas between.
+        server_rotations: Rotations in degrees, with commas between.
+        server_points: Font sizes in points, with commas between.
+        server_fill: Whether characters fill as much of their images as those of EMNIST.
     """
-    if options["server_from"] == "rendered":
-        return _render_examples(data, options, rng)
-    if options["server_from"] == "set":
-        return _draw_from_other_set(data, options, rng)
-    return None
-
-
-def _render_examples(
-    data: StoredDataset, options: dict[str, Any], rng: np.random.Generator
-) -> Examples:
-    """Return rendered characters of the data set's classes, equally many of each."""
-    labels = data.attributes.get("labels", [])
+    labels = data.attributes.labels
     has_characters = bool(labels) and all(len(label) == 1 for label in labels)
     require(
         has_characters,
@@ -51,15 +61,18 @@ def _render_examples(
         f"{data.name}: examples must be square and gray for rendered characters, got "
         f"{list(shape)}.",
     )
-    count = _count_server_examples(data, options)
+    count = resolve_count(data.name, amount, data.num_rows)
+    layout = Layout(
+        side=shape[1],
+        rotations=_parse_numbers("server_rotations", server_rotations),
+        points=_parse_numbers("server_points", server_points),
+        fill=EMNIST_FILL if server_fill else None,
+    )
     x, y = render_characters(
         add_lowercase(labels),
-        side=shape[1],
-        fonts=_parse_words(options["server_fonts"]),
-        rotations=_parse_numbers("server_rotations", options["server_rotations"]),
-        points=_parse_numbers("server_points", options["server_points"]),
-        fill=EMNIST_FILL if options["server_fill"] else None,
-        dark=bool(data.attributes.get("dark")),
+        layout,
+        fonts=_parse_words(server_fonts),
+        is_dark=data.attributes.is_dark,
         per_class=-(-count // len(labels)),
         rng=rng,
     )
@@ -67,36 +80,46 @@ def _render_examples(
     return x[rows], y[rows].astype(data.columns["y"].dtype)
 
 
-def _draw_from_other_set(
-    data: StoredDataset, options: dict[str, Any], rng: np.random.Generator
+def draw_from_other_set(
+    data: StoredDataset, amount: float, rng: np.random.Generator, *, server_set: str = ""
 ) -> Examples:
     """Return images of another data set in the form of this one, equally many of each class.
 
     Classes correspond by name; examples of other classes are left out.
+
+    Args:
+        data: Data set of the clients.
+        amount: Number of examples (int), or their share of those of `data` (float).
+        rng: Draws the examples.
+        server_set: Name of the other data set, which must have been added.
     """
-    other_name = options["server_set"]
     require(
-        bool(other_name),
+        bool(server_set),
         f"{data.name}: server_from=set needs the name of another data set as server_set.",
     )
-    other = open_dataset(other_name)
+    other = open_dataset(server_set)
     label_map = _map_labels(data, other)
     mapped_y = label_map[other.columns["y"]]
     usable_rows = np.flatnonzero(mapped_y >= 0)
-    count = _count_server_examples(data, options)
+    count = resolve_count(data.name, amount, data.num_rows)
     require(
         count <= len(usable_rows),
-        f"{data.name}: server must be at most the {len(usable_rows)} examples that {other_name} "
-        f"has of its classes, got {options['server']}.",
+        f"{data.name}: server must be at most the {len(usable_rows)} examples that {server_set} "
+        f"has of its classes, got {amount}.",
     )
     rows = usable_rows[draw_balanced(data.name, mapped_y[usable_rows], count, rng)]
     return _match_images(data, other, rows), mapped_y[rows].astype(data.columns["y"].dtype)
 
 
+def hash_other_set(*, server_set: str = "") -> str:
+    """Return the hash of the other data set's content, or "" if it is not named."""
+    return open_dataset(server_set).content_hash if server_set else ""
+
+
 def _map_labels(data: StoredDataset, other: StoredDataset) -> NDArray[np.int64]:
     """Return for each class of another data set the class of that name, or -1, [other classes]."""
-    labels = data.attributes.get("labels", [])
-    other_labels = other.attributes.get("labels", [])
+    labels = data.attributes.labels
+    other_labels = other.attributes.labels
     classes = [labels.index(label) if label in labels else -1 for label in other_labels]
     label_map = np.array(classes, np.int64)
     if not (label_map >= 0).any():
@@ -130,27 +153,23 @@ def _match_images(data: StoredDataset, other: StoredDataset, rows: NDArray[np.in
     if cell_height > 1 or cell_width > 1:
         cells = x.reshape(len(x), channels, height, cell_height, width, cell_width)
         x = np.rint(cells.mean(axis=(3, 5))).astype(np.uint8)
-    is_dark = bool(data.attributes.get("dark"))
-    is_other_dark = bool(other.attributes.get("dark"))
-    return np.asarray(x if is_dark == is_other_dark else 255 - x)
+    has_same_polarity = data.attributes.is_dark == other.attributes.is_dark
+    return np.asarray(x if has_same_polarity else 255 - x)
 
 
-def _count_server_examples(data: StoredDataset, options: dict[str, Any]) -> int:
-    """Return the number of server examples; a share is one of all examples of the data set."""
-    return resolve_count(data.name, options["server"], data.num_rows)
-
-
-def _parse_words(value: Any) -> list[str]:
-    """Return words from a list of them, or from a string with commas between them."""
+def _parse_words(value: Words) -> list[str]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
     return [str(part) for part in value]
 
 
-def _parse_numbers(option: str, value: Any) -> list[float]:
-    """Return numbers from a list of them, a single one, or a string with commas between them."""
-    parts = value if isinstance(value, str | list | tuple) else [value]
+def _parse_numbers(option: str, value: Numbers) -> list[float]:
+    parts: Sequence[object] = [value]
+    if isinstance(value, str):
+        parts = _parse_words(value)
+    elif isinstance(value, Sequence):
+        parts = value
     try:
-        return [float(part) for part in _parse_words(parts)]
+        return [float(str(part)) for part in parts]
     except ValueError:
         raise InputError(f"{option} must be numbers with commas between, got {value!r}.") from None

@@ -1,9 +1,7 @@
-"""Draws of the server's examples from a data set, before or after it is partitioned.
+"""Draws of the server's examples from the clients' data set, before or after it is partitioned.
 
 The functions return rows or clients and leave it to the caller to take them from the clients.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +64,7 @@ def draw_balanced(name: str, y: Array, server: float, rng: np.random.Generator) 
 
 
 def draw_from_clients(
-    name: str, owners: Owners, server: float, rng: np.random.Generator, *, each: int = 50
+    name: str, owners: Owners, server: float, rng: np.random.Generator, *, server_each: int = 50
 ) -> Rows:
     """Return random examples of random clients, sorted; each client keeps at least one.
 
@@ -75,16 +73,16 @@ def draw_from_clients(
         owners: Client of each example, or `UNASSIGNED`, [examples].
         server: Number of clients to draw from (int), or share of them (float).
         rng: Draws clients and examples.
-        each: Number of examples to draw of each of these clients.
+        server_each: Number of examples that the server draws of each of these clients.
     """
-    require_int(name, "server_each", each, 1)
+    require_int(name, "server_each", server_each, 1)
     sizes = np.bincount(owners[owners != UNASSIGNED])
     count = resolve_count(name, server, len(sizes))
-    large_clients = rng.permutation(np.flatnonzero(sizes > each))
+    large_clients = rng.permutation(np.flatnonzero(sizes > server_each))
     require(
         count <= len(large_clients),
         f"{name}: server must be at most {len(large_clients)} clients, got {server}: only "
-        f"{len(large_clients)} of {len(sizes)} clients have more than {each} examples.",
+        f"{len(large_clients)} of {len(sizes)} clients have more than {server_each} examples.",
     )
     is_candidate = np.isin(owners, large_clients[:count])
     order = rng.permutation(np.flatnonzero(is_candidate))
@@ -93,7 +91,7 @@ def draw_from_clients(
     client_sizes = client_sizes[client_sizes > 0]
     begins = np.cumsum(client_sizes) - client_sizes
     rank = np.arange(len(by_client)) - np.repeat(begins, client_sizes)
-    return np.sort(by_client[rank < each])
+    return np.sort(by_client[rank < server_each])
 
 
 def draw_clients(
@@ -117,16 +115,3 @@ def draw_clients(
         "clients.",
     )
     return order[:count]
-
-
-PRE_PARTITION_DRAWS: dict[str, Callable[..., Rows]] = {
-    "examples": draw_examples,
-    "classes": draw_balanced,
-}
-"""Draws that need no clients, by the value of `server_from`; the rest is partitioned after them."""
-
-EXTERNAL_SOURCES = ("rendered", "set")
-"""Values of `server_from` for examples that are not of the data set, see `external`."""
-
-SERVER_SOURCES = (*PRE_PARTITION_DRAWS, "people", "clients", *EXTERNAL_SOURCES)
-"""Values of `server_from`: where the server's examples may come from."""

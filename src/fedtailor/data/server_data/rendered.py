@@ -31,13 +31,22 @@ OVERSAMPLING = 8
 
 
 class Layout(NamedTuple):
-    """Sizes and rotations in which characters are rendered."""
+    """Sizes and rotations in which characters are rendered; the defaults are FSL's."""
 
-    side: int  # pixels of an image's sides
-    rotations: Sequence[float]  # degrees, counter-clockwise
-    points: Sequence[float]  # font sizes
-    pen: float  # width of the pen as a share of the image, at the largest size
-    fill: float | None  # share of the image's side that a character has at the largest size
+    side: int = 28  # pixels of an image's sides
+    rotations: Sequence[float] = ROTATIONS  # degrees, counter-clockwise
+    # Font sizes in points, in a figure of two inches, which becomes the image. A character that
+    # does not fit at the largest size is made smaller at all sizes.
+    points: Sequence[float] = POINTS
+    # Width of the round pen of built-in styles at the largest size, as a share of the image
+    pen: float = 0.1
+    # Share of the image's side that the longer side of each character has at the largest size,
+    # other sizes being in proportion (`EMNIST_FILL` in EMNIST); None: that follows from the font
+    fill: float | None = None
+
+
+FSL_LAYOUT = Layout()
+"""FSL's layout: 15 images of each character in one font."""
 
 
 def add_lowercase(classes: Sequence[str]) -> tuple[str, ...]:
@@ -55,44 +64,30 @@ def add_lowercase(classes: Sequence[str]) -> tuple[str, ...]:
 
 def render_characters(
     classes: Sequence[str],
+    layout: Layout = FSL_LAYOUT,
     *,
-    side: int = 28,
     fonts: Sequence[str] = ("cursive",),
-    rotations: Sequence[float] = ROTATIONS,
-    points: Sequence[float] = POINTS,
-    pen: float = 0.1,
-    fill: float | None = None,
-    dark: bool = False,
+    is_dark: bool = False,
     per_class: int | None = None,
     rng: np.random.Generator | None = None,
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Return images of characters in all fonts, rotations and sizes, and their labels.
 
     The images of a class are all different; where two fonts draw a character alike, its image comes
-    once. The bounding box of the ink is centered, as in EMNIST. The defaults are FSL's, with 15
-    images for each character.
+    once. The bounding box of the ink is centered, as in EMNIST.
 
     Args:
         classes: The characters of each class, mostly one; the label is the position in `classes`.
-        side: Height and width of the images in pixels.
+        layout: Sizes and rotations.
         fonts: Built-in styles (`glyphs.STYLES`), font files, or installed families.
-        rotations: Rotations in degrees, counter-clockwise.
-        points: Font sizes in points, in a figure of two inches, which becomes the image. A
-            character that does not fit at the largest size is made smaller at all sizes.
-        pen: Width of the round pen for built-in styles at the largest size, as a share of the
-            image.
-        fill: Share of the image's side that the longer side of each character has at the largest
-            size, other sizes being in proportion (`EMNIST_FILL` in EMNIST); None: the size of a
-            character follows from its font.
-        dark: Whether characters are dark on white, as in FEMNIST, rather than white on black, as
-            in MNIST and EMNIST.
+        is_dark: Whether characters are dark on white, as in FEMNIST, rather than white on black,
+            as in MNIST and EMNIST.
         per_class: Number of images of each class, drawn at random; None: all.
         rng: Draws the images; needed unless all are returned.
 
     Returns:
         Images, uint8 [images, 1, side, side], and labels, [images].
     """
-    layout = Layout(side, rotations, points, pen, fill)
     _validate_options(classes, fonts, layout)
     renderers = [get_glyph_renderer(font) for font in fonts]
     images_by_class = []
@@ -101,7 +96,7 @@ def render_characters(
         chosen = _choose_images(characters, len(images), per_class, rng)
         images_by_class.append(images[chosen])
     x = np.concatenate(images_by_class)[:, None]
-    if dark:
+    if is_dark:
         x = 255 - x
     y = np.repeat(np.arange(len(classes)), [len(images) for images in images_by_class])
     return x, y.astype(np.int64)
@@ -177,7 +172,8 @@ def _frame_ink(ink: Any, width: float, side: int) -> Image:
 
 def _validate_options(classes: Sequence[str], fonts: Sequence[str], layout: Layout) -> None:
     """Raise `InputError` for options that characters cannot be rendered with."""
-    _, rotations, points, _, _ = layout
+    rotations = layout.rotations
+    points = layout.points
     has_names = len(classes) > 0 and all(isinstance(name, str) and name for name in classes)
     require(
         has_names,

@@ -1,7 +1,7 @@
 """Data sets by name: the catalog of the known ones, and those that are installed on this machine.
 
-`add` installs one in the data folder, as a store that opens without reading the data. Dividing it
-among clients is done in `fedtailor.data.partition`.
+`add` installs one in the data folder, as a store that opens without reading the data. It is
+partitioned among clients in `fedtailor.data.partition`.
 """
 
 from fedtailor.data.sources.catalog import CatalogEntry, Remote

@@ -1,13 +1,14 @@
 """Entries of the catalog: where a known data set is published, how it is read, what it contains."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store import DatasetAttributes
 
-READER_VERSION = "1"
+READER_VERSION = "2"
 """Version of the blocks that readers make; stores of other versions have to be built again."""
 
 BUILT_IN = ("digits", "synthetic")
@@ -29,32 +30,29 @@ class Remote(NamedTuple):
 class CatalogEntry(NamedTuple):
     """A known data set."""
 
-    about: str  # one line that describes it
     expected_files: str  # its files in words, for messages
     read: Callable[[Path], Iterator[Block]]  # from a file or a folder
-    attributes: dict[str, Any]  # see `make_image_attributes` and `make_text_attributes`
+    attributes: DatasetAttributes
     remotes: tuple[Remote, ...] = ()  # without any it cannot be downloaded, only added from files
     defaults: Mapping[str, Any] = MappingProxyType({})  # of options, where they differ from others
 
 
 def make_image_attributes(
-    classes: int, labels: str | list[str], dark: bool = False, **more: Any
-) -> dict[str, Any]:
+    about: str, labels: Sequence[str], coarse: Sequence[int] = (), is_dark: bool = False
+) -> DatasetAttributes:
     """Return the attributes of a data set of images of bytes.
 
     Args:
-        classes: Number of classes.
+        about: Description of the data set in one line.
         labels: Name of each class.
-        dark: Whether the images are dark on white.
-        more: Further attributes, like "coarse" with the coarse label of each class.
+        coarse: Coarse label of each class; none: there are none, or they are a column.
+        is_dark: Whether the images are dark on white.
     """
-    return {"classes": classes, "scale": 1 / 255, "labels": list(labels), "dark": dark, **more}
-
-
-def make_text_attributes(classes: int, unscored_tokens: list[int]) -> dict[str, Any]:
-    """Return the attributes of a data set of texts, whose targets are ids of tokens.
-
-    Id 0 is padding and counts for nothing. Models learn to predict `unscored_tokens`, but are not
-    evaluated on them.
-    """
-    return {"classes": classes, "tokens": True, "padding": [0], "uncounted": unscored_tokens}
+    return DatasetAttributes(
+        classes=len(labels),
+        scale=1 / 255,
+        labels=tuple(labels),
+        coarse=tuple(coarse),
+        is_dark=is_dark,
+        about=about,
+    )

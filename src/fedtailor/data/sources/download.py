@@ -44,7 +44,7 @@ class _ResumableDownloader:
         self._part_path = target_dir / f".{name}.part"
         self._progress = progress
 
-    def __call__(self, url: str, output: str, _: Any, check_only: bool = False) -> None:
+    def __call__(self, url: str, output: str, _pooch: Any) -> None:
         """Download to `output`, which pooch checks and moves to its place."""
         import requests
 

@@ -146,10 +146,9 @@ def _make_idx_entry(
 ) -> CatalogEntry:
     """Return the entry of MNIST, or of a data set with the same files and number of classes."""
     return CatalogEntry(
-        about=about,
         expected_files=f"{IDX_HINT}, {NPZ_HINT}",
         read=_read_mnist,
-        attributes=make_image_attributes(10, labels),
+        attributes=make_image_attributes(about, labels),
         remotes=remotes,
         defaults={"partition": "two-labels", "ratio": 50.0, "used": 1.0, "images": 196},
     )
@@ -157,11 +156,11 @@ def _make_idx_entry(
 
 def _make_emnist_entry(variant: str, labels: str) -> CatalogEntry:
     content = "digits" if labels == DIGITS else "characters"
+    about = f"EMNIST {variant}: handwritten {content}, 28 x 28"
     return CatalogEntry(
-        about=f"EMNIST {variant}: handwritten {content}, 28 x 28",
         expected_files=f"gzip.zip, the folder in it, {NPZ_HINT}",
         read=partial(_read_emnist, variant),
-        attributes=make_image_attributes(len(labels), labels, coarse=_get_character_kinds(labels)),
+        attributes=make_image_attributes(about, labels, _get_character_kinds(labels)),
         remotes=(EMNIST_ZIP,),
         defaults={"partition": "dirichlet", "clients": 100},
     )
@@ -191,13 +190,12 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         for variant, labels in EMNIST_LABELS.items()
     },
     "cifar10": CatalogEntry(
-        about="CIFAR-10: 60,000 color photographs of 10 kinds, 32 x 32",
         expected_files=(
             f"cifar-10-python.tar.gz or cifar-10-binary.tar.gz, the folder in it, {NPZ_HINT}"
         ),
         read=_read_cifar10,
         attributes=make_image_attributes(
-            10,
+            "CIFAR-10: 60,000 color photographs of 10 kinds, 32 x 32",
             CIFAR10_LABELS,
             coarse=[int(name not in CIFAR10_VEHICLES) for name in CIFAR10_LABELS],
         ),
@@ -207,10 +205,12 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         defaults={"partition": "two-labels", "ratio": 2.5, "used": 0.875, "images": 68},
     ),
     "cifar100": CatalogEntry(
-        about="CIFAR-100: 60,000 color photographs of 100 kinds in 20 groups, 32 x 32",
         expected_files="cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder in it",
         read=cifar.cifar100,
-        attributes=make_image_attributes(100, CIFAR100_LABELS),
+        attributes=make_image_attributes(
+            "CIFAR-100: 60,000 color photographs of 100 kinds in 20 groups, 32 x 32",
+            CIFAR100_LABELS,
+        ),
         remotes=(
             Remote(
                 f"{TORONTO_URL}/cifar-100-python.tar.gz", "md5:eb9058c3a382ffc7106e4002c42a8d85"
@@ -219,15 +219,15 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         defaults={"partition": "pachinko", "clients": 500},
     ),
     "fed-cifar100": CatalogEntry(
-        about=(
-            "CIFAR-100 as TensorFlow Federated divides it: 500 clients who train and 100 new ones"
-        ),
         expected_files=(
             "fed_cifar100.tar.bz2, "
             "or the folder with fed_cifar100_train.h5 and fed_cifar100_test.h5"
         ),
         read=tff.fed_cifar100,
-        attributes=make_image_attributes(100, CIFAR100_LABELS),
+        attributes=make_image_attributes(
+            "CIFAR-100 as TensorFlow Federated divides it: 500 clients that train, 100 unseen ones",
+            CIFAR100_LABELS,
+        ),
         remotes=(
             Remote(
                 f"{TFF_URL}/fed_cifar100.tar.bz2",
@@ -237,10 +237,11 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         defaults={"partition": "natural", "split": "own"},
     ),
     "stl10": CatalogEntry(
-        about="STL-10: 13,000 color photographs of 10 kinds, 96 x 96",
         expected_files="stl10_binary.tar.gz, or the folder in it",
         read=stl10.stl10,
-        attributes=make_image_attributes(10, STL10_LABELS),
+        attributes=make_image_attributes(
+            "STL-10: 13,000 color photographs of 10 kinds, 96 x 96", STL10_LABELS
+        ),
         remotes=(
             Remote(
                 "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
@@ -250,14 +251,16 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
         defaults={"partition": "two-labels", "ratio": 2.5, "least": 10},
     ),
     "femnist": CatalogEntry(
-        about="FEMNIST: handwritten characters by writer, 28 x 28, dark on white",
         expected_files=(
             "LEAF's folder with train/ and test/, fed_emnist.tar.bz2 or its folder, "
             "or femnist*.npz files (or their folder)"
         ),
         read=_read_femnist,
         attributes=make_image_attributes(
-            62, CHARACTERS, dark=True, coarse=_get_character_kinds(CHARACTERS)
+            "FEMNIST: handwritten characters by writer, 28 x 28, dark on white",
+            CHARACTERS,
+            _get_character_kinds(CHARACTERS),
+            is_dark=True,
         ),
         remotes=(
             Remote(
@@ -265,6 +268,11 @@ IMAGE_SETS: dict[str, CatalogEntry] = {
                 "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
             ),
         ),
-        defaults={"partition": "natural", "split": "own", "least": 2, "server_from": "people"},
+        defaults={
+            "partition": "natural",
+            "split": "own",
+            "least": 2,
+            "server_from": "whole-clients",
+        },
     ),
 }

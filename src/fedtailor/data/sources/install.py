@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
 
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.readers.files import summarize_error
@@ -13,6 +12,7 @@ from fedtailor.data.sources.images import IMAGE_SETS
 from fedtailor.data.sources.text import TEXT_SETS
 from fedtailor.data.sources.unpack import unpack_archives
 from fedtailor.data.store import (
+    DatasetAttributes,
     Provenance,
     StoredDataset,
     build,
@@ -26,6 +26,8 @@ from fedtailor.storage.paths import data_dir
 
 CATALOG: dict[str, CatalogEntry] = {**IMAGE_SETS, **TEXT_SETS}
 """The known data sets by name."""
+
+_DEFAULT_ATTRIBUTES = DatasetAttributes()
 
 
 def add(
@@ -56,20 +58,15 @@ def add(
         with _explain_read_errors(name, entry):
             source_path = stack.enter_context(unpack_archives(name, paths))
         files = tuple(fingerprint(path) for path in paths if path.is_file())
-        made_from = Provenance(READER_VERSION, files)
-        attributes = {**entry.attributes, "about": entry.about}
+        provenance = Provenance(READER_VERSION, files)
         blocks = _read_blocks(name, entry, source_path)
-        return build(name, blocks, attributes, made_from, progress)
+        return build(name, blocks, entry.attributes, provenance, progress)
 
 
 def add_custom(
     name: str,
     blocks: Iterable[Block],
-    *,
-    classes: int | Literal["auto"] | None = "auto",
-    scale: float = 1.0,
-    tokens: bool = False,
-    about: str = "your own",
+    attributes: DatasetAttributes = _DEFAULT_ATTRIBUTES,
     progress: ProgressCallback | None = None,
 ) -> StoredDataset:
     """Install data of the user's own under a new name.
@@ -77,11 +74,7 @@ def add_custom(
     Args:
         name: Name that no known data set has.
         blocks: The examples, as the readers in `fedtailor.data.readers` yield them.
-        classes: Number of classes; None: targets are numbers to be predicted (regression);
-            "auto": None if targets are floating, else counted from 0 to the highest label.
-        scale: Factor that inputs are multiplied by.
-        tokens: Whether inputs are ids of tokens.
-        about: Description of the data set.
+        attributes: Facts about the examples, such as the number of classes or the scale of images.
         progress: Called while the store is built.
     """
     is_taken = name in CATALOG or name in BUILT_IN or name.endswith(".npz")
@@ -89,7 +82,6 @@ def add_custom(
         not is_taken,
         f"'{name}' is the name of a known data set or of a file; choose another name.",
     )
-    attributes = {"classes": classes, "scale": scale, "tokens": tokens, "about": about}
     return build(name, blocks, attributes, Provenance(READER_VERSION), progress)
 
 
@@ -100,7 +92,7 @@ def open_dataset(name: str) -> StoredDataset:
 
 def count_classes(data: StoredDataset) -> int | None:
     """Return the number of classes of a data set, or None for regression."""
-    classes: int | str | None = data.attributes["classes"]
+    classes = data.attributes.classes
     if not isinstance(classes, str):
         return classes
     y = data.columns["y"]
@@ -114,7 +106,7 @@ def list_installed() -> list[str]:
     return list_stores()
 
 
-def get_attributes(name: str) -> dict[str, Any]:
+def get_attributes(name: str) -> DatasetAttributes:
     """Return the attributes of a known data set, installed or not, or of any installed one."""
     return CATALOG[name].attributes if name in CATALOG else open_dataset(name).attributes
 

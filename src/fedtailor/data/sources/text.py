@@ -10,23 +10,45 @@ from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.readers import leaf, prepared, text, tff
 from fedtailor.data.readers.text import Encoder, Vocabulary
-from fedtailor.data.sources.catalog import CatalogEntry, Remote, make_text_attributes
+from fedtailor.data.sources.catalog import CatalogEntry, Remote
 from fedtailor.data.sources.images import TFF_URL
+from fedtailor.data.store import DatasetAttributes
 from fedtailor.errors import require
 
 NUM_WORDS = 10_000
 """Number of words that have ids of their own; all others share one."""
 
-CHARACTER_ATTRIBUTES = make_text_attributes(text.NUM_CHARACTER_IDS, [text.UNK, text.BOS, text.EOS])
-
-# As in `text.Vocabulary`: padding, the words, and then the unknown word, the beginning and the end.
-WORD_ATTRIBUTES = make_text_attributes(NUM_WORDS + 4, [NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3])
-
-NATURAL_DEFAULTS = {"partition": "natural", "server_from": "people", "least": 2}
+NATURAL_DEFAULTS = {"partition": "natural", "server_from": "whole-clients", "least": 2}
 SHAKESPEARE_FILES = "shakespeare.tar.bz2 or its folder, or a shakespeare_roles.npz"
 
 ReadWith = Callable[[Encoder], Iterator[Block]]
 """Reads a data set with an encoder of its texts."""
+
+
+def _make_character_attributes(about: str) -> DatasetAttributes:
+    """Return the attributes of a data set whose targets are ids of characters."""
+    return DatasetAttributes(
+        classes=text.NUM_CHARACTER_IDS,
+        tokens=True,
+        padding=(text.PAD,),
+        unscored_tokens=(text.UNK, text.BOS, text.EOS),
+        about=about,
+    )
+
+
+def _make_word_attributes(about: str) -> DatasetAttributes:
+    """Return the attributes of a data set whose targets are ids of words.
+
+    Ids are as in `text.Vocabulary`: padding, the words, and then the unknown word, the beginning
+    and the end.
+    """
+    return DatasetAttributes(
+        classes=NUM_WORDS + 4,
+        tokens=True,
+        padding=(text.PAD,),
+        unscored_tokens=(NUM_WORDS + 1, NUM_WORDS + 2, NUM_WORDS + 3),
+        about=about,
+    )
 
 
 def _read_speeches(encode: Encoder, path: Path) -> Iterator[Block]:
@@ -98,10 +120,11 @@ def _record_sentences(buffer: list[str], sentences: Sequence[str]) -> dict[str, 
 
 TEXT_SETS: dict[str, CatalogEntry] = {
     "shakespeare": CatalogEntry(
-        about="Shakespeare by role: what character comes next, at each of 80 places",
         expected_files=SHAKESPEARE_FILES,
         read=partial(_read_speeches, text.encode_characters),
-        attributes=CHARACTER_ATTRIBUTES,
+        attributes=_make_character_attributes(
+            "Shakespeare by role: what character comes next, at each of 80 positions"
+        ),
         remotes=(
             Remote(
                 f"{TFF_URL}/shakespeare.tar.bz2",
@@ -111,17 +134,21 @@ TEXT_SETS: dict[str, CatalogEntry] = {
         defaults=NATURAL_DEFAULTS,
     ),
     "shakespeare-leaf": CatalogEntry(
-        about="Shakespeare by role, LEAF's task: what character follows 80 others",
         expected_files=f"LEAF's folder with train/ and test/, {SHAKESPEARE_FILES}",
         read=_read_windows,
-        attributes={"classes": text.NUM_CHARACTER_IDS, "tokens": True},
+        attributes=DatasetAttributes(
+            classes=text.NUM_CHARACTER_IDS,
+            tokens=True,
+            about="Shakespeare by role, LEAF's task: what character follows 80 others",
+        ),
         defaults=NATURAL_DEFAULTS,
     ),
     "stackoverflow": CatalogEntry(
-        about="StackOverflow by user: what word comes next, at each of 20 places",
         expected_files="the folder of stackoverflow.tar.bz2 with stackoverflow.word_count beside",
         read=_read_stackoverflow,
-        attributes=WORD_ATTRIBUTES,
+        attributes=_make_word_attributes(
+            "StackOverflow by user: what word comes next, at each of 20 positions"
+        ),
         remotes=(
             Remote(
                 f"{TFF_URL}/stackoverflow.tar.bz2",
@@ -135,12 +162,13 @@ TEXT_SETS: dict[str, CatalogEntry] = {
         defaults=NATURAL_DEFAULTS | {"split": "own"},
     ),
     "stackexchange": CatalogEntry(
-        about="Stack Exchange by user: what word comes next, at each of 20 places",
         expected_files=(
             "a stackexchange_users.npz, with stackexchange_vocab.txt.gz beside, or their folder"
         ),
         read=_read_stackexchange,
-        attributes=WORD_ATTRIBUTES,
+        attributes=_make_word_attributes(
+            "Stack Exchange by user: what word comes next, at each of 20 positions"
+        ),
         defaults=NATURAL_DEFAULTS,
     ),
 }

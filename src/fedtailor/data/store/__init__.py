@@ -5,17 +5,19 @@ reading the data, and `load_or_build_scenario` caches beside it how its rows are
 clients. Any number of processes may read, also while another one builds.
 """
 
+from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.data.store.builder import build, pick_int_dtype
 from fedtailor.data.store.manifest import Provenance
 from fedtailor.data.store.reader import StoredDataset, list_stores, open_store, remove
 from fedtailor.data.store.row_ranges import RowRanges, make_range_split
-from fedtailor.data.store.scenarios import StoredScenario, load_or_build_scenario
+from fedtailor.data.store.scenario_cache import CachedScenario, load_or_build_scenario
 
 __all__ = [
+    "CachedScenario",
+    "DatasetAttributes",
     "Provenance",
     "RowRanges",
     "StoredDataset",
-    "StoredScenario",
     "build",
     "list_stores",
     "load_or_build_scenario",

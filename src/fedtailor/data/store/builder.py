@@ -1,16 +1,16 @@
 """Building a store from a stream of blocks, of which a few megabytes are in RAM at a time."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.data.store.columns import ProgressCallback, open_column_writer
 from fedtailor.data.store.manifest import MANIFEST, Provenance
 from fedtailor.data.store.reader import StoredDataset, get_store_path, open_store
-from fedtailor.errors import InputError, require
+from fedtailor.errors import InputError
 from fedtailor.storage.checksums import write_file
 from fedtailor.storage.data_folders import build_folder, require_free_space, translate_write_errors
 
@@ -21,8 +21,8 @@ _INT_DTYPES = [np.dtype(code) for code in ("u1", "i1", "u2", "i2", "u4", "i4", "
 def build(
     name: str,
     blocks: Iterable[Block],
-    attributes: dict[str, Any],
-    made_from: Provenance,
+    attributes: DatasetAttributes,
+    provenance: Provenance,
     progress: ProgressCallback | None = None,
     needed_bytes: int = 0,
 ) -> StoredDataset:
@@ -35,19 +35,19 @@ def build(
         name: Name of the store.
         blocks: Examples, each client's blocks one after another. They may be of any size, and
             views of a buffer that the next block overwrites.
-        attributes: What JSON can hold, and what `StoredDataset.attributes` gives back.
-        made_from: The files that the blocks come from.
+        attributes: What `StoredDataset.attributes` gives back.
+        provenance: The files that the blocks come from.
         progress: Called after every write.
         needed_bytes: Free space that the disk must have before anything is read.
     """
     folder = get_store_path(name)
-    _require_json(name, attributes)
+    attributes.validate(name)
     with build_folder(name, folder) as new_folder:
         require_free_space(name, needed_bytes, folder.parent)
         with open_column_writer(new_folder, name, progress) as columns:
             for block in blocks:
                 columns.add(block)
-            manifest = columns.finish(attributes, made_from)
+            manifest = columns.finish(attributes, provenance)
         with translate_write_errors(name, folder.parent):
             write_file(new_folder / MANIFEST, manifest.to_json())
     return open_store(name)
@@ -60,15 +60,3 @@ def pick_int_dtype(low: int, high: int) -> np.dtype[Any]:
         if limits.min <= low <= high <= limits.max:
             return dtype
     raise InputError(f"There is no type for integers from {low} to {high}.")
-
-
-def _require_json(name: str, attributes: dict[str, Any]) -> None:
-    try:
-        is_kept = json.loads(json.dumps(attributes, allow_nan=False)) == attributes
-    except (TypeError, ValueError):
-        is_kept = False
-    require(
-        is_kept,
-        f"{name}: attributes must be what JSON can hold (finite numbers, strings, lists), "
-        f"got {attributes}.",
-    )

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
+from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.data.store.manifest import ColumnFile, Manifest, Provenance
 from fedtailor.errors import InputError, require
 from fedtailor.storage.checksums import FileWriter, write_file
@@ -24,9 +25,9 @@ ProgressCallback = Callable[[int, int], None]
 Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 """The type of each column, and the shape of its rows."""
 
-MAX_ID_LENGTH = 256
+MAX_NAME_LENGTH = 256
 _BUFFER_BYTES = 1 << 23  # bytes of rows that are written together
-_IDS_PER_WRITE = 1 << 14  # clients' names that are written together
+_NAMES_PER_WRITE = 1 << 14  # clients' names that are written together
 _COLUMN_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -90,10 +91,10 @@ class ColumnWriter:
             if num_filled == self._capacity:
                 self._flush()
 
-    def finish(self, attributes: dict[str, Any], made_from: Provenance) -> Manifest:
+    def finish(self, attributes: DatasetAttributes, provenance: Provenance) -> Manifest:
         """Write what is left, and return the manifest when all other files are on the disk.
 
-        `attributes` and `made_from` are only recorded in it.
+        `attributes` and `provenance` are only recorded in it.
         """
         require(
             bool(self._client_sizes),
@@ -105,7 +106,7 @@ class ColumnWriter:
             self._wait_for_write()
             files = {name: writer.finish() for name, writer in self._writers.items()}
             offsets = self._write_offsets()
-            ids = self._write_ids()
+            client_names = self._write_client_names()
         columns = {
             name: ColumnFile(dtype.str, (self._num_rows, *shape), files[name])
             for name, (dtype, shape) in self._layout.items()
@@ -113,12 +114,12 @@ class ColumnWriter:
         return Manifest(
             name=self._name,
             attributes=attributes,
-            made_from=made_from,
+            provenance=provenance,
             clients=len(self._client_sizes),
             rows=self._num_rows,
             columns=columns,
             offsets=offsets,
-            ids=ids,
+            client_names=client_names,
         )
 
     def close(self) -> None:
@@ -174,11 +175,11 @@ class ColumnWriter:
         self._client_sizes[client] += num_rows
 
     def _require_new_client(self, client: str) -> None:
-        is_name = isinstance(client, str) and len(client) <= MAX_ID_LENGTH and "\0" not in client
+        is_name = isinstance(client, str) and len(client) <= MAX_NAME_LENGTH and "\0" not in client
         if not is_name:
             raise InputError(
-                f"{self._name}: clients' names must be strings of up to {MAX_ID_LENGTH} characters "
-                f"without NUL, got {client!r}."
+                f"{self._name}: clients' names must be strings of up to {MAX_NAME_LENGTH} "
+                f"characters without NUL, got {client!r}."
             )
         if client in self._client_sizes:
             raise InputError(
@@ -236,13 +237,13 @@ class ColumnWriter:
         file = write_file(self._folder / "offsets.bin", offsets)
         return ColumnFile(offsets.dtype.str, offsets.shape, file)
 
-    def _write_ids(self) -> ColumnFile:
+    def _write_client_names(self) -> ColumnFile:
         longest = max(len(client) for client in self._client_sizes)
         dtype = np.dtype((np.str_, max(1, longest)))
-        writer = FileWriter(self._folder / "ids.bin")
-        self._writers["ids"] = writer  # so that `close` closes it, too
+        writer = FileWriter(self._folder / "client_names.bin")
+        self._writers["client_names"] = writer  # so that `close` closes it, too
         clients = iter(self._client_sizes)
-        while piece := list(islice(clients, _IDS_PER_WRITE)):
+        while piece := list(islice(clients, _NAMES_PER_WRITE)):
             writer.add(np.array(piece, dtype))
         return ColumnFile(dtype.str, (len(self._client_sizes),), writer.finish())
 

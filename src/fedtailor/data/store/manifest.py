@@ -4,35 +4,47 @@ A store without a readable manifest is damaged; one of another format or builder
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
 
 from fedtailor.data.examples import Array
+from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.errors import InputError
 from fedtailor.storage.checksums import FileRecord
 from fedtailor.storage.paths import data_dir
 
-FORMAT = 1
+FORMAT = 2
 """Version of the manifest and of the files that it describes."""
 
 MANIFEST = "manifest.json"
 
+StoredFile = Annotated[FileRecord, PlainSerializer(lambda file: file._asdict())]
+"""A file's name, size and checksum, which JSON has by name."""
 
-class Provenance(NamedTuple):
-    """What a store was built from."""
+
+@dataclass(frozen=True)
+class Provenance:
+    """Origin of a store: the version of its builder, and the files that it was built from."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     builder: str  # version of what made blocks of the files
-    files: tuple[FileRecord, ...] = ()
+    files: tuple[StoredFile, ...] = ()
 
 
-class ColumnFile(NamedTuple):
+@dataclass(frozen=True)
+class ColumnFile:
     """A file of numbers or names, row by row without a header."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     dtype: str
     shape: tuple[int, ...]  # [rows, ...]
-    file: FileRecord
+    file: StoredFile
 
     def open_memmap(self, folder: Path) -> Array:
         """Return a read-only memory map of the rows, or raise what NumPy raises.
@@ -45,36 +57,29 @@ class ColumnFile(NamedTuple):
         return rows
 
 
-class Manifest(NamedTuple):
+class Manifest(BaseModel):
     """The content of a manifest; the names of the fields are those of the JSON file."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[2] = 2
     name: str
-    attributes: dict[str, Any]  # as they were given to the builder
-    made_from: Provenance
+    attributes: DatasetAttributes
+    provenance: Provenance
     clients: int  # number of clients
     rows: int  # number of rows
     columns: dict[str, ColumnFile]
     offsets: ColumnFile  # [clients + 1] int64: first row of each client, then the number of rows
-    ids: ColumnFile  # [clients] names
+    client_names: ColumnFile  # [clients]
 
     def list_files(self) -> tuple[FileRecord, ...]:
         """Return all files of the store but the manifest."""
-        columns = (*self.columns.values(), self.offsets, self.ids)
+        columns = (*self.columns.values(), self.offsets, self.client_names)
         return tuple(column.file for column in columns)
 
     def to_json(self) -> bytes:
         """Return the content of the JSON file."""
-        content = {
-            "format": FORMAT,
-            **self._asdict(),
-            "made_from": {
-                "builder": self.made_from.builder,
-                "files": [file._asdict() for file in self.made_from.files],
-            },
-            "columns": {name: _column_to_json(column) for name, column in self.columns.items()},
-            "offsets": _column_to_json(self.offsets),
-            "ids": _column_to_json(self.ids),
-        }
+        content = self.model_dump(mode="json")
         return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -87,13 +92,6 @@ def read_manifest(name: str, folder: Path) -> Manifest:
     """Read the manifest of the store in a folder; `name` is what errors call the store."""
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
-        file_format = content.pop("format")
-        if file_format != FORMAT:
-            raise InputError(
-                f"{name}: '{folder}' is in format {file_format}, not {FORMAT}; "
-                f"{format_rebuild_hint(name)}"
-            )
-        return _parse_manifest(content)
     except OSError as problem:
         if folder.exists():
             damage = f"'{MANIFEST}' cannot be read ({problem.strerror})"
@@ -102,8 +100,19 @@ def read_manifest(name: str, folder: Path) -> Manifest:
             f"{name}: there is no such data set in '{folder.parent}'; "
             f"add it with `fedtailor data add {name}`."
         ) from None
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, json.JSONDecodeError):
-        raise make_damage_error(name, f"'{MANIFEST}' is not a manifest") from None
+    except (UnicodeDecodeError, json.JSONDecodeError):
+        raise _make_manifest_error(name) from None
+    if not isinstance(content, dict) or "format" not in content:
+        raise _make_manifest_error(name)
+    if content["format"] != FORMAT:
+        raise InputError(
+            f"{name}: '{folder}' is in format {content['format']}, not {FORMAT}; "
+            f"{format_rebuild_hint(name)}"
+        )
+    try:
+        return Manifest.model_validate(content)
+    except ValidationError:
+        raise _make_manifest_error(name) from None
 
 
 def make_damage_error(name: str, damage: str) -> InputError:
@@ -116,25 +125,5 @@ def format_rebuild_hint(name: str) -> str:
     return f"build it again with `fedtailor data add {name}`."
 
 
-def _parse_manifest(content: dict[str, Any]) -> Manifest:
-    """Convert JSON to a manifest; unknown or missing keys are a TypeError or a KeyError."""
-    made_from = content.pop("made_from")
-    files = tuple(FileRecord(**file) for file in made_from["files"])
-    columns = content.pop("columns")
-    offsets = content.pop("offsets")
-    ids = content.pop("ids")
-    return Manifest(
-        made_from=Provenance(made_from["builder"], files),
-        columns={name: _parse_column(**column) for name, column in columns.items()},
-        offsets=_parse_column(**offsets),
-        ids=_parse_column(**ids),
-        **content,
-    )
-
-
-def _parse_column(dtype: str, shape: list[int], file: dict[str, Any]) -> ColumnFile:
-    return ColumnFile(dtype, tuple(shape), FileRecord(**file))
-
-
-def _column_to_json(column: ColumnFile) -> dict[str, Any]:
-    return {"dtype": column.dtype, "shape": column.shape, "file": column.file._asdict()}
+def _make_manifest_error(name: str) -> InputError:
+    return make_damage_error(name, f"'{MANIFEST}' is not a manifest")

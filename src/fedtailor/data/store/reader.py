@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.examples import Array, ClientExamples, Split
+from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.data.store.manifest import (
     MANIFEST,
     Provenance,
@@ -33,8 +34,8 @@ class StoredDataset:
 
     name: str
     folder: Path
-    attributes: dict[str, Any]  # as its builder gave them: classes, scale, tokens, about, ...
-    made_from: Provenance
+    attributes: DatasetAttributes  # as its builder gave them
+    provenance: Provenance
     columns: dict[str, Array]  # [rows, ...] each, one client's rows after another's
     offsets: NDArray[np.int64]  # client i has the rows offsets[i] to offsets[i + 1] - 1
     client_names: NDArray[np.str_]  # [clients]
@@ -122,7 +123,7 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
         builder: Version of the builder that it must have; None: any.
     """
     manifest = read_manifest(name, folder)
-    store_builder = manifest.made_from.builder
+    store_builder = manifest.provenance.builder
     if builder is not None and store_builder != builder:
         raise InputError(
             f"{name}: '{folder}' was built by version {store_builder}, not {builder}; "
@@ -137,7 +138,7 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
             for column_name, column in manifest.columns.items()
         }
         offsets = manifest.offsets.open_memmap(folder)
-        client_names = manifest.ids.open_memmap(folder)
+        client_names = manifest.client_names.open_memmap(folder)
     except (OSError, ValueError, TypeError) as problem:
         raise make_damage_error(name, f"it cannot be mapped: {problem}") from None
     has_all_clients = len(client_names) == manifest.clients and len(offsets) == manifest.clients + 1
@@ -149,7 +150,7 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
         name=name,
         folder=folder,
         attributes=manifest.attributes,
-        made_from=manifest.made_from,
+        provenance=manifest.provenance,
         columns=columns,
         offsets=offsets,
         client_names=client_names,

@@ -63,7 +63,7 @@ class RowRanges(NDArrayOperatorsMixin):
         return rows.astype(dtype or np.int64, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        arrays = [np.asarray(each) if isinstance(each, RowRanges) else each for each in inputs]
+        arrays = [np.asarray(value) if isinstance(value, RowRanges) else value for value in inputs]
         return getattr(ufunc, method)(*arrays, **kwargs)
 
     def _get_rows(self, positions: IntArray) -> Any:
@@ -91,4 +91,4 @@ def compact(split: Split) -> Split:
         return split
     # A client without rows at the end has its offset behind the last entry; any start will do.
     first_positions = np.minimum(split.offsets[:-1], len(split.index) - 1)
-    return make_range_split(np.asarray(split.index[first_positions]), split.sizes())
+    return make_range_split(np.asarray(split.index[first_positions]), split.compute_sizes())

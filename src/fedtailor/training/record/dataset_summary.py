@@ -34,9 +34,9 @@ def summarize_dataset(data: FederatedDataset) -> DatasetSummary:
         example_spec=data.example_spec,
         clients=data.client_names.tolist(),
         groups={group: client_ids.tolist() for group, client_ids in data.groups.items()},
-        train_sizes=splits["train"].sizes().tolist(),
-        test_sizes=splits["test"].sizes().tolist(),
-        adapt_sizes=splits["adapt"].sizes().tolist(),
+        train_sizes=splits["train"].compute_sizes().tolist(),
+        test_sizes=splits["test"].compute_sizes().tolist(),
+        adapt_sizes=splits["adapt"].compute_sizes().tolist(),
         adapts_on=data.get_adapt_split(),
         labels=labels,
         server_labels=server_labels,
@@ -95,5 +95,5 @@ def count_labels(
     for split_name in split_names:
         split = examples.splits[split_name]
         labels = examples.y[split.index].astype(np.int64)
-        np.add.at(counts, (split.owners(), labels), 1)
+        np.add.at(counts, (split.compute_owners(), labels), 1)
     return counts

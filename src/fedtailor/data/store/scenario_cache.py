@@ -1,14 +1,15 @@
-"""Scenarios: how the rows of a store are split among clients, cached in files beside the store."""
+"""Cache of scenarios: how rows of a store are split among clients, in files beside the store."""
 
 import hashlib
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from fedtailor.data.examples import Array, Split
 from fedtailor.data.store.reader import StoredDataset
@@ -18,24 +19,36 @@ from fedtailor.storage.checksums import write_file
 from fedtailor.storage.data_folders import build_folder, translate_write_errors
 from fedtailor.storage.files import map_array, write_array
 
-_FORMAT = 1
+_FORMAT = 2
 _SCENARIO_FILE = "scenario.json"
 
 
-class StoredScenario(NamedTuple):
+class CachedScenario(NamedTuple):
     """Splits of a store's rows among clients, and arrays of whatever else was drawn with them."""
 
     splits: dict[str, Split]
     arrays: dict[str, Array]  # such as the clients of each group, or the server's rows
 
 
+class _ScenarioFile(BaseModel):
+    """The content of `scenario.json`, of which `store` and `options` are for humans alone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[2]
+    store: str  # content hash of the store
+    options: dict[str, JsonValue]
+    splits: dict[str, str]  # first name of the same split, under which its arrays are kept
+    arrays: tuple[str, ...]
+
+
 def load_or_build_scenario(
-    dataset: StoredDataset, options: dict[str, Any], make: Callable[[], StoredScenario]
-) -> StoredScenario:
+    dataset: StoredDataset, options: dict[str, Any], make: Callable[[], CachedScenario]
+) -> CachedScenario:
     """Return a scenario over a store: read if there is one of these options, or else built.
 
-    A scenario that was built is kept, if the disk has room, and read the next time. What is read
-    is memory maps and ranges of rows.
+    A scenario that was built is kept, if the disk has room, and read the next time; one that is
+    damaged is built again. What is read is memory maps and ranges of rows.
 
     Args:
         dataset: The store.
@@ -46,31 +59,31 @@ def load_or_build_scenario(
     identity = {"format": _FORMAT, "store": dataset.content_hash, "options": options}
     key = json.dumps(identity, sort_keys=True)
     folder = dataset.folder / "scenarios" / hashlib.sha256(key.encode()).hexdigest()[:32]
-    stored = _read(folder)
-    if stored is not None:
-        return stored
+    cached = _read(folder)
+    if cached is not None:
+        return cached
     built = make()
     # A scenario that cannot be written (the disk is full or read-only) is built again next time.
     with suppress(InputError):
         _save(dataset.name, folder, built, key)
-    stored = _read(folder)
-    return built if stored is None else stored
+    cached = _read(folder)
+    return built if cached is None else cached
 
 
-def _save(name: str, folder: Path, scenario: StoredScenario, key: str) -> None:
+def _save(name: str, folder: Path, scenario: CachedScenario, key: str) -> None:
     """Write a scenario into a folder.
 
     Args:
         name: The data set.
         folder: Where the scenario goes.
         scenario: What is written. A split that has several names is written once.
-        key: JSON of the format, the store and the options, which nothing reads but humans.
+        key: JSON of the format, the store and the options.
     """
     first_names = {
         split_name: _find_first_name(scenario.splits, split)
         for split_name, split in scenario.splits.items()
     }
-    contents = {**json.loads(key), "splits": first_names, "arrays": list(scenario.arrays)}
+    content = _ScenarioFile(**json.loads(key), splits=first_names, arrays=tuple(scenario.arrays))
     with (
         build_folder(name, folder, wait=True) as new_folder,
         translate_write_errors(name, folder),
@@ -81,7 +94,7 @@ def _save(name: str, folder: Path, scenario: StoredScenario, key: str) -> None:
                 write_array(new_folder / f"split-{split_name}-{part_name}.npy", array)
         for array_name, array in scenario.arrays.items():
             write_array(new_folder / f"array-{array_name}.npy", array)
-        write_file(new_folder / _SCENARIO_FILE, json.dumps(contents, indent=1).encode())
+        write_file(new_folder / _SCENARIO_FILE, content.model_dump_json(indent=1).encode())
 
 
 def _find_first_name(splits: dict[str, Split], split: Split) -> str:
@@ -97,17 +110,16 @@ def _to_arrays(split: Split) -> dict[str, NDArray[np.int64]]:
     return {"index": index, "offsets": split.offsets}
 
 
-def _read(folder: Path) -> StoredScenario | None:
+def _read(folder: Path) -> CachedScenario | None:
     """Read the scenario in a folder; None: there is none, or it is damaged."""
     try:
-        contents = json.loads((folder / _SCENARIO_FILE).read_bytes())
-        first_names = contents["splits"]
-        splits = {name: _read_split(folder, name) for name in set(first_names.values())}
-        arrays = {name: map_array(folder / f"array-{name}.npy") for name in contents["arrays"]}
-        named_splits = {name: splits[first_name] for name, first_name in first_names.items()}
-        return StoredScenario(named_splits, arrays)
-    except (OSError, ValueError, KeyError, TypeError):
+        content = _ScenarioFile.model_validate_json((folder / _SCENARIO_FILE).read_bytes())
+        splits = {name: _read_split(folder, name) for name in set(content.splits.values())}
+        arrays = {name: map_array(folder / f"array-{name}.npy") for name in content.arrays}
+    except (OSError, ValueError, EOFError):  # those of Pydantic and NumPy
         return None
+    named_splits = {name: splits[first_name] for name, first_name in content.splits.items()}
+    return CachedScenario(named_splits, arrays)
 
 
 def _read_split(folder: Path, split_name: str) -> Split:
