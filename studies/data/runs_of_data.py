@@ -1,8 +1,7 @@
-"""The runs of docs/data.md: collects them into records.json, with what always saying the same would
-reach.
+"""Collects the runs of docs/data.md into records.json, with the accuracy of a constant prediction.
 
-    fedtailor run studies/data/NAME.toml out=OUT/NAME    for each of the five
-    python studies/data/runs_of_data.py OUT              adds them to records.json and docs/data.md
+fedtailor run studies/data/NAME.toml out=OUT/NAME    for each of the five
+python studies/data/runs_of_data.py OUT              adds them to records.json and docs/data.md
 """
 
 import json
@@ -22,30 +21,29 @@ NAMES = ("femnist", "cifar10", "emnist", "shakespeare", "stackexchange")
 GROUPS = ("participating", "unseen")
 
 
-def trivial(dataset: FederatedDataset) -> dict[str, float]:
-    """The accuracy, on a group's test examples, of always saying the most frequent train label."""
-    left_out = (*dataset.padding, *dataset.unscored_tokens)
-    train = _counted(dataset, "train", "train", left_out)
-    most = int(np.bincount(train).argmax())
+def compute_constant_accuracy(dataset: FederatedDataset) -> dict[str, float]:
+    """Return each group's test accuracy of always predicting the most frequent train label."""
+    train_labels = _get_scored_labels(dataset, "train", "train")
+    most_frequent = int(np.bincount(train_labels).argmax())
     return {
-        group: float((_counted(dataset, group, "test", left_out) == most).mean())
+        group: float((_get_scored_labels(dataset, group, "test") == most_frequent).mean())
         for group in GROUPS
     }
 
 
-def _counted(
-    dataset: FederatedDataset, group: str, split: str, left_out: tuple[int, ...]
-) -> np.ndarray:
-    rows = np.concatenate(
-        [dataset.clients.splits[split].get_rows(int(who)) for who in dataset.groups[group]]
-    )
-    labels = dataset.clients.y[rows].astype(np.int64).ravel()
-    return np.asarray(labels[~np.isin(labels, left_out)])
+def _get_scored_labels(dataset: FederatedDataset, group: str, split: str) -> np.ndarray:
+    """Return the labels, or tokens that are scored, of a group's examples in a split."""
+    client_rows = [
+        dataset.clients.splits[split].get_rows(int(client)) for client in dataset.groups[group]
+    ]
+    labels = dataset.clients.y[np.concatenate(client_rows)].astype(np.int64).ravel()
+    is_unscored = np.isin(labels, (*dataset.padding, *dataset.unscored_tokens))
+    return np.asarray(labels[~is_unscored])
 
 
-def figures(record: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a run: figures over the clients of a group, and costs."""
-    found: dict[str, Any] = {
+def summarize_run(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a run's record: figures over the clients of a group, and costs."""
+    summary: dict[str, Any] = {
         "name": record["name"],
         "seed": record["config"]["seed"],
         "cost": record["cost"],
@@ -54,31 +52,35 @@ def figures(record: dict[str, Any]) -> dict[str, Any]:
         weights = np.array(scores["weights"], float)
         for when in ("before", "after"):
             values = np.array(scores[when]["accuracy"], float)
-            tested = ~np.isnan(values)
-            worst = np.sort(values[tested])[: -(-int(tested.sum()) // 10)]
-            found[f"{group} {when}"] = {
-                "macro": float(values[tested].mean()),
-                "std": float(values[tested].std()),
-                "micro": float(np.average(values[tested], weights=weights[tested])),
+            is_tested = ~np.isnan(values)
+            worst = np.sort(values[is_tested])[: -(-int(is_tested.sum()) // 10)]
+            summary[f"{group} {when}"] = {
+                "macro": float(values[is_tested].mean()),
+                "std": float(values[is_tested].std()),
+                "micro": float(np.average(values[is_tested], weights=weights[is_tested])),
                 "worst tenth": float(worst.mean()),
             }
-    return found
+    return summary
 
 
-def collected(out: Path) -> dict[str, Any]:
-    found = {}
-    for name in (name for name in NAMES if (out / name).exists()):
+def collect_runs(out: Path) -> dict[str, Any]:
+    """Return the summaries of the runs that are in a folder, by name."""
+    runs = {}
+    for name in NAMES:
+        if not (out / name).exists():
+            continue
         record = json.loads((out / name / "record.json").read_text())
         spec = record["config"]
         about = {key: spec[key] for key in ("data", "data_options", "model", "rounds", "cohort")}
         about |= {key: record[key] for key in ("hparams", "versions")}
-        made = trivial(data.load(spec["data"], **spec["data_options"]))
-        found[name] = {"about": about, "trivial": made, **figures(record)}
-    return found
+        dataset = data.load(spec["data"], **spec["data_options"])
+        trivial = compute_constant_accuracy(dataset)
+        runs[name] = {"about": about, "trivial": trivial, **summarize_run(record)}
+    return runs
 
 
-def table(records: dict[str, Any]) -> str:
-    """Accuracy in percent, over all examples of a group."""
+def format_table(records: dict[str, Any]) -> str:
+    """Return a table of accuracies in percent, over all examples of a group."""
     head = "| run | data, model | rounds | clients | most frequent | before | after | s |"
     lines = [head, "|---|---|---:|---|---:|---:|---:|---:|"]
     for name, run in records.items():
@@ -99,11 +101,11 @@ def table(records: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    known = json.loads((HERE / "records.json").read_text()) | collected(Path(sys.argv[1]))
-    records = {name: known[name] for name in NAMES if name in known}
+    runs = json.loads((HERE / "records.json").read_text()) | collect_runs(Path(sys.argv[1]))
+    records = {name: runs[name] for name in NAMES if name in runs}
     (HERE / "records.json").write_text(json.dumps(records, indent=1) + "\n")
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{table(records)}\n{END}{rest.partition(END)[2]}")
+    DOCUMENT.write_text(f"{before}{BEGIN}\n{format_table(records)}\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

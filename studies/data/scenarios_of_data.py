@@ -22,11 +22,11 @@ BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
 
 
 class Scenario(NamedTuple):
-    """What it is for, the words that make it, and what its paper prints of it."""
+    """Scenario of a paper, or of a kind of its own."""
 
-    of: str
-    words: str
-    paper: str = ""
+    title: str
+    words: str  # a data set and its options
+    paper: str = ""  # what the paper prints of it
 
 
 SCENARIOS = (
@@ -107,34 +107,37 @@ SCENARIOS = (
 )
 
 
-def made(scenario: Scenario) -> FederatedDataset:
-    """The data set that the words name."""
+def load_scenario(scenario: Scenario) -> FederatedDataset:
+    """Return the data set that the words name."""
     name, *words = scenario.words.split()
-    return data.load(name, **options(words))
+    return data.load(name, **parse_options(words))
 
 
-def options(words: list[str]) -> dict[str, Any]:
-    return {key: parse_value(text) for key, _, text in (word.partition("=") for word in words)}
+def parse_options(words: list[str]) -> dict[str, Any]:
+    """Return words KEY=VALUE as options."""
+    options = {}
+    for word in words:
+        key, _, text = word.partition("=")
+        options[key] = parse_value(text)
+    return options
 
 
-def line(scenario: Scenario) -> str:
-    dataset = made(scenario)
-    about, parts = (
-        dataset.describe(),
-        [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()],
-    )
-    sizes = np.sum([split.compute_sizes() for split in parts], axis=0)
+def format_line(scenario: Scenario) -> str:
+    """Return the scenario's line of the table."""
+    dataset = load_scenario(scenario)
+    about = dataset.describe()
+    splits = [dataset.clients.splits[name] for name in dataset.get_disjoint_splits()]
+    sizes = np.sum([split.compute_sizes() for split in splits], axis=0)
     labels = "-"
     if dataset.clients.y.ndim == 1:
-        pairs = [
-            np.stack([split.compute_owners(), dataset.clients.y[split.index].astype(np.int64)])
-            for split in parts
-        ]
-        distinct_pairs = np.unique(np.concatenate(pairs, axis=1), axis=1).shape[1]
-        labels = f"{distinct_pairs / dataset.clients.count:.1f}"
+        owners = np.concatenate([split.compute_owners() for split in splits])
+        rows = np.concatenate([np.asarray(split.index) for split in splits])
+        pairs = np.stack([owners, dataset.clients.y[rows].astype(np.int64)])
+        num_distinct_pairs = np.unique(pairs, axis=1).shape[1]
+        labels = f"{num_distinct_pairs / dataset.clients.count:.1f}"
     spread = f"{sizes.min():,}-{sizes.max():,}; {sizes.mean():,.0f} ± {sizes.std():,.0f}"
     cells = (
-        scenario.of,
+        scenario.title,
         f"`{scenario.words}`",
         f"{dataset.clients.count:,}; {about.examples:,}; {spread}",
         labels,
@@ -142,24 +145,25 @@ def line(scenario: Scenario) -> str:
     return f"| {' | '.join((*cells, f'{about.server:,}', scenario.paper))} |"
 
 
-def table() -> str:
+def format_table() -> str:
+    """Return the table of all scenarios."""
     columns = "scenario", "`fedtailor data show ...`", "clients; examples; of a client; mean ± std"
     head = f"| {' | '.join((*columns, 'labels', 'server', 'paper'))} |"
     return "\n".join(
-        [head, "|---|---|---|---|---|---|", *(line(scenario) for scenario in SCENARIOS)]
+        [head, "|---|---|---|---|---|---|", *(format_line(scenario) for scenario in SCENARIOS)]
     )
 
 
 def main() -> None:
     try:
-        found = table()
+        table = format_table()
     except FedtailorError as problem:
         sys.exit(f"scenarios: {problem}")
     if sys.argv[1:] != ["write"]:
-        print(found)
+        print(table)
         return
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{found}\n{END}{rest.partition(END)[2]}")
+    DOCUMENT.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

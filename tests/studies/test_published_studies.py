@@ -122,9 +122,9 @@ def test_every_scenario_of_the_document_is_made_of_options_that_there_are(
     chosen = set()
     for scenario in scenarios.SCENARIOS:
         name, *words = scenario.words.split()
-        options = fill_defaults(name, scenarios.options(words))
+        options = fill_defaults(name, scenarios.parse_options(words))
         chosen |= {options["partition"], options["server_from"]}
-        assert f"| {scenario.of} | `{scenario.words}` |" in shown
+        assert f"| {scenario.title} | `{scenario.words}` |" in shown
     assert chosen >= {*PARTITION_OPTIONS, *SERVER_SOURCES}
 
 
@@ -135,7 +135,7 @@ def test_the_runs_of_the_document_on_data_are_those_of_its_records(
     runs = __import__("runs_of_data")
     records = json.loads((STUDIES / "data" / "records.json").read_text())
     assert tuple(records) == runs.NAMES
-    assert runs.table(records) in (STUDIES.parent / "docs" / "data.md").read_text()
+    assert runs.format_table(records) in (STUDIES.parent / "docs" / "data.md").read_text()
     for run in records.values():
         for group in runs.GROUPS:
             assert run[f"{group} before"]["micro"] > 1.5 * run["trivial"][group]
