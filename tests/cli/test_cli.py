@@ -184,10 +184,14 @@ def test_one_method_is_shown_with_its_costs_and_hyper_parameters() -> None:
     ):
         assert sentence in done.stdout
     assert re.search(
-        r"^inner_steps +5 +steps of the personal model on each batch", done.stdout, re.MULTILINE
+        r"^inner_steps +5 +> 0 +steps of the personal model on each batch",
+        done.stdout,
+        re.MULTILINE,
     )
-    assert re.search(r"^gamma +1\.0 +weight of the server's learning", done.stdout, re.MULTILINE)
-    assert re.search(r"^learn_lr +none ", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^gamma +1\.0 +>= 0 +weight of the server's learning", done.stdout, re.MULTILINE
+    )
+    assert re.search(r"^learn_lr +none +> 0 ", done.stdout, re.MULTILINE)
     refused = run("methods", "per+afml")
     assert refused.returncode == 2
     assert refused.stderr.startswith("fedtailor: personal layers: afml ")
