@@ -18,7 +18,7 @@ from fedtailor.core.types import Batch
 from fedtailor.data.batching import BatchIndices
 from fedtailor.engines import client_loop
 from fedtailor.engines.context import EngineContext
-from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, compile_cache_dir
+from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, get_compile_cache_dir
 
 STEP_SECONDS = 1e-3
 """Seconds that a step of a cohort takes whatever the size of its operations."""
@@ -70,7 +70,7 @@ def get_no_compile_reason(context: EngineContext) -> str:
 
 def set_cache_dir() -> None:
     """Have torch cache compiled code beside the data, unless the user has set another folder."""
-    os.environ[INDUCTOR_CACHE_ENV] = str(compile_cache_dir())
+    os.environ[INDUCTOR_CACHE_ENV] = str(get_compile_cache_dir())
 
 
 def _estimate_round_steps(context: EngineContext, cohort_size: int) -> int:
