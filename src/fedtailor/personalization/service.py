@@ -291,18 +291,10 @@ def format_load_snippet(to: Path) -> str:
             f"model = {call}"
         )
     else:
-        call = _format_call(factory)
+        call = factory.format_call()
         make_line = f"import torch, fedtailor.models; model = fedtailor.models.{call}"
     if config.precision == "float64":
         make_line += ".double()"
     import_line = "from safetensors.torch import load_file"
     load_line = f"model.load_state_dict(load_file({str(model_dir / MODEL_FILE)!r}))"
     return "\n".join([make_line, import_line, load_line])
-
-
-def _format_call(factory: Any) -> str:
-    """Format a partial application of a built-in model's function as a call."""
-    args = [repr(arg) for arg in factory.args]
-    for name, activation in factory.keywords.items():
-        args.append(f"{name}=torch.nn.{activation.__name__}")
-    return f"{factory.func.__name__}({', '.join(args)})"
