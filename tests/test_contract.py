@@ -16,7 +16,8 @@ from fedtailor import methods
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
 from fedtailor.engines import factory
-from fedtailor.engines.factory import ClientStateStore, EngineContext
+from fedtailor.engines.client_state import ClientStateStore
+from fedtailor.engines.context import EngineContext
 from fedtailor.training.checkpoint import CheckpointManager
 from scenarios import toy_data, toy_setting, train
 

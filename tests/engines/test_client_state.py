@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedtailor.core import trees
-from fedtailor.engines.factory import ClientStateStore
+from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
 
 CLIENTS = 12

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from fedtailor.cli import main
-from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.context import EngineContext
 from fedtailor.training import from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.config import RunConfig

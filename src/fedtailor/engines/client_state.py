@@ -32,7 +32,7 @@ class ClientStateStore:
 
     Args:
         num_clients: Number of clients in the data set.
-        folder: Where to keep the states; None keeps them in RAM.
+        folder: Folder of the states; None keeps them in RAM.
     """
 
     def __init__(self, num_clients: int, folder: str | Path | None = None) -> None:

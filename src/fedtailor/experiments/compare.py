@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedtailor.engines import factory
+from fedtailor.engines.context import resolve_device
 from fedtailor.errors import DivergedError, require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.executor import (
@@ -76,7 +76,7 @@ def check_runs(
         return
     data = from_config.load_dataset(new[0])
     for config in different.values():
-        factory.resolve_device(config.device)
+        resolve_device(config.device)
         # What fits on the CPU fits on every device, and building there is fast.
         from_config.build_context(config.model_copy(update={"device": "cpu"}), data)
 

@@ -32,8 +32,8 @@ def tune_malloc() -> None:
         mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
-def cpu_signature() -> tuple[Hashable, ...]:
-    """Return what code compiled for this CPU alone depends on: platform and capabilities."""
+def get_cpu_signature() -> tuple[Hashable, ...]:
+    """Return the platform and the capabilities of this CPU, which compiled code depends on."""
     return sys.platform, *sorted(torch.cpu.get_capabilities().items())
 
 

@@ -9,25 +9,24 @@ A personalized model is a folder of its own:
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import field_serializer
 
-from fedtailor import methods, prng
+from fedtailor import methods
 from fedtailor.core.task import Task
-from fedtailor.core.types import Method, Params, ServerState, Tree
+from fedtailor.core.types import Method, Params, ServerState
 from fedtailor.data.builtin.npz import read_npz
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.engines.client_state import ClientStateStore
-from fedtailor.engines.context import EngineContext
-from fedtailor.engines.scoring import select_offered
-from fedtailor.engines.sequential import resolve_client_state, run_single_client
+from fedtailor.engines.context import EngineContext, init_server_state
+from fedtailor.engines.offered_states import select_offered
+from fedtailor.engines.sequential import SequentialEngine
 from fedtailor.errors import InputError, require, suggest_name
-from fedtailor.personalization.personal_model import PersonalModel, personalize_model
-from fedtailor.prng.streams import Stream
+from fedtailor.personalization.personal_model import PersonalModel, TrainedModel, personalize_model
 from fedtailor.storage.atomic import explain_disk_errors, replace_folder, write_bytes
 from fedtailor.storage.files import read_tensors, write_tensors
 from fedtailor.storage.typed_json import read_versioned, write_model
@@ -57,19 +56,8 @@ class PersonalModelFile(ConfigFile):
         return example_spec._asdict()
 
 
-class TrainedRun(NamedTuple):
-    """The result of a run, without its data."""
-
-    config: RunConfig
-    example_spec: ExampleSpec
-    task: Task
-    method: Method
-    state: ServerState
-    offered_states: Tree | None  # stacked client states that an unseen client may start from
-
-
-def load_trained_run(out: Path) -> TrainedRun:
-    """Load the model of a run as of its last checkpoint, without loading its data."""
+def load_trained_model(out: Path) -> TrainedModel:
+    """Load the model of a run as of its last checkpoint, without loading the run's data."""
     run_dir = RunDir(out)
     config = run_dir.read_config()
     record = run_dir.read_record()
@@ -77,20 +65,15 @@ def load_trained_run(out: Path) -> TrainedRun:
     example_spec = data_summary.example_spec
     task = from_config.build_task(config, example_spec, out)
     method = methods.build(config.method, task, **record.hparams)
-    initial_state = ServerState(
-        task.params,
-        torch.zeros((), dtype=torch.int64),
-        prng.key(config.seed, Stream.SERVER),
-        method.init(task.params),
-    )
+    initial_state = init_server_state(method, task.params, config.seed, torch.device("cpu"))
     client_states = ClientStateStore(len(data_summary.clients))
     state = _restore_server_state(out, initial_state, method, client_states)
     train_ids = np.array(data_summary.groups["train"])
     offered_ids = select_offered(client_states, train_ids, method.num_offered_states, config.seed)
     offered_states = None
-    if method.num_offered_states and len(offered_ids) > 0:
+    if len(offered_ids) > 0:
         offered_states = client_states.gather(offered_ids, method.init_client_state(state))
-    return TrainedRun(config, example_spec, task, method, state, offered_states)
+    return TrainedModel(method, task, state, example_spec, config.seed, offered_states)
 
 
 def _restore_server_state(
@@ -102,7 +85,7 @@ def _restore_server_state(
         out: The folder of the run.
         initial_state: A server state of the same structure.
         method: The method of the run.
-        client_states: Where the checkpoint's client states go.
+        client_states: Store that the checkpoint's client states are put into.
     """
     restored = CheckpointManager(out).restore_latest(
         initial_state, client_states, method.init_client_state(initial_state)
@@ -126,18 +109,8 @@ def personalize(out: Path, data: Path, to: Path) -> PersonalModel:
     """
     _require_empty(to)
     arrays = read_npz(data, ("x", "y"))
-    trained = load_trained_run(out)
-    model = personalize_model(
-        trained.method,
-        trained.task,
-        trained.state,
-        trained.example_spec,
-        trained.config.seed,
-        arrays["x"],
-        arrays["y"],
-        trained.offered_states,
-    )
-    _write_model(model, trained.config, out, to)
+    model = personalize_model(load_trained_model(out), arrays["x"], arrays["y"])
+    _write_model(model, RunDir(out).read_config(), out, to)
     return model
 
 
@@ -173,18 +146,7 @@ def _personalize_client(context: EngineContext, state: ServerState, client: str)
             f"There is no client '{client}' in data set '{context.data.name}'; "
             f"{suggest_name(client, names[:_MAX_SUGGESTED_CLIENTS])}"
         )
-    client_idx = names.index(client)
-    method = context.method
-    device_data = context.make_client_dataset()
-    shared_input = method.broadcast(state)
-    client_input = resolve_client_state(
-        context, device_data, shared_input, method.init_client_state(state), client_idx
-    )
-    key = context.derive_keys(Stream.PERSONALIZE, 0, [client_idx])[0]
-    params: Params = run_single_client(
-        method.personalize, shared_input, client_input, device_data, client_idx, key
-    )
-    return params
+    return SequentialEngine(context).personalize(state, names.index(client))
 
 
 def predict(model_dir: Path, data: Path) -> NDArray[Any]:
@@ -292,18 +254,10 @@ def format_load_snippet(to: Path) -> str:
             f"model = {call}"
         )
     else:
-        call = _format_call(factory)
+        call = factory.format_call()
         make_line = f"import torch, fedtailor.models; model = fedtailor.models.{call}"
     if config.precision == "float64":
         make_line += ".double()"
     import_line = "from safetensors.torch import load_file"
     load_line = f"model.load_state_dict(load_file({str(model_dir / MODEL_FILE)!r}))"
     return "\n".join([make_line, import_line, load_line])
-
-
-def _format_call(factory: Any) -> str:
-    """Format a partial application of a built-in model's function as a call."""
-    args = [repr(arg) for arg in factory.args]
-    for name, activation in factory.keywords.items():
-        args.append(f"{name}=torch.nn.{activation.__name__}")
-    return f"{factory.func.__name__}({', '.join(args)})"

@@ -22,9 +22,8 @@ from fedtailor.core.types import Method
 from fedtailor.data.batching import BatchIndices
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.data.examples import ClientExamples
-from fedtailor.engines import factory
 from fedtailor.engines.client_state import ClientStateStore
-from fedtailor.engines.context import EngineContext
+from fedtailor.engines.context import EngineContext, resolve_device
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.errors import is_number, require
 from fedtailor.methods.hparams import RunFacts
@@ -70,7 +69,7 @@ def prepare_context(
         isinstance(data, FederatedDataset),
         f"fit: data must be a FederatedDataset, got {type(data).__name__}.",
     )
-    torch_device = factory.resolve_device(str(device))
+    torch_device = resolve_device(str(device))
     task = infer_task(model, data.example_spec, int(seed)).to(torch_device)
     if isinstance(method, Method):
         require(

@@ -15,8 +15,10 @@ import torch
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
+from fedtailor.engines.compile_policy import CompileMode
+from fedtailor.engines.distributed.engine import DistributedEngine
 from fedtailor.engines.distributed.process_group import Ranks, get_ranks, join
-from fedtailor.engines.factory import DistributedEngine, EngineOptions
+from fedtailor.engines.factory import EngineOptions
 from fedtailor.errors import FedtailorError, InputError, LostRankError, require
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
@@ -30,7 +32,7 @@ class StartRun(NamedTuple):
     config: dict[str, Any]
     run_path: str  # the run's folder
     chunk: int | None
-    compile: factory.CompileMode
+    compile: CompileMode
     threads: int
     remedy: str
 

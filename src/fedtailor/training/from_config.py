@@ -4,8 +4,7 @@ import hashlib
 import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,27 @@ TEXT_MODELS = {"shakespeare": models.shakespeare, "stackoverflow": models.stacko
 """Models that are made for the size of a vocabulary."""
 MODELS = ("mlp", "linear", *IMAGE_MODELS, *TEXT_MODELS, "lstm", "FILE.py:NAME")
 ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """A function that makes a model, with its arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        """Return a new model."""
+        return self.function(*self.args, **self.keywords)
+
+    def format_call(self) -> str:
+        """Return the call as Python code; layers are written as members of `torch.nn`."""
+        parts = [repr(arg) for arg in self.args]
+        for name, value in self.keywords.items():
+            code = f"torch.nn.{value.__name__}" if isinstance(value, type) else repr(value)
+            parts.append(f"{name}={code}")
+        return f"{self.function.__name__}({', '.join(parts)})"
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
@@ -77,8 +97,8 @@ def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]
 
 def get_model_factory(
     config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None
-) -> Callable[[], Any]:
-    """Return the function that makes the model.
+) -> ModelFactory:
+    """Return the function that makes the model, with its arguments.
 
     Args:
         config: The specification.
@@ -90,7 +110,7 @@ def get_model_factory(
         path = Path(file)
         if run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists():
             path = run_path / CUSTOM_MODEL_FILE
-        return _load_custom_factory(path, name)
+        return ModelFactory(_load_custom_function(path, name))
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
@@ -104,25 +124,26 @@ def get_model_factory(
     )
     classes = example_spec.classes or 1
     if config.model in IMAGE_MODELS:
-        return partial(IMAGE_MODELS[config.model], example_spec.shape, classes)
+        return ModelFactory(IMAGE_MODELS[config.model], (example_spec.shape, classes))
     hidden = config.hidden if config.model == "mlp" else ()
-    factory = partial(models.mlp, prod(example_spec.shape), hidden, classes)
-    if config.activation == "relu":
-        return factory
-    return partial(factory, activation=ACTIVATIONS[config.activation])
+    keywords = {}
+    if config.activation != "relu":
+        keywords["activation"] = ACTIVATIONS[config.activation]
+    return ModelFactory(models.mlp, (prod(example_spec.shape), hidden, classes), keywords)
 
 
-def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> Callable[[], Any]:
+def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> ModelFactory:
     require(
         example_spec.tokens,
         f"model: {config.model} is for texts, but data set '{config.data}' has none.",
     )
+    args = (example_spec.classes or 1,)
+    keywords: dict[str, Any] = {"last_only": not example_spec.label_shape}
+    if config.model in TEXT_MODELS:
+        return ModelFactory(TEXT_MODELS[config.model], args, keywords)
     width = config.hidden[0]
-    lstm_factory = partial(
-        models.language_model, embedding=width, hidden=width, layers=len(config.hidden)
-    )
-    factory = TEXT_MODELS.get(config.model, lstm_factory)
-    return partial(factory, example_spec.classes or 1, last_only=not example_spec.label_shape)
+    sizes = {"embedding": width, "hidden": width, "layers": len(config.hidden)}
+    return ModelFactory(models.language_model, args, sizes | keywords)
 
 
 def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
@@ -151,7 +172,7 @@ def _describe_error(problem: Exception) -> str:
     return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
 
 
-def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
+def _load_custom_function(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
     # The name depends on the content alone: other ranks load a copy and unpickle what it defines.
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
@@ -166,12 +187,12 @@ def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
         raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {suggest_name(name, names)}")
-    factory: Callable[[], Any] = getattr(module, name)
+    function: Callable[[], Any] = getattr(module, name)
     require(
-        callable(factory),
+        callable(function),
         f"model: '{name}' in '{path}' must be a class or function that makes a model.",
     )
-    return factory
+    return function
 
 
 def get_pretraining_config(config: RunConfig) -> PretrainingConfig:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_serializer
 
 from fedtailor.data.dataset import ExampleSpec
-from fedtailor.engines.factory import CompileMode
+from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.training.config import RunConfig
 
 FORMAT: Literal[2] = 2
