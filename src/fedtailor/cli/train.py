@@ -144,7 +144,7 @@ def resume(
     console = Console()
     run_dir = RunDir(out)
     run_dir.read_config()  # refuses a folder that holds no run
-    if run_dir.has_record() and run_dir.read_record().status == "finished":
+    if run_dir.read_status() == "finished":
         console.print(f"The run in {out} has finished already.", highlight=False)
         return
     with ProgressReporter(console) as reporter:

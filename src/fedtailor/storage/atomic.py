@@ -75,6 +75,22 @@ def scratch_folder(
         shutil.rmtree(new_path, ignore_errors=True)
 
 
+@contextmanager
+def make_folder(path: Path) -> Iterator[None]:
+    """Make a folder, with its parents, that is there until the end of the block.
+
+    Those of them that are new and still empty then are removed.
+    """
+    new_folders = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for folder in new_folders:
+            with suppress(OSError):  # it is not empty, or was not made
+                folder.rmdir()
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder if it exists, so that other processes see all of it or nothing.
 
