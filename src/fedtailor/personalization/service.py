@@ -45,7 +45,7 @@ PREDICT_BATCH_SIZE = 1024
 
 MODEL_FILE = "model.safetensors"
 METADATA_FILE = "personalized.json"
-FOLDER_KIND = "model"
+MODEL_KIND = "model"
 """What the manifest says that the folder of a personalized model holds."""
 
 _MAX_SUGGESTED_CLIENTS = 50
@@ -275,7 +275,7 @@ def _write_model(model: PersonalModel, config: RunConfig, out: Path, to: Path) -
         explain_disk_errors(to, "no part of the model was left there."),
         replace_folder(to.resolve()) as temp_dir,
     ):
-        ListedFolder(temp_dir).create(FOLDER_KIND, contents)
+        ListedFolder(temp_dir).create(MODEL_KIND, contents)
 
 
 def write_predictions(path: Path, predictions: NDArray[Any]) -> None:

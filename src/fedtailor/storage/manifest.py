@@ -25,6 +25,15 @@ RESTORE_REMEDY = "put back the file that was written."
 """End of a message about a file that is not what was written: what to do."""
 
 
+class DamagedFileError(InputError):
+    """Refusal of a file that is not what was written."""
+
+    def __init__(self, message: str, damage: str) -> None:
+        """Take the whole sentence, and the part of it that says what is wrong."""
+        super().__init__(message)
+        self.damage = damage
+
+
 class SealedModel(BaseModel):
     """Typed content of a JSON file with a checksum of itself."""
 
@@ -109,23 +118,29 @@ class ListedFolder:
         manifest = self.read_manifest()
         while True:
             content = self._read_content(name)
-            digest = None if content is None else compute_digest(content)
-            if content is not None and digest in manifest.list_accepted(name):
+            if content is not None and compute_digest(content) in manifest.list_accepted(name):
                 return content
             current_manifest = self.read_manifest()
             if current_manifest == manifest:
                 break
             manifest = current_manifest  # another process has replaced the file meanwhile
-        damage = "is missing" if digest is None else "is not what was written"
-        raise InputError(f"'{self.path / name}' {damage}; {self._remedy}")
+        damage = "is missing" if content is None else "is not what was written"
+        raise DamagedFileError(f"'{self.path / name}' {damage}; {self._remedy}", damage)
 
     def has(self, name: str) -> bool:
         """Return whether there is a file of that name, or ought to be."""
         return (self.path / name).exists() or None not in self.read_manifest().list_accepted(name)
 
-    def list_files(self) -> list[str]:
-        """Return the names of the files that there ought to be."""
-        return [name for name in self.read_manifest().files if self.has(name)]
+    def find_problems(self) -> dict[str, str]:
+        """Return what is wrong with each file that there is or ought to be; "" with intact ones."""
+        problems: dict[str, str] = {}
+        for name in filter(self.has, self.read_manifest().files):
+            try:
+                self.read(name)
+                problems[name] = ""
+            except DamagedFileError as problem:
+                problems[name] = problem.damage
+        return problems
 
     def read_manifest(self) -> FolderManifest:
         """Return the manifest; raise an InputError if it is not what was written."""

@@ -31,11 +31,12 @@ from fedtailor.training.shell_commands import format_resume_command
 
 CONFIG_FILE = "config.json"
 RECORD_FILE = "record.json"
+ROUNDS_FILE = "rounds.jsonl"
 MODEL_FILE = "model.safetensors"
 CUSTOM_MODEL_FILE = "own_model.py"
 """A copy of the file that makes the user's model, so that the folder is complete by itself."""
 
-FOLDER_KIND = "run"
+RUN_KIND = "run"
 """What the manifest says that the folder holds."""
 
 _LOCK_FILE = "lock"
@@ -122,7 +123,7 @@ class RunDir:
         if ":" in config.model:
             contents[CUSTOM_MODEL_FILE] = Path(config.model.rpartition(":")[0]).read_bytes()
         contents[CONFIG_FILE] = encode_model(ConfigFile(config=config))
-        self._folder.create(FOLDER_KIND, contents)
+        self._folder.create(RUN_KIND, contents)
 
     def _is_worth_resuming(self, problem: Exception) -> bool:
         """Return whether a run that has failed stays: rounds have ended, or it can go on."""
@@ -186,10 +187,13 @@ class RunDir:
         return record.model_copy(update={"rounds": self.read_rounds()})
 
     def read_stored_record(self) -> RunRecord:
-        """Return the record as it was written last, without rounds if it has not finished."""
+        """Return the record as it was written last, and that of the specification in the folder.
+
+        A run that has not finished may lack rounds in it.
+        """
         self._require_run()
         require(self.has_record(), f"The run in '{self.path}' has not begun yet.")
-        record = self._read(RECORD_FILE, RunRecord)
+        record = self.read_record_file()
         config_checksum = hashlib.sha256(self.read_config_bytes()).hexdigest()
         require(
             record.checksums.config == config_checksum,
@@ -197,6 +201,10 @@ class RunDir:
             "specifies; put back the files that were written.",
         )
         return record
+
+    def read_record_file(self) -> RunRecord:
+        """Return the content of the file of the record, whatever the specification is."""
+        return self._read(RECORD_FILE, RunRecord)
 
     def read_status(self) -> Status | None:
         """Return the status in the record; None if the run has not begun."""
@@ -213,12 +221,16 @@ class RunDir:
         self._require_run()
         return self._folder.read(MODEL_FILE)
 
+    def find_problems(self) -> dict[str, str]:
+        """Return what is wrong with each file that the manifest lists; "" with intact ones."""
+        return self._folder.find_problems()
+
     def _read(self, name: str, model_class: type[_File]) -> _File:
         return parse_versioned(self.path / name, self._folder.read(name), model_class)
 
     def open_round_log(self) -> RoundLog:
         """Return the log of rounds, as far as it is intact."""
-        return RoundLog(self.path / "rounds.jsonl")
+        return RoundLog(self.path / ROUNDS_FILE)
 
     def read_rounds(self) -> list[RoundEntry]:
         """Return the rounds that have ended; one whose line was cut off by a kill is left out."""
