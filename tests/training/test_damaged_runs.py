@@ -101,7 +101,11 @@ def test_an_edit_is_refused_with_the_proper_way(
 
 
 def test_an_edited_model_file_is_refused(stopped: Path, finished: Path, tmp_path: Path) -> None:
-    for number, (folder, use) in enumerate(((stopped, resume_run), (finished, personalize))):
+    uses: list[tuple[Path, Callable[[Path], object]]] = [
+        (stopped, resume_run),
+        (finished, personalize),
+    ]
+    for number, (folder, use) in enumerate(uses):
         out = shutil.copytree(folder, tmp_path / str(number))
         path = out / "own_model.py"
         path.write_text(path.read_text().replace("relu", "tanh"))

@@ -18,8 +18,11 @@ OLD_SUFFIX = "old"
 """Suffix of the hidden name of a folder that is being removed."""
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of a file, all or nothing, and sync it to disk."""
+def write_bytes(path: Path, content: bytes, should_sync_folder: bool = True) -> None:
+    """Replace the content of a file, all or nothing, and sync it to disk.
+
+    Without `should_sync_folder` the old content may be back after a power failure.
+    """
     new_path = hidden_path(path, NEW_SUFFIX)
     try:
         with new_path.open("wb") as file:
@@ -30,7 +33,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         new_path.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if should_sync_folder:
+        sync_folder(path.parent)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
     FOLDER/manifest.json
 
-A file is read only if its content is listed, so damage and careless edits are noticed; who rewrites
-the manifest too is not. Files are replaced in three steps: the manifest lists the old and the new
+A file is read only if its content is listed, so damage and careless edits are noticed, but not an
+attacker who rewrites the manifest too. Files are replaced in three steps: the manifest lists the old and the new
 content, the files are replaced, the manifest lists the new content alone. A process that is killed
 between two of them leaves a folder that can be read.
 """
@@ -97,7 +97,7 @@ class ListedFolder:
             contents: The content of each file by name.
         """
         files: Files = {name: [compute_digest(content)] for name, content in contents.items()}
-        self._write_manifest(FolderManifest(kind=kind, files=files))
+        self._write_manifest(kind, files, should_sync_folder=False)
         for name, content in contents.items():
             write_bytes(self.path / name, content)
 
@@ -108,10 +108,11 @@ class ListedFolder:
         both_files: Files = {
             name: [*manifest.list_accepted(name), *digests] for name, digests in new_files.items()
         }
-        self._write_manifest(manifest.model_copy(update={"files": manifest.files | both_files}))
+        self._write_manifest(manifest.kind, manifest.files | both_files)
         for name, content in contents.items():
             write_bytes(self.path / name, content)
-        self._write_manifest(manifest.model_copy(update={"files": manifest.files | new_files}))
+        # If a power failure brings the manifest before back, that lists the new files, too.
+        self._write_manifest(manifest.kind, manifest.files | new_files, should_sync_folder=False)
 
     def read(self, name: str) -> bytes:
         """Return the content of a file; raise an InputError if it is not what was written."""
@@ -154,8 +155,9 @@ class ListedFolder:
         require(manifest.is_intact(), f"'{path}' is not what was written; {RESTORE_REMEDY}")
         return manifest
 
-    def _write_manifest(self, manifest: FolderManifest) -> None:
-        write_bytes(self.path / MANIFEST_FILE, encode_model(manifest.seal()))
+    def _write_manifest(self, kind: str, files: Files, should_sync_folder: bool = True) -> None:
+        content = encode_model(FolderManifest(kind=kind, files=files).seal())
+        write_bytes(self.path / MANIFEST_FILE, content, should_sync_folder)
 
     def _read_content(self, name: str) -> bytes | None:
         try:
