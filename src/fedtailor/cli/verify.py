@@ -25,7 +25,7 @@ def verify(
     """Read everything in a folder, and say whether it is what was written.
 
     Of a damaged run, what survives is named, with the command that goes on from it; the exit code
-    is 2 then. Damage and careless edits are found, but not an attacker who rewrites the checksums, too.
+    is 2 then. Damage and careless edits are found, but not an attacker who rewrites the checksums.
 
     Examples:
 

@@ -3,9 +3,9 @@
     FOLDER/manifest.json
 
 A file is read only if its content is listed, so damage and careless edits are noticed, but not an
-attacker who rewrites the manifest too. Files are replaced in three steps: the manifest lists the old and the new
-content, the files are replaced, the manifest lists the new content alone. A process that is killed
-between two of them leaves a folder that can be read.
+attacker who rewrites the manifest too. Files are replaced in three steps: the manifest lists the
+old and the new content, the files are replaced, the manifest lists the new content alone. A process
+that is killed between two of them leaves a folder that can be read.
 """
 
 import hashlib
