@@ -120,6 +120,7 @@ def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:
         "personalize",
         "export",
         "predict",
+        "verify",
     ],
 )
 def test_every_command_has_an_example_in_its_help(command: str) -> None:

@@ -9,7 +9,7 @@ import sys
 
 import typer
 
-from fedtailor.cli import data, inspect, personalize, show, study, train, tune
+from fedtailor.cli import data, inspect, personalize, show, study, train, tune, verify
 from fedtailor.errors import FedtailorError
 
 GC_THRESHOLD = 50_000
@@ -30,7 +30,7 @@ def fedtailor() -> None:
     """
 
 
-for module in (train, tune, study, inspect, show, personalize):
+for module in (train, tune, study, inspect, show, personalize, verify):
     for command in module.COMMANDS:
         app.command(no_args_is_help=command in module.NEED_ARGS)(command)
 app.add_typer(data.app, name="data")

@@ -5,8 +5,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -22,6 +24,7 @@ from rich.progress import (
 )
 
 from fedtailor.errors import require
+from fedtailor.storage.atomic import make_folder
 
 if TYPE_CHECKING:
     from fedtailor.experiments.executor import Event
@@ -353,10 +356,35 @@ def parse_command_args(command: str, args: list[str] | None, keys: Sequence[str]
     return CommandArgs(command, list(args or []), options, rest)
 
 
-def choose_run_path(data: str) -> Path:
-    """Return the first folder in runs/ that is not taken: runs/DATA-1, runs/DATA-2, ..."""
-    stem = Path(data).stem
-    index = 1
-    while Path("runs", f"{stem}-{index}").exists():
-        index += 1
-    return Path("runs", f"{stem}-{index}")
+@contextmanager
+def reserve_out(out: Path | None, name: str) -> Iterator[Path]:
+    """Yield the folder for results: `out`, or else the first of runs/NAME-1, runs/NAME-2, ...
+
+    The latter is made at once, so that no other command takes it. If it is still empty at the end
+    of the block, since what was asked for was refused, it is removed.
+
+    Args:
+        out: The folder that the user has named, if any.
+        name: What is run, or the path of its data.
+    """
+    if out is not None:
+        yield out
+        return
+    runs_path = Path("runs")
+    with make_folder(runs_path):
+        path = _make_next_folder(runs_path, Path(name).stem)
+        try:
+            yield path
+        finally:
+            with suppress(OSError):  # it is not empty
+                path.rmdir()
+
+
+def _make_next_folder(parent: Path, stem: str) -> Path:
+    """Make the first folder of STEM-1, STEM-2, ... that does not exist yet."""
+    for index in count(1):
+        path = parent / f"{stem}-{index}"
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            break
+    return path

@@ -14,8 +14,8 @@ from fedtailor.cli.progress import (
     EXIT_STOPPED,
     CommandArgs,
     StudyProgressReporter,
-    choose_run_path,
     parse_command_args,
+    reserve_out,
 )
 from fedtailor.errors import require, suggest_name
 
@@ -142,9 +142,11 @@ def _run_study(command_args: CommandArgs) -> None:
         deadline = time.monotonic() + max_seconds
     part_names = [name for name in command_args.options.get("parts", "").split(",") if name]
     planned_parts, skipped = plan_study(request, part_names)
-    out = command_args.out or choose_run_path(request.study.name)
     console = Console()
-    with StudyProgressReporter(console, deadline) as reporter:
+    with (
+        reserve_out(command_args.out, request.study.name) as out,
+        StudyProgressReporter(console, deadline) as reporter,
+    ):
         for message in (*(planned.note for planned in planned_parts), *skipped):
             reporter.print_message(message)
         require(bool(planned_parts), f"study {request.study.name}: no part can be run.")

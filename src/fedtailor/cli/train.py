@@ -11,9 +11,9 @@ from rich.console import Console
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
-    choose_run_path,
     describe_added_methods,
     parse_command_args,
+    reserve_out,
     run_on_all_ranks,
 )
 
@@ -62,9 +62,11 @@ def run(args: Args = None, show: ShowFlag = False) -> None:
     if show:
         print(format_toml(config), end="")
         return
-    out = command_args.out or choose_run_path(config.data)
     console = Console()
-    with ProgressReporter(console) as reporter:
+    with (
+        reserve_out(command_args.out, config.data) as out,
+        ProgressReporter(console) as reporter,
+    ):
         outcome = start_run(config, out, (reporter,), reporter.should_stop)
     _write_results(out, [outcome.record])
     if not outcome.is_finished:
@@ -110,10 +112,12 @@ def compare(
     if show:
         print(format_toml(comparison.resolve()), end="")
         return
-    out = command_args.out or choose_run_path(comparison.data)
     jobs = command_args.jobs
     console = Console()
-    with ProgressReporter(console) as reporter:
+    with (
+        reserve_out(command_args.out, comparison.data) as out,
+        ProgressReporter(console) as reporter,
+    ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
         outcomes = run_comparison(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
@@ -144,7 +148,7 @@ def resume(
     console = Console()
     run_dir = RunDir(out)
     run_dir.read_config()  # refuses a folder that holds no run
-    if run_dir.has_record() and run_dir.read_record().status == "finished":
+    if run_dir.read_status() == "finished":
         console.print(f"The run in {out} has finished already.", highlight=False)
         return
     with ProgressReporter(console) as reporter:

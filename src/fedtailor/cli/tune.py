@@ -9,9 +9,9 @@ from rich.console import Console
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
-    choose_run_path,
     describe_added_methods,
     parse_command_args,
+    reserve_out,
     run_on_all_ranks,
 )
 
@@ -51,9 +51,11 @@ def tune(
     requested = read_comparison(command_args.rest)
     comparison = requested.add_baselines()
     jobs = command_args.jobs
-    out = command_args.out or choose_run_path(f"tune-{comparison.data}")
     console = Console()
-    with ProgressReporter(console) as reporter:
+    with (
+        reserve_out(command_args.out, f"tune-{comparison.data}") as out,
+        ProgressReporter(console) as reporter,
+    ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
         trials = run_trials(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message

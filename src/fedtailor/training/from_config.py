@@ -1,12 +1,12 @@
 """Data, model, method and context, made from a specification."""
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.engines.context import EngineContext, allow_tf32
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.ops.conv2d import has_kernels_for
+from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
@@ -72,7 +73,7 @@ def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | No
     Args:
         config: The specification.
         example_spec: The form of the examples.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
     """
     factory = get_model_factory(config, example_spec, run_path)
     with seed_initialization(config.seed):
@@ -103,14 +104,14 @@ def get_model_factory(
     Args:
         config: The specification.
         example_spec: The form of the examples, which the model must fit.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
     """
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
-        path = Path(file)
-        if run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists():
-            path = run_path / CUSTOM_MODEL_FILE
-        return ModelFactory(_load_custom_function(path, name))
+        if run_path is None:
+            return ModelFactory(_load_custom_function(Path(file), name))
+        source = ListedFolder(run_path).read(CUSTOM_MODEL_FILE)
+        return ModelFactory(_import_function(run_path / CUSTOM_MODEL_FILE, source, name))
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
@@ -174,15 +175,25 @@ def _describe_error(problem: Exception) -> str:
 
 def _load_custom_function(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
+    return _import_function(path, path.read_bytes(), name)
+
+
+def _import_function(path: Path, source: bytes, name: str) -> Callable[[], Any]:
+    """Return the function of that name in a module.
+
+    Args:
+        path: Its file.
+        source: The content of the file.
+        name: The function, or class.
+    """
     # The name depends on the content alone: other ranks load a copy and unpickle what it defines.
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    module_spec = importlib.util.spec_from_file_location(f"fedtailor_custom_model_{digest}", path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # pickle looks for it there
+    digest = hashlib.sha256(source).hexdigest()[:16]
+    module = ModuleType(f"fedtailor_custom_model_{digest}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # pickle looks for it there
     try:
-        module_spec.loader.exec_module(module)
+        # Not by the import system, which may run a compiled copy beside the file instead.
+        exec(compile(source, path, "exec"), module.__dict__)
     except Exception as problem:
         raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
@@ -211,7 +222,7 @@ def build_context(
     Args:
         config: The specification.
         data: The data set that it names.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
         client_state_dir: Where client states are kept; None keeps them in RAM.
     """
     check_pretraining(get_pretraining_config(config), data)
