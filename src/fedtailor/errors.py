@@ -16,6 +16,10 @@ from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
+MIN_INTEGER = -(2**63)
+MAX_INTEGER = 2**63 - 1
+"""The whole numbers that fit into 64 bits."""
+
 
 class FedtailorError(Exception):
     """Base of every error that fedtailor raises on purpose."""
@@ -72,9 +76,11 @@ def suggest_name(word: str, choices: Iterable[str]) -> str:
 def is_number(value: Any, integer: bool = False) -> bool:
     """Return whether `value` is a finite real number or, with `integer`, a whole one.
 
-    Scalars of NumPy count; booleans do not, although Python takes them for integers.
+    Scalars of NumPy count; booleans do not, although Python takes them for integers. Whole numbers
+    must fit into 64 bits, as tensors hold no others.
     """
     if type(value) is bool:
         return False
-    kind = Integral if integer else Real
-    return isinstance(value, kind) and math.isfinite(value)
+    if isinstance(value, Integral):
+        return MIN_INTEGER <= int(value) <= MAX_INTEGER
+    return not integer and isinstance(value, Real) and math.isfinite(value)

@@ -10,6 +10,7 @@ states. The last two checkpoints are kept. A damaged one is skipped, and removed
 is complete.
 """
 
+import errno
 import hashlib
 import json
 import shutil
@@ -34,6 +35,8 @@ NUM_KEPT = 2
 MAX_LOG_FACTOR = 2
 """States in the log, for each client that has one, beyond which the log is rewritten."""
 MANIFEST_FILE = "manifest.json"
+_FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of client states in files that the disk has no room for; the checkpoint is intact."""
 _DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError)
 """Errors that reading a damaged checkpoint may raise."""
 
@@ -126,6 +129,8 @@ class CheckpointManager:
             except UnsupportedFormatError:
                 raise
             except _DAMAGE_ERRORS as problem:
+                if isinstance(problem, OSError) and problem.errno in _FULL_DISK_ERRNOS:
+                    raise
                 self._damaged.add(folder)
                 skipped.append(f"checkpoint {folder.name} is damaged and was skipped: {problem}")
             else:

@@ -17,8 +17,8 @@ from fedtailor import data as sources
 from fedtailor import methods
 from fedtailor.errors import require, suggest_name
 
-NonNegativeInt = Annotated[int, Field(strict=True, ge=0)]
-PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+NonNegativeInt = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+PositiveInt = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 StrictBool = Annotated[bool, Field(strict=True)]

@@ -45,6 +45,7 @@ from fedtailor.training.record.summary import (
     compute_final_window,
     summarize_group,
 )
+from fedtailor.training.resources import check_threads
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.shell_commands import format_resume_command, format_run_command
 
@@ -93,6 +94,7 @@ def start_run(
             not there.
     """
     run_dir = RunDir(out)
+    check_threads(config.threads)
     data = from_config.load_dataset(config)
     context = _build_context(config, data, run_dir)
     loggers = make_loggers(config.log, run_dir.path)
