@@ -47,6 +47,24 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_distinct(subject: str, values: Iterable[Any], remedy: str = "leave one out") -> None:
+    """Raise an InputError if a value is listed twice; 1 and 1.0 are one value, 1 and true are two.
+
+    Args:
+        subject: What lists the values; the message begins with it.
+        values: The values, which need not be hashable.
+        remedy: What to do, as the end of the message.
+    """
+    earlier: list[Any] = []
+    for value in values:
+        is_repeated = any(
+            other == value and isinstance(other, bool) == isinstance(value, bool)
+            for other in earlier
+        )
+        require(not is_repeated, f"{subject}: {value} is named twice; {remedy}.")
+        earlier.append(value)
+
+
 def import_extra(module: str, extra: str, feature: str) -> Any:
     """Import a module of an optional dependency, or raise an InputError that says how to get it.
 
@@ -71,6 +89,28 @@ def suggest_name(word: str, choices: Iterable[str]) -> str:
     if matches:
         return f"did you mean {matches[0]}?"
     return f"choose from {', '.join(names)}."
+
+
+def make_printable(text: str) -> str:
+    r"""Return text from outside as a terminal can show it in one line, without obeying it.
+
+    Control characters, line breaks, characters that are invisible or turn the direction of text,
+    and bytes that could not be decoded are escaped, as in `\x1b`, `\n`, `\u202e` and `\xff`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+
+
+def _escape(letter: str) -> str:
+    names = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    if letter in names:
+        return names[letter]
+    code = ord(letter)
+    is_undecoded_byte = 0xDC80 <= code <= 0xDCFF
+    if is_undecoded_byte or code < 0x80:
+        return f"\\x{code & 0xFF:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def is_number(value: Any, integer: bool = False) -> bool:

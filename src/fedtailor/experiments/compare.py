@@ -72,7 +72,7 @@ def check_runs(
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
-    different = {config.model_copy(update={"seed": 0}).model_dump_json(): config for config in new}
+    different = {repr(config.model_copy(update={"seed": 0})): config for config in new}
     if not different:
         return
     for config in new:

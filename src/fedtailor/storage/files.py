@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from fedtailor.errors import InputError
@@ -48,11 +48,22 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name."""
     try:
-        return load_file(path)
+        if _is_decodable(path):
+            return load_file(path)
+        return load(path.read_bytes())  # safetensors opens no path whose bytes are no UTF-8
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise InputError(f"'{path}' cannot be read as safetensors: {problem}.") from None
+
+
+def _is_decodable(path: Path) -> bool:
+    """Return whether the bytes of a path are text in the encoding of the file system."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

@@ -18,7 +18,7 @@ from fedtailor import methods, models
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
-from fedtailor.engines.context import EngineContext, allow_tf32
+from fedtailor.engines.context import EngineContext, allow_tf32, resolve_device
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.ops.conv2d import has_kernels_for
 from fedtailor.training.config import RunConfig
@@ -158,7 +158,7 @@ def _check_model_size(
     except RuntimeError:  # more bytes than 64 bits can count
         raise InputError(f"{subject} is too large for any machine; choose a smaller one.") from None
     num_bytes = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
-    require_memory(MODEL_COPIES * num_bytes, subject, config.device)
+    require_memory(MODEL_COPIES * num_bytes, subject)
 
 
 def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
@@ -221,6 +221,7 @@ def build_context(
         run_path: The folder of the run; its copy of the user's model file is used if it is there.
         client_state_dir: Where client states are kept; None keeps them in RAM.
     """
+    resolve_device(config.device)  # refuses one that is not there
     check_pretraining(get_pretraining_config(config), data)
     allow_tf32(config.precision == "tf32")
     return prepare_context(
