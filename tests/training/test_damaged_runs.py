@@ -69,7 +69,7 @@ def personalize(out: Path) -> dict[str, Any]:
         "params": {name: value.numpy().tobytes() for name, value in trained.state.params.items()},
         "hparams": str(trained.method),
         "example_spec": trained.example_spec,
-        "config": trained.config,
+        "seed": trained.seed,
     }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedtailor.cli.terminal import format_path, print_text
 from fedtailor.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ def verify(
     if len(folders) == 1 and damaged:
         raise InputError(damaged[folders[0]])
     for sentence in damaged.values():
-        print(sentence)
+        print_text(sentence)
     names = ", ".join(path.name for path in damaged)
     require(
         not damaged, f"{len(damaged)} of {len(folders)} folders in '{folder}' are damaged: {names}."
     )
-    print(f"Everything in {folder} is what was written.")
+    print_text(f"Everything in {format_path(folder)} is what was written.")
 
 
 COMMANDS = (verify,)
@@ -70,7 +71,7 @@ def _verify_store(name: str) -> None:
     from fedtailor.data.store import open_store
 
     open_store(name).verify()
-    print(f"The data set {name} is what was written.")
+    print_text(f"The data set {name} is what was written.")
 
 
 def _find_folders(folder: Path) -> Iterator[Path]:
@@ -109,7 +110,7 @@ def _verify_folder(folder: Path) -> str:
     else:
         verification = _verify_model(folder)
     for name, problem in verification.problems.items():
-        print(f"{folder / name}: {problem or 'is what was written'}")
+        print_text(f"{folder / name}: {problem or 'is what was written'}")
     damaged_names = verification.list_damaged()
     if not damaged_names:
         return ""

@@ -149,6 +149,14 @@ def resolve_device(name: str) -> torch.device:
         is_available[kind],
         f"Engine: device {name!r} was asked for, but PyTorch sees none here; use device=cpu.",
     )
+    index = name.partition(":")[2]
+    num_devices = torch.cuda.device_count() if kind == "cuda" else 0
+    is_index = index.isdecimal() and int(index) < num_devices
+    require(
+        name == kind or is_index,
+        f"Engine: device {name!r} was asked for, but PyTorch sees no device of that number here; "
+        f"use device={kind}.",
+    )
     return torch.device(name)
 
 

@@ -15,6 +15,7 @@ from fedtailor.experiments.executor import (
 )
 from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, RunConfig
+from fedtailor.training.resources import check_threads
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import RunOutcome
 
@@ -71,9 +72,11 @@ def check_runs(
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
-    different = {config.model_copy(update={"seed": 0}).model_dump_json(): config for config in new}
+    different = {repr(config.model_copy(update={"seed": 0})): config for config in new}
     if not different:
         return
+    for config in new:
+        check_threads(config.threads)
     data = from_config.load_dataset(new[0])
     for config in different.values():
         resolve_device(config.device)

@@ -1,6 +1,7 @@
 """Capabilities of the CPU, and settings of the C library's allocator."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Hashable
 from functools import cache
@@ -30,6 +31,13 @@ def tune_malloc() -> None:
     if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)
         mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
+
+
+def count_processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def get_cpu_signature() -> tuple[Hashable, ...]:

@@ -77,11 +77,22 @@ def parse_tensors(path: Path, content: bytes) -> dict[str, Tensor]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name."""
     try:
-        return load_file(path)
+        if _is_decodable(path):
+            return load_file(path)
+        return load(path.read_bytes())  # safetensors opens no path whose bytes are no UTF-8
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise InputError(f"'{path}' cannot be read as safetensors: {problem}.") from None
+
+
+def _is_decodable(path: Path) -> bool:
+    """Return whether the bytes of a path are text in the encoding of the file system."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

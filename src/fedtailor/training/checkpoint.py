@@ -11,6 +11,7 @@ states. The last two checkpoints are kept. A damaged one is skipped, and removed
 is complete.
 """
 
+import errno
 import shutil
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -34,6 +35,8 @@ NUM_KEPT = 2
 """Checkpoints that are kept."""
 MAX_LOG_FACTOR = 2
 """States in the log, for each client that has one, beyond which the log is rewritten."""
+_FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of client states in files that the disk has no room for; the checkpoint is intact."""
 _DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError)
 """Errors that reading a damaged checkpoint may raise."""
 
@@ -121,6 +124,8 @@ class CheckpointManager:
             except UnsupportedFormatError:
                 raise
             except _DAMAGE_ERRORS as problem:
+                if isinstance(problem, OSError) and problem.errno in _FULL_DISK_ERRNOS:
+                    raise
                 self._damaged.add(folder)
                 skipped.append(f"checkpoint {folder.name} was skipped: {problem}")
             else:

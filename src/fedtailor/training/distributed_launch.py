@@ -23,6 +23,7 @@ from fedtailor.errors import FedtailorError, InputError, LostRankError, require
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.dataset_summary import compute_fingerprint
+from fedtailor.training.resources import set_threads
 from fedtailor.training.shell_commands import format_resume_command
 
 
@@ -118,7 +119,7 @@ def _take_part(ranks: Ranks, command: StartRun) -> Any:
     ranks.remedy = command.remedy
     ranks.round_idx = 0
     scratch = Path(command.run_path) / "scratch" / f"rank-{ranks.rank}"
-    torch.set_num_threads(command.threads)
+    set_threads(command.threads)
     try:
         engine, answer = _prepare_engine(command, scratch)
         ranks.all_gather_object(answer)

@@ -17,13 +17,14 @@ from fedtailor import methods, models
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
-from fedtailor.engines.context import EngineContext, allow_tf32
+from fedtailor.engines.context import EngineContext, allow_tf32, resolve_device
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.ops.conv2d import has_kernels_for
 from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
+from fedtailor.training.resources import require_memory
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE
 
 IMAGE_MODELS = {
@@ -38,6 +39,11 @@ IMAGE_MODELS = {
 TEXT_MODELS = {"shakespeare": models.shakespeare, "stackoverflow": models.stackoverflow}
 """Models that are made for the size of a vocabulary."""
 MODELS = ("mlp", "linear", *IMAGE_MODELS, *TEXT_MODELS, "lstm", "FILE.py:NAME")
+MODEL_COPIES = 4
+"""Copies of a model that training holds at the least.
+
+They are the server's, a client's, its gradient and its update.
+"""
 ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
 
 
@@ -76,12 +82,14 @@ def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | No
         run_path: The folder of the run or of a model, whose copy of the user's model file is used.
     """
     factory = get_model_factory(config, example_spec, run_path)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    if ":" not in config.model:
+        _check_model_size(factory, config, dtype)
     with seed_initialization(config.seed):
         if ":" in config.model:
             model = _make_custom_model(factory, config.model)
         else:
             model = _make_builtin_model(factory)
-    dtype = torch.float64 if config.precision == "float64" else torch.float32
     task = infer_task(model, example_spec, config.seed).to(dtype=dtype)
     if config.precision in ("tf32", "bf16") and has_kernels_for(torch.device(config.device)):
         task = task.with_stacked_ops()
@@ -142,6 +150,10 @@ def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> ModelFact
     keywords: dict[str, Any] = {"last_only": not example_spec.label_shape}
     if config.model in TEXT_MODELS:
         return ModelFactory(TEXT_MODELS[config.model], args, keywords)
+    require(
+        len(config.hidden) > 0,
+        f"model: {config.model} needs the width of its layers; name one (hidden=64, say).",
+    )
     width = config.hidden[0]
     sizes = {"embedding": width, "hidden": width, "layers": len(config.hidden)}
     return ModelFactory(models.language_model, args, sizes | keywords)
@@ -153,6 +165,22 @@ def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
         return factory()
     except ValueError as problem:
         raise InputError(f"model: {problem}") from problem
+
+
+def _check_model_size(
+    factory: Callable[[], nn.Module], config: RunConfig, dtype: torch.dtype
+) -> None:
+    """Raise an InputError if training a model takes more memory than there is."""
+    subject = f"model: {config.model}"
+    if config.model in ("mlp", "lstm"):
+        subject += f" with hidden={','.join(map(str, config.hidden))}"
+    try:
+        with torch.device("meta"):
+            model = _make_builtin_model(factory)
+    except RuntimeError:  # more bytes than 64 bits can count
+        raise InputError(f"{subject} is too large for any machine; choose a smaller one.") from None
+    num_bytes = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    require_memory(MODEL_COPIES * num_bytes, subject)
 
 
 def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
@@ -225,6 +253,7 @@ def build_context(
         run_path: The folder of the run or of a model, whose copy of the user's model file is used.
         client_state_dir: Where client states are kept; None keeps them in RAM.
     """
+    resolve_device(config.device)  # refuses one that is not there
     check_pretraining(get_pretraining_config(config), data)
     allow_tf32(config.precision == "tf32")
     return prepare_context(

@@ -8,7 +8,6 @@ OUT/model.safetensors, OUT/report.html    at the end
 """
 
 import hashlib
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -27,7 +26,7 @@ from fedtailor.storage.typed_json import encode_model, parse_versioned
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.schema import FORMAT, RecordPart, RoundEntry, RunRecord, Status
 from fedtailor.training.round_log import RoundLog
-from fedtailor.training.shell_commands import format_resume_command
+from fedtailor.training.shell_commands import format_resume_command, quote_path
 
 CONFIG_FILE = "config.json"
 RECORD_FILE = "record.json"
@@ -74,7 +73,7 @@ class RunDir:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        quoted_path = shlex.quote(str(path))
+        quoted_path = quote_path(Path(path))
         self._folder = ListedFolder(
             self.path,
             "put back the file that was written; to go on with a run for longer there is "

@@ -45,6 +45,7 @@ from fedtailor.training.record.summary import (
     compute_final_window,
     summarize_group,
 )
+from fedtailor.training.resources import check_threads
 from fedtailor.training.round_log import RoundLog
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.shell_commands import format_run_command
@@ -94,6 +95,7 @@ def start_run(
             not there.
     """
     run_dir = RunDir(out)
+    check_threads(config.threads)
     data = from_config.load_dataset(config)
     client_state_dir = _get_client_state_dir(config, run_dir)
     context = from_config.build_context(config, data, client_state_dir=client_state_dir)
