@@ -145,7 +145,7 @@ class ProgressReporter:
         """Print what starts or is resumed, before the first run also the data, and add a bar."""
         if not self._has_described_data:
             self.print_message(self._first_message)
-            self.console.print(_describe_data(record.data), highlight=False)
+            self.console.print(describe_data(record.data), highlight=False)
             self._has_described_data = True
         for note in record.choices.notes:
             self.console.print(f"Note: {note}", highlight=False)
@@ -273,15 +273,18 @@ def _format_run_name(record: "RunRecord") -> str:
     return f"{record.name}, seed {record.config.seed}"
 
 
-def _describe_data(data: "DatasetSummary") -> str:
+def describe_data(data: "DatasetSummary") -> str:
+    """Return the first lines about a run's data: clients, and what became of all rows."""
+    from fedtailor.data.row_counts import OVERLAP_NOTE
+
     sizes = [train + test for train, test in zip(data.train_sizes, data.test_sizes, strict=True)]
     groups = ", ".join(
         f"{len(data.groups[group])} {group}" for group in ("participating", "validation", "unseen")
     )
     text = f"{data.name}: {groups} clients with {min(sizes)} to {max(sizes)} examples"
-    text += f"; server: {data.server_examples} examples"
+    text += f"; server: {data.server_examples} examples\n{data.rows}"
     if data.overlap:
-        text += f"\nServer data may overlap clients' data: {data.overlap}"
+        text += f"\n{OVERLAP_NOTE}"
     return text
 
 

@@ -23,6 +23,18 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
     )
 
 
+def require_bool(name: str, option: str, value: object) -> None:
+    """Raise `InputError` unless `value` is true or false.
+
+    Args:
+        name: Data set that the error names.
+        option: Option that the error names.
+        value: Value of the option.
+    """
+    is_valid = isinstance(value, bool | np.bool_)
+    require(is_valid, f"{name}: {option} must be true or false, got {value!r}.")
+
+
 def require_classes(name: str, classes: object) -> None:
     """Raise `InputError`, with the name of the data set, unless this can be a number of classes.
 

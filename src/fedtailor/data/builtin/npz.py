@@ -58,7 +58,7 @@ def from_npz(
     seed: int = 0,
     scale: float = 1.0,
     tokens: bool = False,
-    overlap: str = "",
+    overlap: bool = False,
     **split_options: Unpack[SplitOptions],
 ) -> FederatedDataset:
     """Read a dataset from a file with arrays `x`, `y` and `client`, one entry per example.
@@ -74,7 +74,7 @@ def from_npz(
         seed: Seed of everything random.
         scale: Factor of integer x when it is converted to floating point.
         tokens: Whether x is token ids, which stay integers.
-        overlap: Reason why server data may overlap clients'; "": it must not, which is checked.
+        overlap: Whether clients may have the server's examples, too, as for `from_arrays`.
         split_options: test_share, validation_clients, unseen_clients, adapt and support, as for
             `from_arrays`.
     """
