@@ -11,6 +11,7 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
 from fedtailor.engines.context import EngineContext
+from fedtailor.errors import InputError, require, summarize_error
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
@@ -103,6 +104,11 @@ def fit(
     Returns:
         The trained method with its scores, its cost, and the means to personalize it.
     """
+    _check_client_state_dir(client_state_dir)
+    require(
+        on_round_end is None or callable(on_round_end),
+        f"fit: on_round_end must be a function, got {on_round_end!r}.",
+    )
     pretraining = PretrainingConfig(pretrain, pretrain_lr, pretrain_batch)
     context = prepare_context(
         method,
@@ -118,6 +124,23 @@ def fit(
     check_pretraining(pretraining, data)
     chosen_engine = factory.make_engine(context, engine, chunk, compile)
     return train(context, chosen_engine, rounds, cohort, on_round_end, pretraining)
+
+
+def _check_client_state_dir(path: Any) -> None:
+    """Make the folder for client states; raise an `InputError` if that cannot be done."""
+    if path is None:
+        return
+    require(
+        isinstance(path, str | Path),
+        f"fit: client_state_dir must be the path of a folder, got {path!r}.",
+    )
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"fit: client_state_dir must be a folder that can be made, but '{path}' cannot "
+            f"({summarize_error(error)})."
+        ) from None
 
 
 def train(

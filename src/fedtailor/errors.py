@@ -16,6 +16,12 @@ from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
+MAX_SUMMARY = 200
+"""Number of characters to which the text of an error is cut."""
+
+MAX_INT = 2**63 - 1
+"""Largest whole number that an option may be."""
+
 
 class FedtailorError(Exception):
     """Base of every error that fedtailor raises on purpose."""
@@ -63,18 +69,31 @@ def import_extra(module: str, extra: str, feature: str) -> Any:
 def suggest_name(word: str, choices: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: its closest match, or all choices."""
     names = list(choices)
-    matches = get_close_matches(word, names, n=1)
+    matches = get_close_matches(str(word), names, n=1)
     if matches:
         return f"did you mean {matches[0]}?"
     return f"choose from {', '.join(names)}."
 
 
+def summarize_error(error: BaseException) -> str:
+    """Return the type and the first line of an error, as a part of another sentence."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    text = lines[0].rstrip(". ").replace(". ", "; ")
+    if len(text) > MAX_SUMMARY:
+        text = text[:MAX_SUMMARY] + " ..."
+    return f"{type(error).__name__}: {text}"
+
+
 def is_number(value: Any, integer: bool = False) -> bool:
     """Return whether `value` is a finite real number or, with `integer`, a whole one.
 
-    Scalars of NumPy count; booleans do not, although Python takes them for integers.
+    Scalars of NumPy count; booleans do not, although Python takes them for integers. Whole numbers
+    must fit into 64 bits with a sign, as they end up in arrays.
     """
     if type(value) is bool:
         return False
-    kind = Integral if integer else Real
-    return isinstance(value, kind) and math.isfinite(value)
+    if isinstance(value, Integral):
+        return -MAX_INT - 1 <= int(value) <= MAX_INT
+    return not integer and isinstance(value, Real) and math.isfinite(value)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.examples import Array
-from fedtailor.errors import InputError, is_number, require
+from fedtailor.errors import MAX_INT, InputError, is_number, require, summarize_error
 
 
 def require_int(name: str, option: str, value: object, minimum: int) -> None:
@@ -17,10 +17,11 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
         value: Value of the option.
         minimum: Smallest value allowed.
     """
-    is_valid = isinstance(value, int | np.integer) and int(value) >= minimum
-    require(
-        is_valid, f"{name}: {option} must be a whole number of at least {minimum}, got {value!r}."
-    )
+    is_valid = is_number(value, integer=True) and value >= minimum  # type: ignore[operator]
+    limit = f"of at least {minimum}"
+    if isinstance(value, int) and value > MAX_INT:
+        limit = f"from {minimum} to 2**63 - 1"
+    require(is_valid, f"{name}: {option} must be a whole number {limit}, got {value!r}.")
 
 
 def require_bool(name: str, option: str, value: object) -> None:
@@ -46,8 +47,9 @@ def require_classes(name: str, classes: object) -> None:
 
 
 def require_scale(name: str, scale: object) -> None:
-    """Raise `InputError`, with the name of the data set, unless the factor of x is a number."""
-    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
+    """Raise `InputError`, with the name of the data set, unless the factor of x is positive."""
+    is_valid = is_number(scale) and scale > 0  # type: ignore[operator]
+    require(is_valid, f"{name}: scale must be a positive number, got {scale!r}.")
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:
@@ -73,7 +75,9 @@ def resolve_count(name: str, amount: float, available: int) -> int:
 
 
 def to_array(name: str, column_name: str, values: Any) -> Array:
-    """Return a tensor, list or array as an array, without a copy where possible.
+    """Return a tensor, list or array as an array in this machine's byte order.
+
+    Nothing is copied where that is possible.
 
     Args:
         name: Data set that the error names.
@@ -83,11 +87,15 @@ def to_array(name: str, column_name: str, values: Any) -> Array:
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{name}: {column_name} must be readable as an array, but is not ({error})."
+            f"{name}: {column_name} must be readable as an array, but is not "
+            f"({summarize_error(error)})."
         ) from error
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def to_numeric_array(name: str, column_name: str, values: Any) -> Array:

@@ -296,6 +296,22 @@ def validate_server_rows(
         )
 
 
+def find_overflow(column: Array, limit: float) -> int | None:
+    """Return the first row with a value beyond a limit in size, or None.
+
+    Columns whose type cannot hold such a value are not read; others are read in blocks.
+    """
+    limits = np.iinfo(column.dtype) if column.dtype.kind in "iu" else np.finfo(column.dtype)
+    if float(limits.max) <= limit:
+        return None
+    for block in iter_row_slices(column):
+        is_beyond = np.abs(column[block].astype(np.float64)) > limit
+        is_beyond_row = is_beyond.reshape(len(is_beyond), -1).any(axis=1)
+        if is_beyond_row.any():
+            return int(block.start + is_beyond_row.argmax())
+    return None
+
+
 def _is_usable_dtype(column: Array) -> bool:
     """Return whether values are numbers of at most 64 bits; longer floats have padding bytes."""
     return column.dtype.kind in "fiu" and column.dtype.itemsize <= 8

@@ -19,8 +19,9 @@ from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.engines.context import EngineContext, allow_tf32
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.errors import InputError, require, suggest_name, summarize_error
 from fedtailor.ops.conv2d import has_kernels_for
+from fedtailor.storage.memory import require_memory
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
@@ -126,9 +127,14 @@ def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> Callable[
 
 
 def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
-    """Make a built-in model; raise an InputError if the data do not fit it."""
+    """Make a built-in model; raise an InputError if the data or memory do not fit it."""
     try:
+        with torch.device("meta"):
+            num_bytes = sum(parameter.nbytes for parameter in factory().parameters())
+        require_memory("model: its parameters", num_bytes, "choose fewer classes or smaller layers")
         return factory()
+    except (RuntimeError, TypeError) as problem:
+        raise InputError(f"model: {summarize_error(problem)}.") from problem
     except ValueError as problem:
         raise InputError(f"model: {problem}") from problem
 
@@ -138,17 +144,13 @@ def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
     try:
         result = factory()
     except Exception as problem:
-        raise InputError(f"model: '{model}' failed with {_describe_error(problem)}") from problem
+        raise InputError(f"model: '{model}' failed with {summarize_error(problem)}.") from problem
     require(
         isinstance(result, nn.Module | Task),
         f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a "
         f"{type(result).__name__}.",
     )
     return result
-
-
-def _describe_error(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
 
 
 def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
@@ -163,7 +165,7 @@ def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
     try:
         module_spec.loader.exec_module(module)
     except Exception as problem:
-        raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
+        raise InputError(f"model: '{path}' failed with {summarize_error(problem)}.") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {suggest_name(name, names)}")
     factory: Callable[[], Any] = getattr(module, name)
@@ -194,6 +196,11 @@ def build_context(
         client_state_dir: Where client states are kept; None keeps them in RAM.
     """
     check_pretraining(get_pretraining_config(config), data)
+    require(
+        config.eval_groups != "validation" or len(data.groups["validation"]) > 0,
+        f"eval_groups: validation clients alone are to be evaluated, but data set '{data.name}' "
+        "has none; set some aside, for example with data.validation_clients=0.2.",
+    )
     allow_tf32(config.precision == "tf32")
     return prepare_context(
         config.method,

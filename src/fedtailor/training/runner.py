@@ -93,6 +93,7 @@ def start_run(
             not there.
     """
     run_dir = RunDir(out)
+    run_dir.check_new()
     data = from_config.load_dataset(config)
     context = _build_context(config, data, run_dir)
     loggers = make_loggers(config.log, run_dir.path)

@@ -22,6 +22,9 @@ from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
+MAX_LABEL = 2**31 - 1
+"""Largest label of which a number of classes follows."""
+
 ServerData = tuple[Any, Any] | float | None
 """The server's own (x, y); or a share (float) or number (int) of examples to take from clients."""
 
@@ -75,6 +78,7 @@ def from_arrays(
     require_scale(name, scale)
     require_classes(name, classes)
     require_bool(name, "overlap", overlap)
+    require_bool(name, "tokens", tokens)
     x = to_numeric_array(name, "x", x)
     y = to_numeric_array(name, "y", y)
     client_names, owners = _encode_clients(name, client)
@@ -138,6 +142,14 @@ SPLIT_DEFAULTS: dict[str, Any] = {
 
 def _encode_clients(name: str, client: Any) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
     """Return the sorted names of the clients, and the number of each example's client."""
+    if isinstance(client, list | tuple):
+        # NumPy would turn numbers among strings into strings, and so join clients 1 and "1".
+        num_strings = sum(isinstance(value, str) for value in client)
+        require(
+            num_strings in (0, len(client)),
+            f"{name}: client must be integers or strings, got {num_strings} strings among "
+            f"{len(client)} values.",
+        )
     column = to_array(name, "client", client)
     if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
         column = column.astype(str)
@@ -224,4 +236,9 @@ def _count_classes(name: str, y: Array, server: ClientExamples | None) -> int | 
     largest_label = int(y.max(initial=0))
     if server is not None:
         largest_label = max(largest_label, int(server.y.max(initial=0)))
+    require(
+        largest_label <= MAX_LABEL,
+        f"{name}: labels must be numbers of classes from 0 to at most {MAX_LABEL}, got "
+        f"{largest_label}; number the classes from 0.",
+    )
     return max(1, largest_label + 1)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtailor.data.arguments import require_bool
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.equality import find_equal_examples
 from fedtailor.data.examples import (
@@ -155,6 +156,7 @@ def _build_dataset(
     if assignment.y is not None:
         y = assignment.y
         columns_hash = ""
+    require_bool(data.name, "augment", options.conditional.augment)
     if options.conditional.augment:
         rng = make_rng(general.seed, DataStream.AUGMENT)
         x = augment_clients(x, assignment.splits, assignment.relabeled_clients, rng)

@@ -17,7 +17,7 @@ from fedtailor.data.partition import HIERARCHICAL_PARTITIONERS, PARTITIONERS, Ow
 from fedtailor.data.partition.splits import SplitConfig
 from fedtailor.data.server_data import NO_SOURCE, SERVER_SOURCES, ServerSource
 from fedtailor.data.server_data.damage import DAMAGES
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.errors import InputError, is_number, require, suggest_name
 
 NATURAL = "natural"
 """Value of `partition` that keeps the data set's own clients."""
@@ -239,6 +239,9 @@ def _check_choices(name: str, general: GeneralOptions) -> None:
         can_mix, f"{name}: others cannot go beside partition={general.partition}; leave it out."
     )
     require_bool(name, "overlap", general.overlap)
+    for option in ("server", "zeta"):
+        value = getattr(general, option)
+        require(is_number(value), f"{name}: {option} must be a number, got {value!r}.")
 
 
 def _get_dependent_options(general: GeneralOptions) -> dict[str, Any]:
