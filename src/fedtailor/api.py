@@ -12,6 +12,7 @@ from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
 from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.context import EngineContext
+from fedtailor.errors import InputError, require, summarize_error
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
 from fedtailor.personalization.personal_model import PersonalModel, TrainedModel, personalize_model
@@ -102,6 +103,11 @@ def fit(
     Returns:
         The trained method with its scores, its cost, and the means to personalize it.
     """
+    _check_client_state_dir(client_state_dir)
+    require(
+        on_round_end is None or callable(on_round_end),
+        f"fit: on_round_end must be a function, got {on_round_end!r}.",
+    )
     pretraining = PretrainingConfig(pretrain, pretrain_lr, pretrain_batch)
     context = prepare_context(
         method,
@@ -117,6 +123,23 @@ def fit(
     check_pretraining(pretraining, data)
     chosen_engine = factory.make_engine(context, engine, chunk, compile)
     return train(context, chosen_engine, rounds, cohort, on_round_end, pretraining)
+
+
+def _check_client_state_dir(path: Any) -> None:
+    """Make the folder for client states; raise an `InputError` if that cannot be done."""
+    if path is None:
+        return
+    require(
+        isinstance(path, str | Path),
+        f"fit: client_state_dir must be the path of a folder, got {path!r}.",
+    )
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"fit: client_state_dir must be a folder that can be made, but '{path}' cannot "
+            f"({summarize_error(error)})."
+        ) from None
 
 
 def train(

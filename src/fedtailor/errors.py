@@ -16,6 +16,9 @@ from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
+MAX_SUMMARY = 200
+"""Number of characters to which the text of an error is cut."""
+
 MIN_INTEGER = -(2**63)
 MAX_INTEGER = 2**63 - 1
 """The whole numbers that fit into 64 bits."""
@@ -85,7 +88,7 @@ def import_extra(module: str, extra: str, feature: str) -> Any:
 def suggest_name(word: str, choices: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: its closest match, or all choices."""
     names = list(choices)
-    matches = get_close_matches(word, names, n=1)
+    matches = get_close_matches(str(word), names, n=1)
     if matches:
         return f"did you mean {matches[0]}?"
     return f"choose from {', '.join(names)}."
@@ -111,6 +114,17 @@ def _escape(letter: str) -> str:
     if is_undecoded_byte or code < 0x80:
         return f"\\x{code & 0xFF:02x}"
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return the type and the first line of an error, as a part of another sentence."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    text = lines[0].rstrip(". ").replace(". ", "; ")
+    if len(text) > MAX_SUMMARY:
+        text = text[:MAX_SUMMARY] + " ..."
+    return f"{type(error).__name__}: {text}"
 
 
 def is_number(value: Any, integer: bool = False) -> bool:

@@ -238,10 +238,10 @@ def test_the_page_tells_if_only_a_part_of_the_clients_is_evaluated() -> None:
 
 def test_notes_name_the_methods_that_they_are_about() -> None:
     runs = make_comparison({"fedavg": 0.6, "fedsim": 0.7}, seeds=(1, 2))
-    runs = [update_data(run, overlap="it is public") for run in runs]
+    runs = [update_data(run, overlap=True) for run in runs]
     runs[2:] = [update_choices(run, notes=("runs one by one",)) for run in runs[2:]]
     assert wording.collect_notes(grouping.group_into_lines(runs)) == [
-        "The server's data overlaps the clients', as declared: it is public",
+        "The server may have examples that clients have, too, as declared by overlap=true.",
         "fedsim: runs one by one",
     ]
 
@@ -276,7 +276,7 @@ def make_hostile_record() -> RunRecord:
     all_scores = {**run.scores, "participating": hostile_scores}
     run = update_config(run, data_options={HOSTILE: {HOSTILE: HOSTILE}}, label=HOSTILE)
     run = update_choices(run, engine=HOSTILE, notes=(HOSTILE,))
-    run = update_data(run, name=HOSTILE, overlap=HOSTILE, clients=[HOSTILE] * len(run.data.clients))
+    run = update_data(run, name=HOSTILE, clients=[HOSTILE] * len(run.data.clients))
     return run.model_copy(
         update={
             "command": HOSTILE,

@@ -140,7 +140,7 @@ class ProgressReporter:
         """Print what starts or is resumed, before the first run also the data, and add a bar."""
         if not self._has_described_data:
             self.print_message(self._first_message)
-            for line in _describe_data(record.data):
+            for line in describe_data(record.data):
                 self.print_message(line)
             self._has_described_data = True
         for note in record.choices.notes:
@@ -269,18 +269,21 @@ def _format_run_name(record: "RunRecord") -> str:
     return f"{record.name}, seed {record.config.seed}"
 
 
-def _describe_data(data: "DatasetSummary") -> list[str]:
-    """Return a line on clients and server, and one more if they may have examples in common."""
+def describe_data(data: "DatasetSummary") -> list[str]:
+    """Return the first lines about a run's data: clients, and what became of all rows."""
+    from fedtailor.data.row_counts import OVERLAP_NOTE
+
     sizes = [train + test for train, test in zip(data.train_sizes, data.test_sizes, strict=True)]
     groups = ", ".join(
         f"{len(data.groups[group])} {group}" for group in ("participating", "validation", "unseen")
     )
     lines = [
         f"{data.name}: {groups} clients with {min(sizes)} to {max(sizes)} examples; "
-        f"server: {data.server_examples} examples"
+        f"server: {data.server_examples} examples",
+        str(data.rows),
     ]
     if data.overlap:
-        lines.append(f"Server data may overlap clients' data: {data.overlap}")
+        lines.append(OVERLAP_NOTE)
     return lines
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.examples import Array
-from fedtailor.errors import InputError, is_number, require
+from fedtailor.errors import MAX_INTEGER, InputError, is_number, require, summarize_error
 
 
 def require_int(name: str, option: str, value: object, minimum: int) -> None:
@@ -18,9 +18,22 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
         minimum: Smallest value allowed.
     """
     is_valid = is_number(value, integer=True) and int(value) >= minimum  # type: ignore[call-overload]
-    require(
-        is_valid, f"{name}: {option} must be a whole number of at least {minimum}, got {value!r}."
-    )
+    limit = f"of at least {minimum}"
+    if isinstance(value, int) and value > MAX_INTEGER:
+        limit = f"from {minimum} to 2**63 - 1"
+    require(is_valid, f"{name}: {option} must be a whole number {limit}, got {value!r}.")
+
+
+def require_bool(name: str, option: str, value: object) -> None:
+    """Raise `InputError` unless `value` is true or false.
+
+    Args:
+        name: Data set that the error names.
+        option: Option that the error names.
+        value: Value of the option.
+    """
+    is_valid = isinstance(value, bool | np.bool_)
+    require(is_valid, f"{name}: {option} must be true or false, got {value!r}.")
 
 
 def require_classes(name: str, classes: object) -> None:
@@ -34,8 +47,9 @@ def require_classes(name: str, classes: object) -> None:
 
 
 def require_scale(name: str, scale: object) -> None:
-    """Raise `InputError`, with the name of the data set, unless the factor of x is a number."""
-    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
+    """Raise `InputError`, with the name of the data set, unless the factor of x is positive."""
+    is_valid = is_number(scale) and scale > 0  # type: ignore[operator]
+    require(is_valid, f"{name}: scale must be a positive number, got {scale!r}.")
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:
@@ -61,7 +75,9 @@ def resolve_count(name: str, amount: float, available: int) -> int:
 
 
 def to_array(name: str, column_name: str, values: Any) -> Array:
-    """Return a tensor, list or array as an array, without a copy where possible.
+    """Return a tensor, list or array as an array in this machine's byte order.
+
+    Nothing is copied where that is possible.
 
     Args:
         name: Data set that the error names.
@@ -71,11 +87,15 @@ def to_array(name: str, column_name: str, values: Any) -> Array:
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{name}: {column_name} must be readable as an array, but is not ({error})."
+            f"{name}: {column_name} must be readable as an array, but is not "
+            f"({summarize_error(error)})."
         ) from error
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def to_numeric_array(name: str, column_name: str, values: Any) -> Array:

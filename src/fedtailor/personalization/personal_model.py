@@ -19,7 +19,7 @@ from fedtailor.engines.base import ClientWork, error_context
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.engines.offered_states import choose_best_state
 from fedtailor.engines.single_client import run_single_client
-from fedtailor.errors import DivergedError, require
+from fedtailor.errors import DivergedError, InputError, require
 from fedtailor.ops.decode import decode_inputs
 from fedtailor.prng.streams import Stream
 
@@ -45,22 +45,34 @@ class PersonalModel:
     example_spec: ExampleSpec
     params: Params
 
-    def compute_outputs(self, x: Any) -> Tensor:
-        """Return the model's raw outputs for a batch of inputs."""
+    def compute_outputs(self, x: Any, first_example: int = 0) -> Tensor:
+        """Return the model's raw outputs for a batch of inputs.
+
+        Inputs that overflow the model's type, and outputs that are not finite, raise `InputError`.
+
+        Args:
+            x: The inputs.
+            first_example: Number of the first one, from which errors count.
+        """
         array = _check_inputs("predict", self.example_spec, x)
         device = next(iter(self.params.values())).device
         stored = torch.as_tensor(array).to(device)
         inputs = decode_inputs(stored, self.example_spec, self.task.dtype)
+        if not self.example_spec.tokens:
+            reason = f"x overflows the model's {self.task.dtype}"
+            _require_finite(inputs, reason, first_example)
         with torch.no_grad(), _MODULE_LOCK:
-            return self.task.compute_outputs(self.params, inputs)
+            outputs = self.task.compute_outputs(self.params, inputs)
+        _require_finite(outputs, "the model's output is not finite", first_example)
+        return outputs
 
-    def predict(self, x: Any) -> np.ndarray:
+    def predict(self, x: Any, first_example: int = 0) -> np.ndarray:
         """Return predictions for a batch of inputs, by the kind of task.
 
         These are classes, tokens, 0 or 1 for each label of a multilabel task, or the numbers of a
-        regression.
+        regression. `first_example` is the number of the first input, from which errors count.
         """
-        outputs = self.compute_outputs(x)
+        outputs = self.compute_outputs(x, first_example)
         if self.task.kind == "multilabel":
             outputs = outputs > 0
         elif self.task.kind != "regression":
@@ -105,6 +117,20 @@ def personalize_model(model: TrainedModel, x: Any, y: Any) -> PersonalModel:
             "finetune_lr."
         )
     return PersonalModel(task, model.example_spec, params)
+
+
+def _require_finite(values: Tensor, reason: str, first_example: int) -> None:
+    """Raise an `InputError` that names the first example with a value that is not finite.
+
+    Args:
+        values: A row for each example.
+        reason: What is wrong with that example.
+        first_example: Number of the first row.
+    """
+    is_finite = torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else values.isfinite()
+    if not bool(is_finite.all()):
+        number = first_example + int((~is_finite).int().argmax())
+        raise InputError(f"predict: {reason} for example {number}; check its numbers.")
 
 
 def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:

@@ -173,7 +173,7 @@ def predict(model_dir: Path, data: Path) -> NDArray[Any]:
     model = load_personal_model(model_dir)
     require(x.ndim > 0 and len(x) > 0, f"predict: '{data}' holds no examples.")
     predictions = [
-        model.predict(x[start : start + PREDICT_BATCH_SIZE])
+        model.predict(x[start : start + PREDICT_BATCH_SIZE], first_example=start)
         for start in range(0, len(x), PREDICT_BATCH_SIZE)
     ]
     return np.concatenate(predictions)

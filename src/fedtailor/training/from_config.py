@@ -18,13 +18,13 @@ from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.engines.context import EngineContext, allow_tf32, resolve_device
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.errors import InputError, require, suggest_name, summarize_error
 from fedtailor.ops.conv2d import has_kernels_for
 from fedtailor.storage.manifest import ListedFolder
+from fedtailor.storage.memory import require_memory
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
-from fedtailor.training.resources import require_memory
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE
 
 IMAGE_MODELS = {
@@ -163,6 +163,8 @@ def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
     """Make a built-in model; raise an InputError if the data do not fit it."""
     try:
         return factory()
+    except TypeError as problem:
+        raise InputError(f"model: {summarize_error(problem)}.") from problem
     except ValueError as problem:
         raise InputError(f"model: {problem}") from problem
 
@@ -180,7 +182,7 @@ def _check_model_size(
     except RuntimeError:  # more bytes than 64 bits can count
         raise InputError(f"{subject} is too large for any machine; choose a smaller one.") from None
     num_bytes = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
-    require_memory(MODEL_COPIES * num_bytes, subject)
+    require_memory(subject, MODEL_COPIES * num_bytes, "choose a smaller model")
 
 
 def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
@@ -188,17 +190,13 @@ def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
     try:
         result = factory()
     except Exception as problem:
-        raise InputError(f"model: '{model}' failed with {_describe_error(problem)}") from problem
+        raise InputError(f"model: '{model}' failed with {summarize_error(problem)}.") from problem
     require(
         isinstance(result, nn.Module | Task),
         f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a "
         f"{type(result).__name__}.",
     )
     return result
-
-
-def _describe_error(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
 
 
 def _load_custom_function(path: Path, name: str) -> Callable[[], Any]:
@@ -223,7 +221,7 @@ def _import_function(path: Path, source: bytes, name: str) -> Callable[[], Any]:
         # Not by the import system, which may run a compiled copy beside the file instead.
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as problem:
-        raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
+        raise InputError(f"model: '{path}' failed with {summarize_error(problem)}.") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {suggest_name(name, names)}")
     function: Callable[[], Any] = getattr(module, name)
@@ -255,6 +253,11 @@ def build_context(
     """
     resolve_device(config.device)  # refuses one that is not there
     check_pretraining(get_pretraining_config(config), data)
+    require(
+        config.eval_groups != "validation" or len(data.groups["validation"]) > 0,
+        f"eval_groups: validation clients alone are to be evaluated, but data set '{data.name}' "
+        "has none; set some aside, for example with data.validation_clients=0.2.",
+    )
     allow_tf32(config.precision == "tf32")
     return prepare_context(
         config.method,

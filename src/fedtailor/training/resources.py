@@ -1,9 +1,7 @@
-"""What a run may ask of this machine: threads, processes and memory, checked before they are taken.
+"""Limits of this machine: threads and processes are checked before they are started.
 
-Too many threads end the process or hang the machine, and so does memory that there is not.
+Too many threads end the process or hang the machine.
 """
-
-import os
 
 import torch
 
@@ -44,23 +42,4 @@ def check_jobs(jobs: int) -> None:
     require(
         jobs <= limit,
         f"jobs must be at most {limit}, {MAX_JOBS_PER_PROCESSOR} for each processor, got {jobs}.",
-    )
-
-
-def require_memory(num_bytes: int, subject: str, device: str = "cpu") -> None:
-    """Raise an InputError if a device has less memory than is about to be allocated.
-
-    Args:
-        num_bytes: Bytes that are needed at the least.
-        subject: What needs them, which begins the sentence.
-        device: Where they are needed.
-    """
-    if device.startswith("cuda"):
-        total_bytes = torch.cuda.mem_get_info(device)[1]
-    else:
-        total_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    require(
-        num_bytes <= total_bytes,
-        f"{subject} needs at least {num_bytes / 1e9:,.1f} GB of memory, but {device} has "
-        f"{total_bytes / 1e9:,.1f} GB; choose a smaller number.",
     )

@@ -8,6 +8,7 @@ OUT/model.safetensors, OUT/report.html    at the end
 """
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -104,6 +105,23 @@ class RunDir:
                     raise
                 with self.explain_disk_errors():
                     raise
+
+    def check_new(self) -> None:
+        """Raise an `InputError` unless a new run can be written here; nothing is written yet."""
+        text = str(self.path)
+        is_text = "\0" not in text and text == text.encode(errors="replace").decode()
+        require(is_text, f"out must be a path in UTF-8 without null bytes, got {text!a}.")
+        with explain_disk_errors(self.path, "choose another folder."):
+            self._check_unused()
+            parent = next(
+                path for path in (self.path, *self.path.absolute().parents) if path.exists()
+            )
+        can_write = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        require(
+            can_write,
+            f"'{self.path}' could not be written, as '{parent}' is no folder that may be written "
+            "to; choose another folder.",
+        )
 
     def _check_unused(self) -> None:
         if not self.path.exists():

@@ -96,6 +96,7 @@ def start_run(
     """
     run_dir = RunDir(out)
     check_threads(config.threads)
+    run_dir.check_new()
     data = from_config.load_dataset(config)
     client_state_dir = _get_client_state_dir(config, run_dir)
     context = from_config.build_context(config, data, client_state_dir=client_state_dir)

@@ -110,13 +110,21 @@ def test_the_server_gives_up_what_clients_have(place: Path) -> None:
     doubled = np.concatenate(
         [arrays["x_train"][:40], RNG.integers(0, 256, (60, 28, 28), np.uint8)]
     )[:, None]
-    built("other", doubled, np.arange(100) % 10, "mnist")
+    copied_labels = arrays["y_train"][:40]
+    missing = 10 - np.bincount(copied_labels, minlength=10)
+    labels = np.append(copied_labels, np.repeat(np.arange(10), missing))
+    built("other", doubled, labels, "mnist")
     made = load("mnist", partition="iid", clients=5, **other(70, "other"))
     x, index = served(made)[0], held(made)[0]
     assert 30 <= len(x) < 70
     assert set(contents(x)) <= set(contents(doubled[40:]))
     assert len(index) == 150
+    assert made.row_counts.given_up == 70 - len(x)
+    assert (made.row_counts.elsewhere, made.row_counts.server) == (len(x), 0)
     kept = load("mnist", partition="iid", clients=5, **other(70, "other", overlap=True))
+    assert kept.row_counts.equal == len(
+        set(contents(served(kept)[0])) - set(contents(doubled[40:]))
+    )
     assert len(x) < len(served(kept)[0]) < 70
     assert set(contents(served(kept)[0])).isdisjoint(
         contents(kept.clients.x[kept.clients.splits["test"].index])

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 import fedtailor as ft
 from fedtailor import data as sources
 from fedtailor import models
+from fedtailor.cli.progress import describe_data
+from fedtailor.data.row_counts import RowCounts
 from fedtailor.errors import InputError
 from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training import from_config
@@ -315,3 +317,17 @@ def test_no_more_clients_are_scored_in_the_end_than_asked_for(tmp_path: Path) ->
         positions = [all_.ids.index(client) for client in some.ids]
         all_accuracies = all_.after["accuracy"]
         assert some.after["accuracy"] == [all_accuracies[position] for position in positions]
+
+
+def test_the_record_says_what_became_of_every_row(tmp_path: Path) -> None:
+    """A table of repeated rows loses none: not to the server's draw, and not unsaid."""
+    y = np.arange(120) % 2
+    np.savez(tmp_path / "table.npz", x=np.ones((120, 2)), y=y, client=np.arange(120) % 6)
+    words = ["data.server=0.1", "method=fedavg", "rounds=1", "cohort=2", "finetune_epochs=1"]
+    start_run(read_run_config([f"data={tmp_path / 'table.npz'}", *words]), tmp_path / "run")
+    record = RunDir(tmp_path / "run").read_record()
+    assert record.data.rows == RowCounts(
+        read=120, clients=108, server=12, shared=0, left_out={}, elsewhere=0, given_up=0, equal=0
+    )
+    assert record.data.overlap is False
+    assert "120 rows read: 108 used by clients, 12 held by the server" in describe_data(record.data)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_serializer
 
 from fedtailor.data.dataset import ExampleSpec
+from fedtailor.data.row_counts import RowCounts
 from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.training.config import RunConfig
 
@@ -86,7 +87,8 @@ class DatasetSummary(RecordPart):
     name: str
     classes: int | None
     server_examples: int
-    overlap: str
+    overlap: bool
+    rows: RowCounts
     example_spec: ExampleSpec
     clients: list[str]
     groups: dict[str, list[int]]
@@ -98,9 +100,9 @@ class DatasetSummary(RecordPart):
     server_labels: list[int] | None
     checksum: str
 
-    @field_serializer("example_spec")
-    def _serialize_example_spec(self, example_spec: ExampleSpec) -> dict[str, Any]:
-        return example_spec._asdict()
+    @field_serializer("example_spec", "rows")
+    def _serialize_tuple(self, value: ExampleSpec | RowCounts) -> dict[str, Any]:
+        return value._asdict()
 
 
 class Work(RecordPart):
