@@ -122,6 +122,55 @@ def test_what_is_wrong_is_said_in_a_sentence(words: str, sentence: str) -> None:
     assert str(done.exception).startswith(sentence)
 
 
+def add_numbers(folder: Path) -> Path:
+    """Add a set "mine" of 12 clients with 20 examples each, and return the folder of its store."""
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(240, 6)).astype(np.float32)
+    labels = (x[:, 0] > 0).astype(np.uint8)
+    path = folder / "mine.npz"
+    np.savez(path, x=x, y=labels, client=np.arange(240) % 12)
+    done = run("add", "mine", "--from", str(path))
+    assert done.exit_code == 0, done.output
+    return Path(done.output.strip().rpartition(" in ")[2])
+
+
+TRAIN = "run method=fedavg data=mine model=mlp rounds=1 cohort=4 threads=1 seed=0"
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("file", ["column-x.bin", "column-y.bin", "offsets.bin", "scenario"])
+def test_a_run_on_damaged_data_is_refused_or_the_same(
+    file: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    store = add_numbers(tmp_path)
+    train = [*TRAIN.split(), f"engine={engine}"]
+    CliRunner().invoke(app, [*train, f"out={tmp_path / 'good'}"], catch_exceptions=False)
+    if file == "scenario":
+        (path,) = store.glob("scenarios/*/split-train-index.npy")
+        content = np.fromfile(path, np.uint8)
+        content[200::8] ^= 1  # of each row's number
+    else:
+        path = store / file
+        content = np.fromfile(path, np.uint8)
+        content[::4] ^= 1  # the lowest bit of every float
+    content.tofile(path)
+    done = CliRunner().invoke(app, [*train, f"out={tmp_path / 'damaged'}"])
+    if file == "scenario":
+        assert done.exit_code == 0, done.exception
+        good, damaged = (
+            (tmp_path / name / "model.safetensors").read_bytes() for name in ("good", "damaged")
+        )
+        assert good == damaged
+        return
+    assert isinstance(done.exception, InputError)
+    sentence = str(done.exception)
+    assert sentence.startswith("mine: the store is damaged, ")
+    assert file in sentence
+    assert sentence.endswith("; build it again with `fedtailor data add mine --replace`.")
+    assert not (tmp_path / "damaged" / "model.safetensors").exists()
+
+
 def test_help_has_examples_for_every_command() -> None:
     for command in ((), ("list",), ("show",)):
         done = run(*command, "--help")

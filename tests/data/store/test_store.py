@@ -29,8 +29,10 @@ from fedtailor.data.store import (
     open_store,
     remove,
 )
+from fedtailor.data.store.verified_column import get_verified_column
 from fedtailor.errors import InputError
 from fedtailor.storage import checksums
+from fedtailor.storage.checked_json import CHECKSUM_KEY, dump_checked
 from fedtailor.storage.checksums import fingerprint
 from stores import MADE, NO_FACTS, blocks_of, full, left_behind, toy
 
@@ -79,7 +81,7 @@ def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
     assert list(stored.columns) == list(blocks[0].columns)
     for what, column in stored.columns.items():
         wanted = np.concatenate([block.columns[what] for block in blocks])
-        assert isinstance(column, np.memmap)
+        assert get_verified_column(column) is not None
         assert column.dtype == wanted.dtype
         np.testing.assert_array_equal(column, wanted)
     whose = [block.client for block in blocks for _ in next(iter(block.columns.values()))]
@@ -292,7 +294,7 @@ def test_a_store_of_the_first_format_is_refused_with_what_to_do() -> None:
     (folder / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(
         InputError,
-        match=r"^toy: '.*' is in format 1, not 2; build it again with `fedtailor data add toy`\.$",
+        match=r"^toy: '.*' is in format 1, not 3; build .* `fedtailor data add toy --replace`\.$",
     ):
         open_store("toy")
 
@@ -411,7 +413,7 @@ def test_what_it_was_made_from_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(
         InputError,
-        match="was built by version 7, not 8; build it again with `fedtailor data add toy`",
+        match=r"was built by version 7, not 8; build it .* `fedtailor data add toy --replace`",
     ):
         open_store("toy", "8")
 
@@ -435,13 +437,20 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = json.loads((folder / "manifest.json").read_text())
         change(content)
-        (folder / "manifest.json").write_text(json.dumps(content))
+        content.pop(CHECKSUM_KEY)
+        (folder / "manifest.json").write_bytes(dump_checked(content))
 
     return damage
 
 
 def cut(folder: Path) -> None:
     os.truncate(folder / "column-x.bin", 79)
+
+
+def corrected(folder: Path) -> None:
+    """Another factor of x in the manifest, whose checksum stays."""
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"scale": 1.0', '"scale": 2.0'))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -463,9 +472,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "manifest.json").write_text("[]"),
         "'manifest.json' is not a manifest",
     ),
+    "another value": (corrected, "'manifest.json' is not a manifest"),
+    "deep": (
+        lambda f: (f / "manifest.json").write_text("[" * 100_000),
+        "'manifest.json' is not a manifest",
+    ),
     "a key less": (edited(lambda m: m.pop("client_names")), "'manifest.json' is not a manifest"),
     "a key more": (edited(lambda m: m.update(more=1)), "'manifest.json' is not a manifest"),
-    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 2"),
+    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 3"),
     "no format": (edited(lambda m: m.pop("format")), "'manifest.json' is not a manifest"),
     "an attribute more": (
         edited(lambda m: m["attributes"].update(more=1)),
@@ -508,21 +522,37 @@ def test_a_damaged_store_is_refused_when_opened(kind: str) -> None:
     damage(toy().folder)
     with pytest.raises(InputError, match=sentence) as refused:
         open_store("toy")
-    assert str(refused.value).endswith("; build it again with `fedtailor data add toy`.")
+    assert str(refused.value).endswith("; build it again with `fedtailor data add toy --replace`.")
     toy()
     open_store("toy").verify()
 
 
-@pytest.mark.parametrize(
-    "file", ["column-x.bin", "column-y.bin", "offsets.bin", "client_names.bin"]
-)
-def test_a_changed_byte_is_found_by_verify(file: str) -> None:
-    path = toy().folder / file
+def flip(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
-    content[-9] ^= 1  # in the last but one of the widest numbers: sizes and ends stay as they are
+    content[position] ^= 1
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["offsets.bin", "client_names.bin"])
+def test_a_changed_byte_of_the_clients_is_noticed_on_opening(file: str) -> None:
+    flip(toy().folder / file, -9)  # sizes and ends stay as they are
     with pytest.raises(
         InputError,
         match=f"toy: the store is damaged, '{file}' is not what was written; build it again",
     ):
-        open_store("toy").verify()
+        open_store("toy")
+
+
+def test_verify_says_which_rows_of_which_column_are_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "_BLOCK_BYTES", 24)
+    stored = toy()
+    np.testing.assert_array_equal(stored.columns["x"][:, 0], np.arange(10))  # all verified once
+    flip(stored.folder / "column-x.bin", 8 * 7)
+    with pytest.raises(
+        InputError,
+        match=r"^toy: the store is damaged, rows 6 to 8 of column x \('column-x\.bin'\) are not "
+        r"what was written; build it again with `fedtailor data add toy --replace`\.$",
+    ):
+        stored.verify()

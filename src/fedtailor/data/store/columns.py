@@ -14,7 +14,7 @@ import numpy as np
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store.attributes import DatasetAttributes
-from fedtailor.data.store.manifest import ColumnFile, Manifest, Provenance
+from fedtailor.data.store.manifest import ArrayFile, ColumnFile, Manifest, Provenance
 from fedtailor.errors import InputError, require
 from fedtailor.storage.checksums import FileWriter, write_file
 from fedtailor.storage.data_folders import translate_write_errors
@@ -27,6 +27,7 @@ Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 MAX_NAME_LENGTH = 256
 _BUFFER_BYTES = 1 << 23  # bytes of rows that are written together
+_BLOCK_BYTES = 1 << 20  # bytes of rows that have one checksum, unless a single row is larger
 _NAMES_PER_WRITE = 1 << 14  # clients' names that are written together
 _COLUMN_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -108,7 +109,13 @@ class ColumnWriter:
             offsets = self._write_offsets()
             client_names = self._write_client_names()
         columns = {
-            name: ColumnFile(dtype.str, (self._num_rows, *shape), files[name])
+            name: ColumnFile(
+                dtype=dtype.str,
+                shape=(self._num_rows, *shape),
+                file=files[name],
+                block_rows=_count_block_rows(dtype, shape),
+                block_sha256=self._writers[name].finish_blocks(),
+            )
             for name, (dtype, shape) in self._layout.items()
         }
         return Manifest(
@@ -139,14 +146,15 @@ class ColumnWriter:
         for name, column in columns.items():
             _require_column(self._name, name, column)
         self._layout = layout
-        row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout.values())
+        row_bytes = sum(_count_row_bytes(dtype, shape) for dtype, shape in layout.values())
         self._capacity = max(1, _BUFFER_BYTES // row_bytes)
         self._buffers = self._make_buffers()
         self._spare_buffers = self._make_buffers()
         with translate_write_errors(self._name, self._folder.parent):
-            self._writers = {
-                name: FileWriter(self._folder / f"column-{name}.bin") for name in columns
-            }
+            for name, (dtype, shape) in layout.items():
+                block_bytes = _count_block_rows(dtype, shape) * _count_row_bytes(dtype, shape)
+                path = self._folder / f"column-{name}.bin"
+                self._writers[name] = FileWriter(path, block_bytes)
 
     def _make_buffers(self) -> dict[str, Array]:
         return {
@@ -232,12 +240,12 @@ class ColumnWriter:
             f"but example {row}, of client {owner!r}, has a NaN or infinity."
         )
 
-    def _write_offsets(self) -> ColumnFile:
+    def _write_offsets(self) -> ArrayFile:
         offsets = np.append(0, np.cumsum(list(self._client_sizes.values()), dtype=np.int64))
         file = write_file(self._folder / "offsets.bin", offsets)
-        return ColumnFile(offsets.dtype.str, offsets.shape, file)
+        return ArrayFile(offsets.dtype.str, offsets.shape, file)
 
-    def _write_client_names(self) -> ColumnFile:
+    def _write_client_names(self) -> ArrayFile:
         longest = max(len(client) for client in self._client_sizes)
         dtype = np.dtype((np.str_, max(1, longest)))
         writer = FileWriter(self._folder / "client_names.bin")
@@ -245,7 +253,16 @@ class ColumnWriter:
         clients = iter(self._client_sizes)
         while piece := list(islice(clients, _NAMES_PER_WRITE)):
             writer.add(np.array(piece, dtype))
-        return ColumnFile(dtype.str, (len(self._client_sizes),), writer.finish())
+        return ArrayFile(dtype.str, (len(self._client_sizes),), writer.finish())
+
+
+def _count_row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    return dtype.itemsize * math.prod(shape)
+
+
+def _count_block_rows(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Return the number of rows that have one checksum."""
+    return max(1, _BLOCK_BYTES // _count_row_bytes(dtype, shape))
 
 
 def _format_layout(layout: Layout) -> str:

@@ -1,10 +1,10 @@
-"""Opening a store by its name: only the manifest is read, everything else is memory-mapped."""
+"""Opening a store by its name: the manifest and the clients are verified, columns when used."""
 
 import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,11 @@ from fedtailor.data.store.manifest import (
     read_manifest,
 )
 from fedtailor.data.store.row_ranges import make_range_split
+from fedtailor.data.store.scenario_files import verify_scenarios
+from fedtailor.data.store.verified_column import VerifiedColumn
 from fedtailor.errors import InputError, require
 from fedtailor.storage.atomic import remove_folder
-from fedtailor.storage.checksums import FileRecord, fingerprint
+from fedtailor.storage.checksums import FileRecord, compute_sha256
 from fedtailor.storage.data_folders import lock_folder, translate_write_errors
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -30,7 +32,11 @@ _NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 @dataclass(frozen=True, eq=False)
 class StoredDataset:
-    """A data set on disk. Its arrays are read-only memory maps."""
+    """A data set on disk. Its arrays are read-only memory maps.
+
+    The clients' names and rows are verified when it is opened, columns (`VerifiedColumn`) block by
+    block before they are first read.
+    """
 
     name: str
     folder: Path
@@ -70,15 +76,17 @@ class StoredDataset:
         return ClientExamples(self.columns["x"], self.columns["y"], splits)
 
     def verify(self) -> None:
-        """Read everything, and refuse a store whose content is not what was written."""
-        for file in self.files:
-            try:
-                current_file = fingerprint(self.folder / file.name)
-            except OSError as problem:
-                damage = f"'{file.name}' cannot be read: {problem.strerror}"
-                raise make_damage_error(self.name, damage) from None
-            if current_file != file:
-                raise make_damage_error(self.name, f"'{file.name}' is not what was written")
+        """Read everything again, and refuse a store whose content is not what was written.
+
+        The error names the file, of columns also the damaged rows. Its scenarios are read too.
+        """
+        current = _open_folder(self.name, self.folder, None)
+        has_changed = current.files != self.files
+        if has_changed:
+            raise make_damage_error(self.name, f"'{MANIFEST}' is that of another store")
+        for column in current.columns.values():
+            cast(VerifiedColumn, column).verify_again()
+        verify_scenarios(self.name, self.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path alone: another process maps the same files."""
@@ -132,9 +140,11 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
     files = manifest.list_files()
     for file in files:
         _check_size(name, folder, file)
+    for array_file in (manifest.offsets, manifest.client_names):
+        _check_content(name, folder, array_file.file)
     try:
         columns = {
-            column_name: column.open_memmap(folder)
+            column_name: cast(Array, VerifiedColumn(name, column_name, folder, column))
             for column_name, column in manifest.columns.items()
         }
         offsets = manifest.offsets.open_memmap(folder)
@@ -156,6 +166,16 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
         client_names=client_names,
         files=files,
     )
+
+
+def _check_content(name: str, folder: Path, file: FileRecord) -> None:
+    try:
+        checksum = compute_sha256(folder / file.name)
+    except OSError as problem:
+        damage = f"'{file.name}' cannot be read: {problem.strerror}"
+        raise make_damage_error(name, damage) from None
+    if checksum != file.sha256:
+        raise make_damage_error(name, f"'{file.name}' is not what was written")
 
 
 def _check_size(name: str, folder: Path, file: FileRecord) -> None:
