@@ -18,6 +18,10 @@ OLD_SUFFIX = "old"
 """Suffix of the hidden name of a folder that is being removed."""
 
 
+class DiskError(InputError):
+    """Failure to write a file or folder, such as on a full disk."""
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace the content of a file, all or nothing, and sync it to disk."""
     new_path = hidden_path(path, NEW_SUFFIX)
@@ -88,7 +92,7 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[None]:
-    """Turn an OSError into an InputError of one sentence that says what to do.
+    """Turn an OSError into a `DiskError` of one sentence that says what to do.
 
     Args:
         path: The file or folder to name if the error itself names none.
@@ -101,7 +105,7 @@ def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[N
         failed_path = _get_visible_path(Path(problem.filename or path))
         reason = problem.strerror or str(problem)
         message = f"{prefix}'{failed_path}' could not be written: {reason}; {remedy}"
-        raise InputError(message) from problem
+        raise DiskError(message) from problem
 
 
 def _get_visible_path(path: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 from fedtailor.data.arguments import to_numeric_array
 from fedtailor.data.builtin.npz import read_npz
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.readers.files import split_into_blocks
+from fedtailor.data.readers.files import is_present, split_into_blocks
 from fedtailor.data.readers.folders import read_array_folders, read_image_folders
 from fedtailor.data.readers.parquet import read_parquet
 from fedtailor.errors import require
@@ -32,7 +32,8 @@ def read_custom_blocks(
     """
     source_path = Path(path)
     require(
-        source_path.exists(), f"There is no file or folder '{path}'; expected {EXPECTED_FILES}."
+        is_present(source_path),
+        f"There is no file or folder '{path}'; expected {EXPECTED_FILES}.",
     )
     if source_path.is_dir():
         has_arrays = any(source_path.glob("*/x.npy"))

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.readers.files import summarize_error
+from fedtailor.data.readers.files import is_present, summarize_error
 from fedtailor.data.sources.catalog import BUILT_IN, READER_VERSION, CatalogEntry
 from fedtailor.data.sources.download import DownloadCallback, download
 from fedtailor.data.sources.images import IMAGE_SETS
@@ -21,6 +21,7 @@ from fedtailor.data.store import (
 )
 from fedtailor.data.store.columns import ProgressCallback
 from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.storage.atomic import DiskError
 from fedtailor.storage.checksums import fingerprint
 from fedtailor.storage.paths import data_dir
 
@@ -50,7 +51,7 @@ def add(
     paths = _download_files(name, entry, download_progress) if source is None else [Path(source)]
     for path in paths:
         require(
-            path.exists(),
+            is_present(path),
             f"{name}: there is no file or folder '{path}'; expected {entry.expected_files}.",
         )
     with ExitStack() as stack:
@@ -113,9 +114,14 @@ def get_attributes(name: str) -> DatasetAttributes:
 
 @contextmanager
 def _explain_read_errors(name: str, entry: CatalogEntry) -> Iterator[None]:
-    """Add to an InputError the name of the data set and which files it expects."""
+    """Add to an InputError the name of the data set and which files it expects.
+
+    Errors of the disk are raised as they are.
+    """
     try:
         yield
+    except DiskError:
+        raise
     except InputError as problem:
         reason = str(problem).rstrip(".").removeprefix(f"{name}: ")
         message = f"{name}: {reason}; expected {entry.expected_files}."
