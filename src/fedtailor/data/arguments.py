@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.examples import Array
+from fedtailor.data.memory import require_memory_for_classes
 from fedtailor.errors import InputError, is_number, require
 
 
@@ -31,11 +32,14 @@ def require_classes(name: str, classes: object) -> None:
     is_count = is_number(classes, integer=True) and int(classes) >= 1  # type: ignore[call-overload]
     is_valid = classes is None or classes == "auto" or is_count
     require(is_valid, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
+    if is_count:
+        require_memory_for_classes(name, int(classes))  # type: ignore[call-overload]
 
 
 def require_scale(name: str, scale: object) -> None:
-    """Raise `InputError`, with the name of the data set, unless the factor of x is a number."""
-    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
+    """Raise `InputError`, with the name of the data set, unless the factor of x is positive."""
+    is_positive = is_number(scale) and float(scale) > 0  # type: ignore[arg-type]
+    require(is_positive, f"{name}: scale must be a positive number, got {scale!r}.")
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:

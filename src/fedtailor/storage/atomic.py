@@ -17,6 +17,9 @@ NEW_SUFFIX = "new"
 OLD_SUFFIX = "old"
 """Suffix of the hidden name of a folder that is being removed."""
 
+PREVIOUS_SUFFIX = "previous"
+"""Suffix of the hidden name of a folder while another takes its place."""
+
 
 class DiskError(InputError):
     """Failure to write a file or folder, such as on a full disk."""
@@ -43,7 +46,8 @@ def replace_folder(
 ) -> Iterator[Path]:
     """Yield an empty folder that takes the place of the one at `path` when the block ends.
 
-    If the block fails, the old folder stays and the new one is removed.
+    If the block fails, the old folder stays and the new one is removed. A process that dies between
+    the two renames at the end leaves the old folder to `restore_folder`.
 
     Args:
         path: Where the folder goes.
@@ -54,9 +58,17 @@ def replace_folder(
         yield new_path
         with error_context():
             sync_folder(new_path)
-            remove_folder(path)
-            new_path.replace(path)
+            previous_path = hidden_path(path, PREVIOUS_SUFFIX)
+            shutil.rmtree(previous_path, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                path.replace(previous_path)
+            try:
+                new_path.replace(path)
+            except BaseException:
+                restore_folder(path)
+                raise
             sync_folder(path.parent)
+            shutil.rmtree(previous_path, ignore_errors=True)
 
 
 @contextmanager
@@ -77,6 +89,15 @@ def scratch_folder(
         yield new_path
     finally:
         shutil.rmtree(new_path, ignore_errors=True)
+
+
+def restore_folder(path: Path) -> None:
+    """Put a folder back that was not replaced to the end; if it was, remove what is left of it."""
+    previous_path = hidden_path(path, PREVIOUS_SUFFIX)
+    if not path.exists():
+        with suppress(FileNotFoundError):
+            previous_path.replace(path)
+    shutil.rmtree(previous_path, ignore_errors=True)
 
 
 def remove_folder(path: Path) -> None:

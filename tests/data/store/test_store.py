@@ -75,9 +75,9 @@ def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(columns, "_BUFFER_BYTES", buffer)
         patched.setattr(columns, "_NAMES_PER_WRITE", 2)
-        stored = build("any", blocks, DatasetAttributes(about="ü", scale=0.5), MADE)
+        stored = build("any", blocks, DatasetAttributes(about="ü", is_dark=True), MADE)
     stored.verify()
-    assert stored.attributes == DatasetAttributes(about="ü", scale=0.5)
+    assert stored.attributes == DatasetAttributes(about="ü", is_dark=True)
     assert list(stored.columns) == list(blocks[0].columns)
     for what, column in stored.columns.items():
         wanted = np.concatenate([block.columns[what] for block in blocks])
@@ -252,8 +252,25 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
         ({"classes": 0}, "classes must be a whole number, None or 'auto', got 0"),
         ({"classes": 2.5}, "classes must be a whole number, None or 'auto', got 2.5"),
         ({"classes": "many"}, "classes must be a whole number, None or 'auto', got 'many'"),
-        ({"scale": float("nan")}, "scale must be a number, got nan"),
-        ({"scale": "1/255"}, "scale must be a number, got '1/255'"),
+        ({"scale": float("nan")}, "scale must be a positive number, got nan"),
+        ({"scale": "1/255"}, "scale must be a positive number, got '1/255'"),
+        ({"scale": 0}, "scale must be a positive number, got 0"),
+        ({"scale": -1.5}, "scale must be a positive number, got -1.5"),
+        (
+            {"scale": 0.5},
+            "scale is a factor of integer inputs that are not tokens, but x is float32; leave it "
+            "out, got 0.5",
+        ),
+        (
+            {"scale": 0.5, "tokens": True},
+            "scale is a factor of integer inputs that are not tokens, but x is tokens; leave it "
+            "out, got 0.5",
+        ),
+        (
+            {"classes": 10**12},
+            r"a model of 1,000,000,000,000 classes needs at least 16,000\.0 GB, but this machine "
+            r"has \d.* GB; number the classes from 0 on",
+        ),
         ({"tokens": 1}, "tokens must be true or false, got 1"),
     ],
 )
@@ -265,11 +282,91 @@ def test_attributes_that_cannot_be_are_refused(
     assert list_stores() == []
 
 
+BIG = np.array([0, 3_000_000_000], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("classes", "y", "sentence"),
+    [
+        (3, np.array([0, 3]), "labels must be from 0 to 2, but example 1, of client 'a', has 3."),
+        (3, np.array([-1, 0]), "labels must be from 0 to 2, but example 0, of client 'a', has -1."),
+        (
+            "auto",
+            np.array([[0, 1], [4, -7]]),
+            "labels must be whole numbers from 0 on, but example 1, of client 'a', has -7.",
+        ),
+        (
+            3,
+            np.array([0.0, 1.0]),
+            "labels must be whole numbers where classes is given, but y is float64; leave it out, "
+            "got 3.",
+        ),
+        ("auto", BIG * 2**20, "a model of 3,145,728,000,000,001 classes needs at least 50,"),
+        ("auto", np.array([0, 2**64 - 1], np.uint64), "a model of 18,446,744,073,709,551,616 clas"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused_and_the_old_store_stays(
+    classes: Any, y: Array, sentence: str
+) -> None:
+    before = toy()
+    block = Block("a", {"x": np.zeros((2, 3), np.float32), "y": y})
+    with pytest.raises(InputError, match=re.escape(f"toy: {sentence}")):
+        build("toy", [block], DatasetAttributes(classes=classes), MADE)
+    assert open_store("toy").content_hash == before.content_hash
+    numbers = build("toy", [block], DatasetAttributes(classes=None), MADE)  # as targets they may be
+    np.testing.assert_array_equal(numbers.columns["y"], y)
+
+
+SERVER_X = np.ones((3, 2), np.float32)
+SERVER_Y = np.array([0, 2, 1], np.uint8)
+
+
+def test_the_servers_own_examples_are_kept() -> None:
+    plain = toy()
+    assert plain.server_columns == {}
+    server = [
+        Block("", {"x": SERVER_X[:1], "y": SERVER_Y[:1]}, is_server=True),
+        Block("", {"x": SERVER_X[1:], "y": SERVER_Y[1:]}, is_server=True),
+    ]
+    blocks = [server[0], *blocks_of([3, 1, 4, 2]), Block("", {}, num_dropped=5), server[1]]
+    stored = build("toy", blocks, DatasetAttributes(classes=3), MADE)
+    assert (stored.num_rows, stored.num_clients, stored.num_dropped) == (10, 4, 5)
+    np.testing.assert_array_equal(stored.columns["x"], plain.columns["x"])
+    np.testing.assert_array_equal(stored.server_columns["x"], SERVER_X)
+    np.testing.assert_array_equal(stored.server_columns["y"], SERVER_Y)
+    assert stored.content_hash != plain.content_hash
+    stored.verify()
+    flip(stored.folder / "server-y.bin", 1)
+    with pytest.raises(InputError, match=r"rows 0 to 2 of column y \('server-y\.bin'\) are not"):
+        np.asarray(open_store("toy").server_columns["y"])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (
+            SERVER_X[:, :1],
+            SERVER_Y,
+            "the server's x must be float32 [2] as the clients', got float",
+        ),
+        (SERVER_X, SERVER_Y + 0.5, "the server's y must be uint8 [] as the clients', got float"),
+        (SERVER_X[1:], SERVER_Y, "the server's x and y must be equally many examples, one or more"),
+        (SERVER_X[:0], SERVER_Y[:0], "the server's x and y must be equally many examples, one or"),
+        (SERVER_X * np.inf, SERVER_Y, "column x must be finite, but example 0 of the server has a"),
+        (SERVER_X, SERVER_Y + 1, "labels must be from 0 to 2, but example 1 of the server has 3."),
+    ],
+)
+def test_bad_examples_of_the_server_are_refused(x: Array, y: Array, sentence: str) -> None:
+    blocks = [*blocks_of([3]), Block("", {"x": x, "y": y.astype(y.dtype)}, is_server=True)]
+    with pytest.raises(InputError, match=re.escape(f"toy: {sentence}")):
+        build("toy", blocks, DatasetAttributes(classes=3), MADE)
+
+
 def test_every_attribute_comes_back() -> None:
     attributes = DatasetAttributes(
         classes=None,
-        scale=0.5,
-        tokens=True,
+        scale=1.5,
+        tokens=False,
         padding=(0, 2),
         unscored_tokens=(3,),
         labels=("a", "ü"),
@@ -277,11 +374,14 @@ def test_every_attribute_comes_back() -> None:
         is_dark=True,
         about="all of it",
     )
-    assert all(
-        getattr(attributes, field.name) != field.default for field in dataclasses.fields(attributes)
-    )
-    assert build("toy", blocks_of([1]), attributes, MADE).attributes == attributes
-    assert open_store("toy").attributes == attributes
+    tokens = dataclasses.replace(attributes, scale=1.0, tokens=True)  # which have no scale
+    for field in dataclasses.fields(attributes):
+        values = {getattr(attributes, field.name), getattr(tokens, field.name)}
+        assert values != {field.default}
+    block = Block("a", {"x": np.ones((3, 2), np.uint8), "y": np.ones(3, np.uint8)})
+    for expected in (attributes, tokens):
+        assert build("toy", [block], expected, MADE).attributes == expected
+        assert open_store("toy").attributes == expected
 
 
 def test_a_store_of_the_first_format_is_refused_with_what_to_do() -> None:

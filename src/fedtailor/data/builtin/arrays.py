@@ -149,8 +149,8 @@ def _take_server_examples(
         require(
             len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} values."
         )
-        server_x = _cast_like(name, "x", server[0], x)
-        server_y = _cast_like(name, "y", server[1], y)
+        server_x = cast_like(name, "x", server[0], x)
+        server_y = cast_like(name, "y", server[1], y)
         return single_client(server_x, server_y), np.arange(len(x))
     count = 0 if server is None else resolve_count(name, server, len(x))
     order = rng.permutation(len(x))
@@ -169,7 +169,7 @@ def _take_server_examples(
     return single_client(x[server_rows], y[server_rows]), remaining_rows
 
 
-def _cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
+def cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
     """Return a column of the server in the clients' type, if that loses nothing but precision.
 
     Otherwise the column keeps its type, which the dataset's checks then refuse.

@@ -77,14 +77,16 @@ class Manifest(BaseModel):
     provenance: Provenance
     clients: int  # number of clients
     rows: int  # number of rows
+    dropped_rows: int  # rows of the source that its reader left out
     columns: dict[str, ColumnFile]
+    server_columns: dict[str, ColumnFile]  # x and y of the server's own examples, if it has any
     offsets: ArrayFile  # [clients + 1] int64: first row of each client, then the number of rows
     client_names: ArrayFile  # [clients]
 
     def list_files(self) -> tuple[FileRecord, ...]:
         """Return all files of the store but the manifest."""
-        columns = (*self.columns.values(), self.offsets, self.client_names)
-        return tuple(column.file for column in columns)
+        arrays = (*self.columns.values(), self.offsets, self.client_names)
+        return tuple(array.file for array in (*arrays, *self.server_columns.values()))
 
     def to_json(self) -> bytes:
         """Return the content of the JSON file, which has a checksum of its own."""
