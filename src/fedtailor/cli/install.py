@@ -34,6 +34,13 @@ def add(
         float | None,
         typer.Option("--scale", help="Own data: factor that integer inputs are multiplied by."),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Put it in the place of the one of this name, which stays until this is complete.",
+        ),
+    ] = False,
 ) -> None:
     """Add a data set to the data folder (FEDTAILOR_DATA): download it, or read local files.
 
@@ -71,7 +78,7 @@ def add(
             progress.update(task, description=text)
 
         options = OwnDataOptions(x, y, client, classes, scale)
-        message = add_dataset(name, source, options, show_rows, show_download)
+        message = add_dataset(name, source, options, show_rows, show_download, replace)
     print_text(message)
 
 

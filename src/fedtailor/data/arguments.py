@@ -7,6 +7,9 @@ import numpy as np
 from fedtailor.data.examples import Array
 from fedtailor.errors import MAX_INTEGER, InputError, is_number, require, summarize_error
 
+_CLASS_BYTES = 16
+"""Least memory that a class takes: a weight and a bias of 4 bytes, and their gradients."""
+
 
 def require_int(name: str, option: str, value: object, minimum: int) -> None:
     """Raise `InputError` unless `value` is an integer of at least `minimum`.
@@ -44,12 +47,20 @@ def require_classes(name: str, classes: object) -> None:
     is_count = is_number(classes, integer=True) and int(classes) >= 1  # type: ignore[call-overload]
     is_valid = classes is None or classes == "auto" or is_count
     require(is_valid, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
+    if is_count:
+        require_memory_for_classes(name, int(classes))  # type: ignore[call-overload]
+
+
+def require_memory_for_classes(name: str, classes: int) -> None:
+    """Raise `InputError`, with the name of the data set, for classes that no model could have."""
+    subject = f"{name}: a model of {classes:,} classes"
+    require_memory(subject, classes * _CLASS_BYTES, "number the classes from 0 on")
 
 
 def require_scale(name: str, scale: object) -> None:
     """Raise `InputError`, with the name of the data set, unless the factor of x is positive."""
-    is_valid = is_number(scale) and scale > 0  # type: ignore[operator]
-    require(is_valid, f"{name}: scale must be a positive number, got {scale!r}.")
+    is_positive = is_number(scale) and float(scale) > 0  # type: ignore[arg-type]
+    require(is_positive, f"{name}: scale must be a positive number, got {scale!r}.")
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:

@@ -217,9 +217,10 @@ class StackRunner:
             int(stack.num_steps[0]),
             full_width=True,
         )
-        first_block = next(index_blocks)
+        verified_blocks = _verify_blocks(work.device_data, index_blocks)
+        first_block = next(verified_blocks)
         program = self._get_program(work, stack, first_block[1])
-        all_blocks = itertools.chain([first_block], index_blocks)
+        all_blocks = itertools.chain([first_block], verified_blocks)
         backend = bind_compiled if work.is_compiled else bind_eager
         program.run(work.shared_input, stack.carry, all_blocks, stack.num_steps, backend, out)
 
@@ -272,6 +273,16 @@ class StackRunner:
             return called  # type: ignore[no-any-return]
         self._traced[key] = function, TracedFunction(called)
         return self._traced[key][1]
+
+
+def _verify_blocks(
+    device_data: DeviceDataset, index_blocks: Iterator[tuple[int, tuple[BatchIndices, ...]]]
+) -> Iterator[tuple[int, tuple[BatchIndices, ...]]]:
+    """Yield blocks of batches, each after verifying its examples, which programs gather."""
+    for num_steps, block in index_blocks:
+        for indices in block:
+            device_data.verify_rows(indices.rows)
+        yield num_steps, block
 
 
 def _reorder_rows(stacked: Tree, order: np.ndarray, device: torch.device) -> Tree:

@@ -17,6 +17,13 @@ NEW_SUFFIX = "new"
 OLD_SUFFIX = "old"
 """Suffix of the hidden name of a folder that is being removed."""
 
+PREVIOUS_SUFFIX = "previous"
+"""Suffix of the hidden name of a folder while another takes its place."""
+
+
+class DiskError(InputError):
+    """Failure to write a file or folder, such as on a full disk."""
+
 
 def write_bytes(path: Path, content: bytes, should_sync_folder: bool = True) -> None:
     """Replace the content of a file, all or nothing, and sync it to disk.
@@ -43,7 +50,8 @@ def replace_folder(
 ) -> Iterator[Path]:
     """Yield an empty folder that takes the place of the one at `path` when the block ends.
 
-    If the block fails, the old folder stays and the new one is removed.
+    If the block fails, the old folder stays and the new one is removed. A process that dies between
+    the two renames at the end leaves the old folder to `restore_folder`.
 
     Args:
         path: Where the folder goes.
@@ -54,9 +62,17 @@ def replace_folder(
         yield new_path
         with error_context():
             sync_folder(new_path)
-            remove_folder(path)
-            new_path.replace(path)
+            previous_path = hidden_path(path, PREVIOUS_SUFFIX)
+            shutil.rmtree(previous_path, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                path.replace(previous_path)
+            try:
+                new_path.replace(path)
+            except BaseException:
+                restore_folder(path)
+                raise
             sync_folder(path.parent)
+            shutil.rmtree(previous_path, ignore_errors=True)
 
 
 @contextmanager
@@ -95,6 +111,15 @@ def make_folder(path: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
+def restore_folder(path: Path) -> None:
+    """Put a folder back that was not replaced to the end; if it was, remove what is left of it."""
+    previous_path = hidden_path(path, PREVIOUS_SUFFIX)
+    if not path.exists():
+        with suppress(FileNotFoundError):
+            previous_path.replace(path)
+    shutil.rmtree(previous_path, ignore_errors=True)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder if it exists, so that other processes see all of it or nothing.
 
@@ -108,7 +133,7 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[None]:
-    """Turn an OSError into an InputError of one sentence that says what to do.
+    """Turn an OSError into a `DiskError` of one sentence that says what to do.
 
     Args:
         path: The file or folder to name if the error itself names none.
@@ -121,7 +146,7 @@ def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[N
         failed_path = _get_visible_path(Path(problem.filename or path))
         reason = problem.strerror or str(problem)
         message = f"{prefix}'{failed_path}' could not be written: {reason}; {remedy}"
-        raise InputError(message) from problem
+        raise DiskError(message) from problem
 
 
 def _get_visible_path(path: Path) -> Path:

@@ -135,7 +135,8 @@ def test_another_content_of_the_other_set_is_another_division(place: Path) -> No
     add("emnist-balanced", saved(place / "e.npz", images_of("emnist-balanced", 470, 47)))
     made = []
     for seed in (1, 2):
-        add("mnist", saved(place / "mnist.npz", images_of("mnist", seed=seed)))
+        path = saved(place / "mnist.npz", images_of("mnist", seed=seed))
+        add("mnist", path, replace=True)
         made.append(load("emnist-balanced", **RULED, **other(20, "mnist")))
         assert set(contents(served(made[-1])[0])) <= set(
             contents(open_dataset("mnist").columns["x"])

@@ -168,8 +168,8 @@ def _convert_server_examples(
 ) -> ClientExamples:
     """Return the server's own examples in the types of the clients' columns x and y."""
     require(len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} values.")
-    server_x = _cast_like(name, "x", server[0], x)
-    server_y = _cast_like(name, "y", server[1], y)
+    server_x = cast_like(name, "x", server[0], x)
+    server_y = cast_like(name, "y", server[1], y)
     return single_client(server_x, server_y)
 
 
@@ -210,7 +210,7 @@ def _give_up_test_rows(name: str, drawn_rows: NDArray[np.int64], test: Split) ->
     return kept_rows
 
 
-def _cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
+def cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
     """Return a column of the server in the clients' type, if that loses nothing but precision.
 
     Otherwise the column keeps its type, which the dataset's checks then refuse.

@@ -6,6 +6,7 @@ from typing import BinaryIO, Unpack
 from zipfile import ZipFile, ZipInfo, is_zipfile
 
 import numpy as np
+from numpy.lib.format import read_array
 
 from fedtailor.data.builtin.arrays import ServerData, SplitOptions, from_arrays
 from fedtailor.data.dataset import FederatedDataset
@@ -54,10 +55,9 @@ def _read_arrays(path: str | Path, file: BinaryIO) -> dict[str, Array]:
         members = [member for member in archive.infolist() if _is_array(archive, member)]
         for member in members:
             _check_member(path, archive, member)
-    names = [member.filename.removesuffix(".npy") for member in members]
-    file.seek(0)
-    with np.load(file, allow_pickle=False) as loaded:
-        return {name: loaded[name] for name in names}
+        return {
+            member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members
+        }
 
 
 def _is_array(archive: ZipFile, member: ZipInfo) -> bool:
@@ -94,6 +94,15 @@ def _check_member(path: str | Path, archive: ZipFile, member: ZipInfo) -> None:
         f"'{path}' is damaged: array '{name}' of shape {list(shape)} needs {num_bytes} bytes, but "
         f"the file has {member.file_size}.",
     )
+
+
+def _read_array(archive: ZipFile, info: ZipInfo) -> Array:
+    """Return an array of an .npz file, which is read to its end, where its checksum is checked."""
+    with archive.open(info) as member:
+        array = read_array(member, allow_pickle=False)
+        if member.read(1):
+            raise ValueError(f"there is more in {info.filename} than an array")
+    return np.asarray(array)
 
 
 def from_npz(

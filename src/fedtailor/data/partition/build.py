@@ -77,7 +77,9 @@ def load_federated(name: str, **overrides: Any) -> FederatedDataset:
 
 def get_dataset_defaults(name: str) -> dict[str, Any]:
     """Return a data set's own defaults, which replace those of the options."""
-    return dict(CATALOG[name].defaults) if name in CATALOG else {}
+    if name in CATALOG:
+        return dict(CATALOG[name].defaults)
+    return {"server_from": "own"} if open_dataset(name).server_columns else {}
 
 
 def _build_scenario(data: StoredDataset, options: ScenarioOptions) -> CachedScenario:

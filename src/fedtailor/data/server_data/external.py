@@ -81,6 +81,22 @@ def render_examples(
     return x[rows], y[rows].astype(data.columns["y"].dtype)
 
 
+def get_own_examples(data: StoredDataset, amount: float, rng: np.random.Generator) -> Examples:
+    """Return all examples that a data set has for the server; the amount is without effect.
+
+    Args:
+        data: Data set of the clients, which must have such examples.
+        amount: Not used.
+        rng: Not used.
+    """
+    require(
+        bool(data.server_columns),
+        f"{data.name}: server_from=own needs examples that the data set has for the server, but "
+        "it has none; choose another server_from.",
+    )
+    return np.asarray(data.server_columns["x"]), np.asarray(data.server_columns["y"])
+
+
 def draw_from_other_set(
     data: StoredDataset, amount: float, rng: np.random.Generator, *, server_set: str = ""
 ) -> Examples:

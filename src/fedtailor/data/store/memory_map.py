@@ -22,6 +22,23 @@ def advise_random_access(column: Array) -> None:
         mapping.madvise(mmap.MADV_RANDOM)
 
 
+def advise_read_ahead(column: Array, start: int, length: int) -> None:
+    """Start to read a part of a memory-mapped column from the disk, all at once.
+
+    Without it, a column with `advise_random_access` would be read page by page.
+
+    Args:
+        column: A memory map.
+        start: First byte of the part.
+        length: Number of bytes.
+    """
+    mapping = _get_mmap(column)
+    if mapping is None or not hasattr(mmap, "MADV_WILLNEED"):
+        return
+    page_start = start - start % mmap.PAGESIZE
+    mapping.madvise(mmap.MADV_WILLNEED, page_start, start + length - page_start)
+
+
 def _get_mmap(column: Array) -> mmap.mmap | None:
     base: object = column
     while isinstance(base, np.ndarray):
