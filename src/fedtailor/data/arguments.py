@@ -6,6 +6,7 @@ import numpy as np
 
 from fedtailor.data.examples import Array
 from fedtailor.errors import MAX_INTEGER, InputError, is_number, require, summarize_error
+from fedtailor.storage.memory import require_memory
 
 _CLASS_BYTES = 16
 """Least memory that a class takes: a weight and a bias of 4 bytes, and their gradients."""
