@@ -252,16 +252,19 @@ def _execute_run(
             outcome = resume_run(run.path, listeners, should_stop, params)
         else:
             outcome = start_run(run.config, run.path, listeners, should_stop, params)
+        num_rounds = len(outcome.record.rounds)
         if outcome.is_finished:
             kind = "finished"
     except DivergedError as problem:
         if not run_dir.has_record():
             raise
-        cost = sum_costs(run_dir.read_rounds())
+        record = run_dir.read_record()
+        num_rounds = len(record.rounds)
+        cost = sum_costs(record.rounds)
         changes = {"status": "diverged", "problem": str(problem), "cost": cost}
-        run_dir.write_record(run_dir.read_record().model_copy(update=changes))
+        run_dir.write_record(record.model_copy(update=changes))
         kind = "diverged"
-    on_event(Event(kind, run, len(run_dir.read_rounds()), seconds=time.perf_counter() - started_at))
+    on_event(Event(kind, run, num_rounds, seconds=time.perf_counter() - started_at))
 
 
 class _EventListener:

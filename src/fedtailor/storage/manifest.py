@@ -114,6 +114,15 @@ class ListedFolder:
         # If a power failure brings the manifest before back, that lists the new files, too.
         self._write_manifest(manifest.kind, manifest.files | new_files, should_sync_folder=False)
 
+    def settle(self) -> None:
+        """Finish what a killed process has begun: list only the contents that files have."""
+        manifest = self.read_manifest()
+        files: Files = {}
+        for name in manifest.files:
+            files[name] = [compute_digest(self.read(name)) if self.has(name) else None]
+        if files != manifest.files:
+            self._write_manifest(manifest.kind, files)
+
     def read(self, name: str) -> bytes:
         """Return the content of a file; raise an InputError if it is not what was written."""
         manifest = self.read_manifest()

@@ -191,10 +191,16 @@ class RunDir:
 
     def write_record(self, record: RunRecord, model: dict[str, Tensor] | None = None) -> None:
         """Replace the record, at the end of the run together with the model."""
-        contents = {RECORD_FILE: encode_model(record)}
+        contents = {}
         if model is not None:
             contents[MODEL_FILE] = encode_tensors(model)
+        contents[RECORD_FILE] = encode_model(record)  # the last one: then the run has finished
         self._folder.write(contents)
+
+    def settle(self) -> None:
+        """Finish what a process has begun that was killed while it wrote the record."""
+        with self.lock():
+            self._folder.settle()
 
     def read_record(self) -> RunRecord:
         """Return the record, with the rounds so far of a run that has not finished."""

@@ -119,6 +119,7 @@ def resume_run(
     run_dir = RunDir(out)
     config = run_dir.read_config()
     if run_dir.read_status() == "finished":
+        run_dir.settle()
         return RunOutcome(run_dir.read_record(), True)
     data = from_config.load_dataset(config)
     loggers = make_loggers(config.log, run_dir.path)
