@@ -268,7 +268,7 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
         ),
         (
             {"classes": 10**12},
-            r"a model of 1,000,000,000,000 classes needs at least 16,000\.0 GB, but this machine "
+            r"a model of 1,000,000,000,000 classes needs at least 16,000\.0 GB of memory, but cpu "
             r"has \d.* GB; number the classes from 0 on",
         ),
         ({"tokens": 1}, "tokens must be true or false, got 1"),
