@@ -10,10 +10,11 @@ from fedtailor.core.types import Method, Params, ServerState, Tree
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
+from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
-from fedtailor.personalization.personal_model import PersonalModel, personalize_model
+from fedtailor.personalization.personal_model import PersonalModel, TrainedModel, personalize_model
 from fedtailor.training.context import ModelLike, get_cohort_size, prepare_context
 from fedtailor.training.loop import Cost, Round, raise_if_diverged, run_rounds
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining, run_pretraining
@@ -36,24 +37,22 @@ class FitResult:
 
     def personalize(self, x: Any, y: Any) -> PersonalModel:
         """Return the model that the method tailors to an unseen client with these examples."""
-        return personalize_model(
-            self.context.method,
-            self.context.task,
-            self.state,
-            self.context.data.example_spec,
-            self.context.seed,
-            x,
-            y,
-            self._gather_offered_states(),
+        model = TrainedModel(
+            method=self.context.method,
+            task=self.context.task,
+            state=self.state,
+            example_spec=self.context.data.example_spec,
+            seed=self.context.seed,
+            offered_states=self._gather_offered_states(),
         )
+        return personalize_model(model, x, y)
 
     def _gather_offered_states(self) -> Tree | None:
         """Return the client states that an unseen client may start from, or None without any."""
-        method = self.context.method
         offered_ids = self.context.select_offered_clients()
-        if not method.num_offered_states or len(offered_ids) == 0:
+        if len(offered_ids) == 0:
             return None
-        initial = method.init_client_state(self.state)
+        initial = self.context.method.init_client_state(self.state)
         return self.context.client_states.gather(offered_ids, initial)
 
 
@@ -68,7 +67,7 @@ def fit(
     engine: str = "vectorized",
     device: str = "cpu",
     chunk: int | None = None,
-    compile: factory.CompileMode = False,
+    compile: CompileMode = False,
     client_state_dir: Path | None = None,
     pretrain: int = 0,
     pretrain_lr: float = 0.1,

@@ -97,7 +97,7 @@ def make_record(
         ),
         metric=metric,
         data=data,
-        checksums=Checksums(data=f"data {seed}", weights=f"weights {seed}"),
+        checksums=Checksums(config="", data=f"data {seed}", weights=f"weights {seed}"),
         rounds=rounds,
         scores=scores,
         summary={group: _summarize(group_scores) for group, group_scores in scores.items()},

@@ -106,7 +106,7 @@ def test_the_table_shows_figures_and_a_dash_where_there_is_none() -> None:
 
 
 def test_the_caption_tells_whether_seeds_share_one_split_of_the_data() -> None:
-    shared = Checksums(data="shared", weights="")
+    shared = Checksums(config="", data="shared", weights="")
     runs = [record.model_copy(update={"checksums": shared}) for record in make_simple_comparison()]
     sentence = "over seeds (of first weights, cohorts and batches, on one split of the data)"
     assert sentence in html.render(runs)

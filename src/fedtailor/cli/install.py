@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+
+from fedtailor.cli.terminal import PrintableColumn, TerminalConsole, print_text
 
 
 def add(
@@ -55,10 +56,10 @@ def add(
     """
     from fedtailor.cli.manage_data import OwnDataOptions, add_dataset
 
-    console = Console(stderr=True)
+    console = TerminalConsole(stderr=True)
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        PrintableColumn("{task.description}"),
         TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -78,7 +79,7 @@ def add(
 
         options = OwnDataOptions(x, y, client, classes, scale)
         message = add_dataset(name, source, options, show_rows, show_download, replace)
-    print(message)
+    print_text(message)
 
 
 def remove(name: Annotated[str, typer.Argument(help="A data set that has been added.")]) -> None:
@@ -90,7 +91,7 @@ def remove(name: Annotated[str, typer.Argument(help="A data set that has been ad
     """
     from fedtailor.cli.manage_data import remove_dataset
 
-    print(remove_dataset(name))
+    print_text(remove_dataset(name))
 
 
 COMMANDS = (add, remove)

@@ -18,7 +18,7 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
         value: Value of the option.
         minimum: Smallest value allowed.
     """
-    is_valid = isinstance(value, int | np.integer) and int(value) >= minimum
+    is_valid = is_number(value, integer=True) and int(value) >= minimum  # type: ignore[call-overload]
     require(
         is_valid, f"{name}: {option} must be a whole number of at least {minimum}, got {value!r}."
     )

@@ -24,9 +24,9 @@ class DeviceDataset:
 
     Args:
         examples: Columns, which are copied to the device when the first batch is loaded.
-        example_spec: What the columns hold: tokens, or numbers with a scale.
+        example_spec: Content of the columns: tokens, or numbers with a scale.
         dtype: Floating-point type of the batches.
-        device: Where batches are gathered; a CPU shares the memory of the columns.
+        device: Device that batches are gathered on; a CPU shares the memory of the columns.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ def decode_batch(
     """Gather examples from columns and convert them to what models and losses take.
 
     Args:
-        example_spec: What the columns hold: tokens, or numbers with a scale.
+        example_spec: Content of the columns: tokens, or numbers with a scale.
         dtype: Floating-point type of the model.
         columns: Inputs and targets of all examples.
         indices: Rows of the batch, or of a stack of batches, on the device of the columns.

@@ -27,6 +27,7 @@ from fedtailor.errors import DivergedError, InputError, LostRankError, require
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.build import sum_costs
 from fedtailor.training.record.schema import RoundEntry, RunRecord
+from fedtailor.training.resources import check_jobs
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import InitialParams, resume_run, start_run
 
@@ -91,7 +92,7 @@ def execute(
         on_event: Called with every event of a run.
         should_stop: Whether to stop after the present rounds.
     """
-    require(jobs >= 1, f"jobs must be at least 1, got {jobs}.")
+    check_jobs(jobs)
     is_single = jobs == 1 or get_launched_world_size() == 1
     require(
         is_single, f"jobs={jobs} starts processes of its own; leave out either that or torchrun."

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,14 +15,26 @@ from fedtailor.core.types import Method, Params, ServerState, Tree
 from fedtailor.data.arguments import to_numeric_array
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.data.examples import Split, single_client
-from fedtailor.engines.base import error_context
+from fedtailor.engines.base import ClientWork, error_context
 from fedtailor.engines.device_data import DeviceDataset
-from fedtailor.engines.sequential import choose_best_state, run_single_client
+from fedtailor.engines.offered_states import choose_best_state
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import DivergedError, require
 from fedtailor.ops.decode import decode_inputs
 from fedtailor.prng.streams import Stream
 
 _MODULE_LOCK = threading.Lock()  # a task's module serves one thread at a time
+
+
+class TrainedModel(NamedTuple):
+    """The result of a run as far as an unseen client needs it."""
+
+    method: Method
+    task: Task
+    state: ServerState  # after training
+    example_spec: ExampleSpec  # form of the training data
+    seed: int  # of the run
+    offered_states: Tree | None = None  # stacked client states that a client may start from
 
 
 @dataclass(frozen=True)
@@ -61,57 +73,45 @@ class PersonalModel:
         return self.task.to_module(self.params)
 
 
-def personalize_model(
-    method: Method,
-    task: Task,
-    state: ServerState,
-    example_spec: ExampleSpec,
-    seed: int,
-    x: Any,
-    y: Any,
-    offered_states: Tree | None = None,
-) -> PersonalModel:
-    """Personalize a trained method's model on the examples of an unseen client.
+def personalize_model(model: TrainedModel, x: Any, y: Any) -> PersonalModel:
+    """Personalize a trained model on the examples of an unseen client.
+
+    The client starts from the offered state with which it personalizes best, or from an initial
+    state if none are offered.
 
     Args:
-        method: The method that was trained.
-        task: Its task.
-        state: The server's state after training.
-        example_spec: Form of the training data, which the examples must have.
-        seed: Seed of the run.
+        model: The trained model.
         x: The client's inputs, in the units of the training data.
         y: The client's targets.
-        offered_states: Stacked states of participating clients; the client starts from the one
-            with which it personalizes best. None: it starts from an initial state.
     """
-    client_data = _make_client_dataset(example_spec, x, y)
+    method = model.method
+    task = model.task
+    state = model.state
+    client_data = _make_client_dataset(model.example_spec, x, y)
     device = next(iter(state.params.values())).device
-    device_data = DeviceDataset(client_data.clients, example_spec, task.dtype, device)
-    key = prng.key(seed, Stream.PERSONALIZE, Stream.UNSEEN_CLIENT)
-    shared_input = method.broadcast(state)
-    client_input = method.init_client_state(state)
+    device_data = DeviceDataset(client_data.clients, model.example_spec, task.dtype, device)
+    key = prng.key(model.seed, Stream.PERSONALIZE, Stream.UNSEEN_CLIENT)
+    work = ClientWork(device_data, 0, key)
+    broadcast = method.broadcast(state)
+    client_state = method.init_client_state(state)
     stage = f"{method.name}: personalize work"
     with error_context(stage, int(state.round), "the unseen client"), _MODULE_LOCK:
-        if offered_states is not None:
-            client_input = choose_best_state(
-                method, task, shared_input, offered_states, device_data, 0, key
-            )
-        params: Params = run_single_client(
-            method.personalize, shared_input, client_input, device_data, 0, key
-        )
+        if model.offered_states is not None:
+            client_state = choose_best_state(method, task, broadcast, model.offered_states, work)
+        params: Params = run_single_client(method.personalize, broadcast, client_state, work)
     if not trees.is_finite(params):
         raise DivergedError(
             f"{method.name}: the personalized model is no longer finite; train with a smaller "
             "finetune_lr."
         )
-    return PersonalModel(task, example_spec, params)
+    return PersonalModel(task, model.example_spec, params)
 
 
 def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:
     """Return inputs as an array; raise an InputError if they are not in the training data's form.
 
     Args:
-        caller: What the user called, with which messages begin.
+        caller: Name of the called function, with which messages begin.
         example_spec: Form of the training data.
         x: The inputs.
     """
@@ -149,7 +149,7 @@ def _make_client_dataset(example_spec: ExampleSpec, x: Any, y: Any) -> Federated
     no_clients = np.array([], dtype=np.int64)
     splits = {**examples.splits, "test": Split(no_rows, np.array([0, 0]))}
     return FederatedDataset(
-        name="personalize",  # what the data set's messages begin with
+        name="personalize",  # messages about the data set begin with it
         clients=examples._replace(splits=splits),
         client_names=np.array(["unseen"]),
         groups={

@@ -25,8 +25,11 @@ class DiskError(InputError):
     """Failure to write a file or folder, such as on a full disk."""
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of a file, all or nothing, and sync it to disk."""
+def write_bytes(path: Path, content: bytes, should_sync_folder: bool = True) -> None:
+    """Replace the content of a file, all or nothing, and sync it to disk.
+
+    Without `should_sync_folder` the old content may be back after a power failure.
+    """
     new_path = hidden_path(path, NEW_SUFFIX)
     try:
         with new_path.open("wb") as file:
@@ -37,7 +40,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         new_path.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if should_sync_folder:
+        sync_folder(path.parent)
 
 
 @contextmanager
@@ -89,6 +93,22 @@ def scratch_folder(
         yield new_path
     finally:
         shutil.rmtree(new_path, ignore_errors=True)
+
+
+@contextmanager
+def make_folder(path: Path) -> Iterator[None]:
+    """Make a folder, with its parents, that is there until the end of the block.
+
+    Those of them that are new and still empty then are removed.
+    """
+    new_folders = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for folder in new_folders:
+            with suppress(OSError):  # it is not empty, or was not made
+                folder.rmdir()
 
 
 def restore_folder(path: Path) -> None:

@@ -5,6 +5,7 @@ runner.py, loop.py, pretraining.py     a run from its start to its end
 from_config.py, context.py             objects from a specification, and their engine's context
 engine_choice.py                       the engine, chosen once
 run_dir.py, checkpoint.py, record/     the files that a run leaves
+round_log.py, verification.py          its log of rounds, and whether all is what was written
 loggers.py, shell_commands.py          what users see besides
 distributed_launch.py                  runs in several processes
 """

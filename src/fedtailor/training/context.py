@@ -1,6 +1,7 @@
 """The context of a run: method, model and data brought together, if they fit each other."""
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,20 @@ from fedtailor.core.task import (
     sequences,
     validate_task,
 )
-from fedtailor.core.types import Method
-from fedtailor.data.batching import BatchIndices
+from fedtailor.core.types import BatchPlan, Method
+from fedtailor.data.batching import BatchIndices, count_steps
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.data.examples import ClientExamples
-from fedtailor.engines import factory
 from fedtailor.engines.client_state import ClientStateStore
-from fedtailor.engines.context import EngineContext
+from fedtailor.engines.context import EngineContext, resolve_device
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.errors import is_number, require
 from fedtailor.methods.hparams import RunFacts
 from fedtailor.training.loop import check_cohort_size
+from fedtailor.training.resources import require_memory
 
+BYTES_PER_STEP = 64
+"""Bytes at the least that laying out the batches of a step takes on the host."""
 ModelLike = nn.Module | Task | Callable[[], nn.Module | Task]
 
 
@@ -70,7 +73,7 @@ def prepare_context(
         isinstance(data, FederatedDataset),
         f"fit: data must be a FederatedDataset, got {type(data).__name__}.",
     )
-    torch_device = factory.resolve_device(str(device))
+    torch_device = resolve_device(str(device))
     task = infer_task(model, data.example_spec, int(seed)).to(torch_device)
     if isinstance(method, Method):
         require(
@@ -91,6 +94,7 @@ def prepare_context(
     client_states = ClientStateStore(view.clients.count, client_state_dir)
     context = EngineContext(method, task, view, int(seed), torch_device, client_states)
     check_cohort_size(context, get_cohort_size(context, int(cohort)))
+    _check_batch_plans(context)
     _check_model_runs(context)
     return context
 
@@ -149,6 +153,36 @@ def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
     if example_spec.tokens and example_spec.label_shape:
         return sequences(model, example_spec.padding, example_spec.unscored_tokens)
     return classification(model)
+
+
+def _check_batch_plans(context: EngineContext) -> None:
+    """Raise an InputError for more steps or larger batches than there is memory to lay out."""
+    method = context.method
+    data = context.data
+    for routine in (method.client, method.personalize):
+        for phase in routine.phases:
+            _check_batch_plan(context, phase.plan, data.clients)
+    for server_routine in (method.server, method.correct_update):
+        if server_routine is not None and data.server is not None:
+            for phase in server_routine.phases:
+                _check_batch_plan(context, phase.plan, data.server)
+
+
+def _check_batch_plan(context: EngineContext, plan: BatchPlan, examples: ClientExamples) -> None:
+    name = context.method.name
+    num_steps = plan.steps
+    if num_steps is None:
+        client_ids = np.arange(examples.count)
+        steps_per_epoch = count_steps(plan._replace(epochs=1), examples, client_ids)
+        num_steps = (plan.epochs or 0) * int(steps_per_epoch.max(initial=0))
+    require_memory(
+        num_steps * BYTES_PER_STEP, f"{name}: laying out {num_steps:,} steps of a client"
+    )
+    itemsize = context.task.dtype.itemsize
+    for spec in plan.specs:
+        size = spec.size or 0
+        num_bytes = size * prod(examples.x.shape[1:]) * itemsize
+        require_memory(num_bytes, f"{name}: a batch of {size:,} examples", str(context.device))
 
 
 def _check_model_runs(context: EngineContext) -> None:

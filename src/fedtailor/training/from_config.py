@@ -1,13 +1,12 @@
 """Data, model, method and context, made from a specification."""
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,12 +17,14 @@ from fedtailor import methods, models
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
-from fedtailor.engines.context import EngineContext, allow_tf32
+from fedtailor.engines.context import EngineContext, allow_tf32, resolve_device
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.ops.conv2d import has_kernels_for
+from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
+from fedtailor.training.resources import require_memory
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE
 
 IMAGE_MODELS = {
@@ -38,7 +39,33 @@ IMAGE_MODELS = {
 TEXT_MODELS = {"shakespeare": models.shakespeare, "stackoverflow": models.stackoverflow}
 """Models that are made for the size of a vocabulary."""
 MODELS = ("mlp", "linear", *IMAGE_MODELS, *TEXT_MODELS, "lstm", "FILE.py:NAME")
+MODEL_COPIES = 4
+"""Copies of a model that training holds at the least.
+
+They are the server's, a client's, its gradient and its update.
+"""
 ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """A function that makes a model, with its arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        """Return a new model."""
+        return self.function(*self.args, **self.keywords)
+
+    def format_call(self) -> str:
+        """Return the call as Python code; layers are written as members of `torch.nn`."""
+        parts = [repr(arg) for arg in self.args]
+        for name, value in self.keywords.items():
+            code = f"torch.nn.{value.__name__}" if isinstance(value, type) else repr(value)
+            parts.append(f"{name}={code}")
+        return f"{self.function.__name__}({', '.join(parts)})"
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
@@ -52,15 +79,17 @@ def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | No
     Args:
         config: The specification.
         example_spec: The form of the examples.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
     """
     factory = get_model_factory(config, example_spec, run_path)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    if ":" not in config.model:
+        _check_model_size(factory, config, dtype)
     with seed_initialization(config.seed):
         if ":" in config.model:
             model = _make_custom_model(factory, config.model)
         else:
             model = _make_builtin_model(factory)
-    dtype = torch.float64 if config.precision == "float64" else torch.float32
     task = infer_task(model, example_spec, config.seed).to(dtype=dtype)
     if config.precision in ("tf32", "bf16") and has_kernels_for(torch.device(config.device)):
         task = task.with_stacked_ops()
@@ -77,20 +106,20 @@ def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]
 
 def get_model_factory(
     config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None
-) -> Callable[[], Any]:
-    """Return the function that makes the model.
+) -> ModelFactory:
+    """Return the function that makes the model, with its arguments.
 
     Args:
         config: The specification.
         example_spec: The form of the examples, which the model must fit.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
     """
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
-        path = Path(file)
-        if run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists():
-            path = run_path / CUSTOM_MODEL_FILE
-        return _load_custom_factory(path, name)
+        if run_path is None:
+            return ModelFactory(_load_custom_function(Path(file), name))
+        source = ListedFolder(run_path).read(CUSTOM_MODEL_FILE)
+        return ModelFactory(_import_function(run_path / CUSTOM_MODEL_FILE, source, name))
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
@@ -104,25 +133,30 @@ def get_model_factory(
     )
     classes = example_spec.classes or 1
     if config.model in IMAGE_MODELS:
-        return partial(IMAGE_MODELS[config.model], example_spec.shape, classes)
+        return ModelFactory(IMAGE_MODELS[config.model], (example_spec.shape, classes))
     hidden = config.hidden if config.model == "mlp" else ()
-    factory = partial(models.mlp, prod(example_spec.shape), hidden, classes)
-    if config.activation == "relu":
-        return factory
-    return partial(factory, activation=ACTIVATIONS[config.activation])
+    keywords = {}
+    if config.activation != "relu":
+        keywords["activation"] = ACTIVATIONS[config.activation]
+    return ModelFactory(models.mlp, (prod(example_spec.shape), hidden, classes), keywords)
 
 
-def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> Callable[[], Any]:
+def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> ModelFactory:
     require(
         example_spec.tokens,
         f"model: {config.model} is for texts, but data set '{config.data}' has none.",
     )
-    width = config.hidden[0]
-    lstm_factory = partial(
-        models.language_model, embedding=width, hidden=width, layers=len(config.hidden)
+    args = (example_spec.classes or 1,)
+    keywords: dict[str, Any] = {"last_only": not example_spec.label_shape}
+    if config.model in TEXT_MODELS:
+        return ModelFactory(TEXT_MODELS[config.model], args, keywords)
+    require(
+        len(config.hidden) > 0,
+        f"model: {config.model} needs the width of its layers; name one (hidden=64, say).",
     )
-    factory = TEXT_MODELS.get(config.model, lstm_factory)
-    return partial(factory, example_spec.classes or 1, last_only=not example_spec.label_shape)
+    width = config.hidden[0]
+    sizes = {"embedding": width, "hidden": width, "layers": len(config.hidden)}
+    return ModelFactory(models.language_model, args, sizes | keywords)
 
 
 def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
@@ -131,6 +165,22 @@ def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
         return factory()
     except ValueError as problem:
         raise InputError(f"model: {problem}") from problem
+
+
+def _check_model_size(
+    factory: Callable[[], nn.Module], config: RunConfig, dtype: torch.dtype
+) -> None:
+    """Raise an InputError if training a model takes more memory than there is."""
+    subject = f"model: {config.model}"
+    if config.model in ("mlp", "lstm"):
+        subject += f" with hidden={','.join(map(str, config.hidden))}"
+    try:
+        with torch.device("meta"):
+            model = _make_builtin_model(factory)
+    except RuntimeError:  # more bytes than 64 bits can count
+        raise InputError(f"{subject} is too large for any machine; choose a smaller one.") from None
+    num_bytes = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    require_memory(MODEL_COPIES * num_bytes, subject)
 
 
 def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
@@ -151,27 +201,37 @@ def _describe_error(problem: Exception) -> str:
     return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
 
 
-def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
+def _load_custom_function(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
+    return _import_function(path, path.read_bytes(), name)
+
+
+def _import_function(path: Path, source: bytes, name: str) -> Callable[[], Any]:
+    """Return the function of that name in a module.
+
+    Args:
+        path: Its file.
+        source: The content of the file.
+        name: The function, or class.
+    """
     # The name depends on the content alone: other ranks load a copy and unpickle what it defines.
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    module_spec = importlib.util.spec_from_file_location(f"fedtailor_custom_model_{digest}", path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # pickle looks for it there
+    digest = hashlib.sha256(source).hexdigest()[:16]
+    module = ModuleType(f"fedtailor_custom_model_{digest}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # pickle looks for it there
     try:
-        module_spec.loader.exec_module(module)
+        # Not by the import system, which may run a compiled copy beside the file instead.
+        exec(compile(source, path, "exec"), module.__dict__)
     except Exception as problem:
         raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {suggest_name(name, names)}")
-    factory: Callable[[], Any] = getattr(module, name)
+    function: Callable[[], Any] = getattr(module, name)
     require(
-        callable(factory),
+        callable(function),
         f"model: '{name}' in '{path}' must be a class or function that makes a model.",
     )
-    return factory
+    return function
 
 
 def get_pretraining_config(config: RunConfig) -> PretrainingConfig:
@@ -190,9 +250,10 @@ def build_context(
     Args:
         config: The specification.
         data: The data set that it names.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
         client_state_dir: Where client states are kept; None keeps them in RAM.
     """
+    resolve_device(config.device)  # refuses one that is not there
     check_pretraining(get_pretraining_config(config), data)
     allow_tf32(config.precision == "tf32")
     return prepare_context(

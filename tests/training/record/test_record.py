@@ -15,6 +15,7 @@ import fedtailor as ft
 from fedtailor import data as sources
 from fedtailor import models
 from fedtailor.errors import InputError
+from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.record.build import compute_checksums
@@ -112,9 +113,9 @@ def test_the_first_weights_checksum_does_not_depend_on_how_they_lie_in_memory() 
     }  # contiguous, though its last stride is not 1
     assert other["w"].stride() != weights.stride()
     assert (
-        compute_checksums(data, other)
-        == compute_checksums(data, {"w": weights})
-        != compute_checksums(data, {"w": -weights})
+        compute_checksums(b"", data, other)
+        == compute_checksums(b"", data, {"w": weights})
+        != compute_checksums(b"", data, {"w": -weights})
     )
 
 
@@ -140,7 +141,9 @@ def test_every_round_has_its_figures(record: RunRecord, out: Path, fitted: ft.Fi
         assert last[group]["after"]["accuracy"] == pytest.approx(expected)
     lines = (out / "rounds.jsonl").read_text().splitlines()
     entries = [entry.model_dump(mode="json") for entry in record.rounds]
-    assert [json.loads(line) for line in lines] == entries
+    contents = [json.loads(line) for line in lines]
+    assert all(re.fullmatch("[0-9a-f]{64}", content.pop("checksum")) for content in contents)
+    assert contents == entries
 
 
 def test_the_data_are_described(record: RunRecord) -> None:
@@ -276,13 +279,13 @@ def test_a_folder_says_whether_it_holds_a_run_and_how_far_that_is(
     fresh = RunDir(tmp_path / "fresh")
     assert not fresh.exists()
     assert fresh.read_status() is None
-    fresh.create(small("method=fedavg", "rounds=3"))
-    assert fresh.exists()
-    assert fresh.read_status() is None
+    with fresh.create(small("method=fedavg", "rounds=3")):
+        assert fresh.exists()
+        assert fresh.read_status() is None
     assert RunDir(out).read_status() == "finished"
     content = json.loads((out / "record.json").read_text()) | {"format": FORMAT + 1}
-    (tmp_path / "fresh" / "record.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="was written in format 3"):
+    ListedFolder(tmp_path / "fresh").write({"record.json": json.dumps(content).encode()})
+    with pytest.raises(InputError, match="was written in format 4"):
         fresh.read_status()
 
 
