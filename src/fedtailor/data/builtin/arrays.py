@@ -15,6 +15,7 @@ from fedtailor.data.arguments import (
 )
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array, ClientExamples, Split, single_client
+from fedtailor.data.memory import require_memory_for_classes
 from fedtailor.data.partition.splits import SplitConfig, assign_random_groups, split_rows
 from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
@@ -195,4 +196,6 @@ def _count_classes(name: str, y: Array, server: ClientExamples | None) -> int | 
     largest_label = int(y.max(initial=0))
     if server is not None:
         largest_label = max(largest_label, int(server.y.max(initial=0)))
-    return max(1, largest_label + 1)
+    classes = max(1, largest_label + 1)
+    require_memory_for_classes(name, classes)
+    return classes
