@@ -321,6 +321,13 @@ SERVER_X = np.ones((3, 2), np.float32)
 SERVER_Y = np.array([0, 2, 1], np.uint8)
 
 
+def test_names_that_cannot_be_written_are_refused() -> None:
+    """Such as those of folders whose names are not UTF-8."""
+    block = Block("a\udcff", {"x": np.zeros((2, 3), np.float32)})
+    with pytest.raises(InputError, match=r"characters of UTF-8 without NUL, got 'a\\udcff'\.$"):
+        build("toy", [block], NO_FACTS, MADE)
+
+
 def test_the_servers_own_examples_are_kept() -> None:
     plain = toy()
     assert plain.server_columns == {}

@@ -17,6 +17,7 @@ from fedtailor.data.arguments import (
 )
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array, ClientExamples, Split, single_client
+from fedtailor.data.memory import require_memory_for_classes
 from fedtailor.data.partition.splits import SplitConfig, assign_random_groups, split_rows
 from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
@@ -241,4 +242,6 @@ def _count_classes(name: str, y: Array, server: ClientExamples | None) -> int | 
         f"{name}: labels must be numbers of classes from 0 to at most {MAX_LABEL}, got "
         f"{largest_label}; number the classes from 0.",
     )
-    return max(1, largest_label + 1)
+    classes = max(1, largest_label + 1)
+    require_memory_for_classes(name, classes)
+    return classes
