@@ -219,7 +219,8 @@ def cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
     column = np.atleast_1d(to_numeric_array(name, f"the server's {column_name}", values))
     if column.dtype.kind == "f" and other.dtype.kind != "f":
         return column
-    cast = column.astype(other.dtype)
+    with np.errstate(over="ignore"):  # infinities are refused later
+        cast = column.astype(other.dtype)
     if column.dtype.kind == "f":
         return cast
     return cast if np.array_equal(cast, column) else column
