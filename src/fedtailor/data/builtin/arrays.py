@@ -17,7 +17,6 @@ from fedtailor.data.arguments import (
 )
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import Array, ClientExamples, Split, single_client
-from fedtailor.data.memory import require_memory_for_classes
 from fedtailor.data.partition.splits import SplitConfig, assign_random_groups, split_rows
 from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
