@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedtailor.data.arguments import (
     require_bool,
     require_classes,
+    require_memory_for_classes,
     require_scale,
     resolve_count,
     to_array,
