@@ -214,9 +214,11 @@ def judge(case: Case, work_folder: Path) -> Verdict:
     except FedtailorError as problem:
         return judge_sentence(str(problem), locate(problem.__traceback__))
     except BaseException as problem:
+        kind = type(problem).__name__
         details = "".join(traceback.format_exception(problem)[-12:])
-        place = f"{locate(problem.__traceback__)}: {type(problem).__name__}"
-        return Verdict("traceback", place, details)
+        summary = f"{kind}: {next(iter(str(problem).splitlines()), '')}"
+        place = f"{locate(problem.__traceback__)}: {kind}"
+        return Verdict("traceback", place, f"{details}\n{summary}")
 
 
 def judge_sentence(message: str, place: str) -> Verdict:

@@ -31,7 +31,7 @@ from fuzzing.children import FindingError, RefusedError
 from fuzzing.commands import run_command
 from fuzzing.folders import SMALL
 from fuzzing.mutations import FileDamage, draw_damage
-from fuzzing.strategies import NUM_EXAMPLES, RAW_TEXTS, arrays
+from fuzzing.strategies import NUM_EXAMPLES, RAW_TEXTS, ArrayRecipe, arrays
 
 SET_NAME = "own"
 """Name of data of the user's own."""
@@ -278,7 +278,7 @@ class _Plan(NamedTuple):
 class OwnFile(NamedTuple):
     """A file of one's own, and the command that reads it."""
 
-    columns: dict[str, Any]  # recipes of arrays by name
+    columns: dict[str, ArrayRecipe]
     suffix: str  # ".npz" or ".parquet"
     words: tuple[str, ...]
 
@@ -286,7 +286,7 @@ class OwnFile(NamedTuple):
 @st.composite
 def own_files(draw: st.DrawFn) -> OwnFile:
     """Return an own file with unusual content, which is added, shown or trained on."""
-    columns: dict[str, Any] = {
+    columns = {
         "x": draw(arrays((NUM_EXAMPLES, 3), ("float32", "float64", "uint8"))),
         "y": draw(arrays((NUM_EXAMPLES,), ("int64", "uint8", "float32"))),
         "client": draw(arrays((NUM_EXAMPLES,), ("int64", "U5"))),
@@ -322,8 +322,7 @@ _TRAINING = (
 def _use_own(own: OwnFile, work: Path) -> str:
     os.environ[DATA_DIR_ENV] = str(work / "data")
     path = work / f"own{own.suffix}"
-    columns = {name: build_array(recipe) for name, recipe in own.columns.items()}
-    if not _save_columns(path, columns):
+    if not _save_columns(path, own.columns):
         return "ok"
     commands = {
         "run": [*own.words, "data=own.npz"],
@@ -340,9 +339,10 @@ def _use_own(own: OwnFile, work: Path) -> str:
     return "ok"
 
 
-def _save_columns(path: Path, columns: dict[str, Any]) -> bool:
-    """Write columns into a file; return False if its format cannot hold them."""
+def _save_columns(path: Path, recipes: dict[str, ArrayRecipe]) -> bool:
+    """Write columns into a file; return False if they cannot be made, or its format lacks them."""
     try:
+        columns = {name: build_array(recipe) for name, recipe in recipes.items()}
         if path.suffix == ".npz":
             np.savez(path, **columns)
             return True
