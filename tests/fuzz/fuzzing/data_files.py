@@ -177,7 +177,9 @@ class DataFileTarget:
             work.mkdir()
             os.chdir(work)
             os.environ[DATA_DIR_ENV] = str(work / "data")
-            added = _pack(own_folder / sources[name], file_format, work)
+            packed = _get_packed_folder(folder, name)
+            packed.mkdir()
+            added = _pack(own_folder / sources[name], file_format, packed)
             run_command(["data", "add", file_format.name, "--from", str(added)])
             results[name] = _digest_store(file_format.name)
             os.chdir(folder)
@@ -202,22 +204,13 @@ class DataFileTarget:
         is_untouched = draws.random() < UNTOUCHED_SHARE
         is_inner = bool(file_format.suffix) and draws.random() < INNER_SHARE
         damage = None
-        if not is_untouched and not (file_format.suffix and not is_inner):
+        if not is_untouched and (is_inner or not file_format.suffix):
             damage = draw_damage(self._folder / name, draws)
-        archive_draws = None if is_inner or is_untouched or not file_format.suffix else draws
         archive_damage = None
-        if archive_draws is not None:
-            archive_damage = self._draw_archive_damage(name, archive_draws)
+        if file_format.suffix and not is_inner and not is_untouched:
+            archive_damage = draw_damage(_get_packed_folder(self._folder, name), draws)
         plan = _Plan(name, damage, archive_damage)
         return Case(f"{name}: {plan.description}", partial(self._act, plan))
-
-    def _draw_archive_damage(self, name: str, draws: Draws) -> FileDamage:
-        """Return damage to the archive of a format, which is packed for that."""
-        packed = self._folder / f"packed {name}"
-        if not packed.exists():
-            packed.mkdir()
-            _pack(self._folder / name / self._sources[name], FORMATS[name], packed)
-        return draw_damage(packed, draws)
 
     def _act(self, plan: "_Plan", work: Path) -> str:
         os.environ[DATA_DIR_ENV] = str(work / "data")
@@ -360,6 +353,11 @@ def _save_columns(path: Path, recipes: dict[str, ArrayRecipe]) -> bool:
 
 
 # Archives
+
+
+def _get_packed_folder(folder: Path, name: str) -> Path:
+    """Return the folder of a format's archive, empty for a format that is no archive."""
+    return folder / f"packed {name}"
 
 
 def _pack(source: Path, file_format: Format, folder: Path) -> Path:
