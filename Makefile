@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all test-kernels test-kernels-faults mutate house check format peers bench build clean
+.PHONY: help demo test test-all test-kernels test-kernels-faults mutate fuzz house check format peers bench build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
 	@echo "make test    run the tests; make test-all: the long ones too; make test-kernels: GPU code without a GPU"
 	@echo "make check   format, lint, types, layers; make format: fix the format"
+	@echo "make fuzz    try hostile input: MINUTES=20 SEED=0, on two cores"
 	@echo "make mutate  how many of 40 seeded faults the tests catch; make house: figures of the source"
 	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
 
@@ -61,6 +62,13 @@ endif
 # How many of 40 faults in the library the default tests catch: half an hour on two quiet cores.
 mutate: .venv/developer
 	$(BIN)/python tools/mutate.py
+
+# Seeded hostile input in forked children, for so many minutes on two cores.
+MINUTES ?= 20
+SEED ?= 0
+
+fuzz: .venv/developer
+	$(BIN)/python tools/fuzz.py --minutes $(MINUTES) --seed $(SEED)
 
 # Figures of the source beside those of model codebases.
 house: .venv/developer
