@@ -16,6 +16,7 @@ from fedtailor.cli.progress import (
     parse_command_args,
     run_on_all_ranks,
 )
+from fedtailor.errors import require
 
 if TYPE_CHECKING:
     from fedtailor.training.record.schema import RunRecord
@@ -130,13 +131,23 @@ def compare(
 @run_on_all_ranks
 def resume(
     out: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)
+    ] = None,
 ) -> None:
-    """Resume a run that was stopped or killed, from its last checkpoint.
+    """Resume a run that was stopped or killed, from its last checkpoint, or go on for longer.
 
-    Example:
+    `rounds` may change, also of a run that has finished: the figures are those of a run of that
+    many rounds from the start, and where a hyper-parameter follows from their number the change is
+    refused. Of other keys checkpoint_every, client_state and log may change.
+
+    Examples:
 
         fedtailor resume DIR
+
+        fedtailor resume DIR rounds=500
     """
+    from fedtailor.training.overrides import parse_value
     from fedtailor.training.run_dir import RunDir
     from fedtailor.training.runner import resume_run
     from fedtailor.training.shell_commands import format_resume_command
@@ -144,11 +155,16 @@ def resume(
     console = Console()
     run_dir = RunDir(out)
     run_dir.read_config()  # refuses a folder that holds no run
-    if run_dir.has_record() and run_dir.read_record().status == "finished":
+    if not args and run_dir.has_record() and run_dir.read_record().status == "finished":
         console.print(f"The run in {out} has finished already.", highlight=False)
         return
+    changes = {}
+    for arg in args or []:
+        key, equals, text = arg.partition("=")
+        require(bool(equals), f"resume: '{arg}' is not KEY=VALUE.")
+        changes[key] = parse_value(text)
     with ProgressReporter(console) as reporter:
-        outcome = resume_run(out, (reporter,), reporter.should_stop)
+        outcome = resume_run(out, (reporter,), reporter.should_stop, changes=changes)
     _write_results(out, [outcome.record])
     if not outcome.is_finished:
         _exit_stopped(console, format_resume_command(out))

@@ -4,7 +4,7 @@ import copy
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -21,6 +21,7 @@ from fedtailor.training.config import (
 
 NONE = "none"
 """None as the value of a hyper-parameter, which TOML lacks; other unset keys are left out."""
+_Config = TypeVar("_Config", bound=CommonConfig)
 _HPARAM_TABLES = ("hparams", "tune", "tuned")
 """Tables that hold hyper-parameters."""
 
@@ -38,7 +39,7 @@ def read_run_config(args: list[str]) -> RunConfig:
             not isinstance(value, dict),
             f"'{key}' is not the method of this run, which is {method}.",
         )
-    config: RunConfig = _validate(RunConfig, values | {"hparams": hparams | method_hparams})
+    config = validate_config(RunConfig, values | {"hparams": hparams | method_hparams})
     return config.resolve()
 
 
@@ -53,7 +54,7 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
     values = parse_overrides([arg for arg in args if arg not in variants], ComparisonConfig, base)
     if variants:
         values["methods"] = variants
-    comparison: ComparisonConfig = _validate(ComparisonConfig, values)
+    comparison = validate_config(ComparisonConfig, values)
     all_variants = comparison.add_baselines().methods
     valid_names = {name for method in all_variants for name in list_hparam_names(method)}
     for key, value in comparison.hparams.items():
@@ -203,7 +204,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"'{path}' cannot be read as TOML: {problem}.") from None
 
 
-def _validate(config_class: Any, values: dict[str, Any]) -> Any:
+def validate_config(config_class: type[_Config], values: dict[str, Any]) -> _Config:
+    """Return a specification of these values; raise an InputError for one that is not allowed."""
     try:
         return config_class.model_validate(values)
     except ValidationError as problem:

@@ -1,7 +1,8 @@
 """The folder of a run. This is the only place that reads and writes its JSON files.
 
 OUT/config.json    the whole specification, written before anything slow begins
-OUT/record.json    everything; written before the first round, when the run stops and at its end
+OUT/record.json    everything; written before the first round, when the run stops and at its end;
+                   its specification is the one that counts, as `resume` may change some keys
 OUT/rounds.jsonl   a line per round, as they end
 OUT/model.safetensors, OUT/report.html    at the end
 """
@@ -40,6 +41,7 @@ class RecordHead(BaseModel):
 
     format: Literal[2] = FORMAT
     status: Status
+    config: RunConfig
 
 
 class RunDir:
@@ -86,9 +88,12 @@ class RunDir:
         return self._config_path.exists()
 
     def read_config(self) -> RunConfig:
-        """Return the specification of the run."""
+        """Return the specification of the run, as it was started or resumed last."""
         self._require_run()
-        return read_versioned(self._config_path, ConfigFile).config
+        config = read_versioned(self._config_path, ConfigFile).config
+        if self.has_record():
+            return read_versioned(self._record_path, RecordHead).config
+        return config
 
     def _require_run(self) -> None:
         require(
@@ -151,6 +156,10 @@ class RunDir:
             file.flush()
             if should_sync:
                 os.fsync(file.fileno())
+
+    def remove_model(self) -> None:
+        """Remove the model of a run that has finished before and goes on."""
+        (self.path / "model.safetensors").unlink(missing_ok=True)
 
     @property
     def scratch_path(self) -> Path:

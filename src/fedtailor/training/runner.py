@@ -7,7 +7,7 @@ and resumed ends with the same bytes.
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -44,6 +44,12 @@ from fedtailor.training.record.summary import (
     compute_convergence,
     compute_final_window,
     summarize_group,
+)
+from fedtailor.training.resume_changes import (
+    change_config,
+    change_record,
+    check_same_hparams,
+    describe_change,
 )
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.shell_commands import format_resume_command, format_run_command
@@ -108,18 +114,30 @@ def resume_run(
     listeners: tuple[Listener, ...] = (),
     should_stop: Callable[[], bool] = bool,
     initial_params: InitialParams | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> RunOutcome:
     """Resume a run from its last intact checkpoint; a finished run is left as it is.
 
-    The arguments are those of `start_run`.
+    A run that has finished goes on if there are more rounds to do now. The other arguments are
+    those of `start_run`.
+
+    Args:
+        out: The folder of the run.
+        listeners: As for `start_run`.
+        should_stop: As for `start_run`.
+        initial_params: As for `start_run`.
+        changes: New values for some keys of the specification: `rounds`, or one that changes no
+            figure.
     """
     run_dir = RunDir(out)
-    config = run_dir.read_config()
-    if run_dir.has_record():
+    old_config = run_dir.read_config()
+    config = change_config(run_dir, old_config, changes or {})
+    if run_dir.has_record() and config.rounds == old_config.rounds:
         record = run_dir.read_record()
         if record.status == "finished":
             return RunOutcome(record, True)
     data = from_config.load_dataset(config)
+    check_same_hparams(run_dir, old_config, config, data)
     loggers = make_loggers(config.log, run_dir.path)
     with _prepare_folder(run_dir):
         context = _build_context(config, data, run_dir)
@@ -211,11 +229,20 @@ class Run:
                 new_choices,
                 format_run_command(self.config, self.run_dir.path),
             )
-        notes = (*new_choices.notes, *skipped, *describe_version_changes(record.versions))
-        new_choices = new_choices.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
+        notes = [*new_choices.notes, *skipped, *describe_version_changes(record.versions)]
+        if record.config != self.config:
+            other_compile_choice = engine_choice.describe_other_compile_choice(
+                self.config, self.context, new_choices
+            )
+            notes.append(describe_change(record.config, self.config, other_compile_choice))
+            record = change_record(record, self.config, self.run_dir.path)
+        new_choices = new_choices.model_copy(
+            update={"notes": tuple(dict.fromkeys(filter(None, notes)))}
+        )
         self.run_dir.truncate_rounds(rounds_done)
         self.record = record
         self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
+        self.run_dir.remove_model()
         self.meter = CostMeter(self.context)
         return rounds_done
 
@@ -304,7 +331,7 @@ class Run:
     def _finish(self) -> None:
         """Evaluate the last state on all clients, and write the model and the record."""
         started_at = time.perf_counter()
-        rounds = self.run_dir.read_rounds()
+        rounds = self._collect_rounds()
         final_scores = evaluate_final(
             self.context,
             self.engine,
@@ -326,6 +353,20 @@ class Run:
             convergence=compute_convergence(rounds, self.config.rounds, metric, self.config.target),
             cost=self._compute_total_cost(rounds, started_at),
         )
+
+    def _collect_rounds(self) -> list[RoundEntry]:
+        """Return the rounds with the scores that a run of this length has from the start.
+
+        Another round was the last one, and so evaluated, if the length has changed.
+        """
+        entries = [
+            entry if self._is_evaluated(entry.round) else entry.model_copy(update={"scores": None})
+            for entry in self.run_dir.read_rounds()
+        ]
+        if entries[-1].scores is None:
+            scores = self._evaluate(self.state)
+            entries[-1] = entries[-1].model_copy(update={"scores": scores})
+        return entries
 
     def _compute_total_cost(self, rounds: list[RoundEntry], started_at: float) -> RunCost:
         """Return the cost of the run, with the mean cost of personalizing for a client.

@@ -201,6 +201,7 @@ class RunRecord(RecordPart):
     status: Status
     name: str
     config: RunConfig
+    previous_rounds: tuple[int, ...] = ()  # asked for before the run was made longer or shorter
     hparams: dict[str, Any]
     origins: dict[str, Origin]
     command: str
