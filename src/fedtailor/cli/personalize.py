@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedtailor.cli.progress import TrustCodeFlag
+
 Out = Annotated[
     Path, typer.Argument(metavar="OUT", help="The folder of a run.", show_default=False)
 ]
@@ -22,6 +24,7 @@ def personalize(
         Path, typer.Option("--data", help="An .npz file with x and y.", show_default=False)
     ],
     to: To,
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Personalize a model for an unseen client.
 
@@ -34,7 +37,10 @@ def personalize(
     """
     from fedtailor.personalization.service import format_load_snippet
     from fedtailor.personalization.service import personalize as write_personal_model
+    from fedtailor.training.from_config import trust_folder
 
+    if trust_code:
+        trust_folder(out)
     write_personal_model(out, data, to)
     command = f"fedtailor predict {to} --data x.npz --to out.csv"
     print(f"The personal model is in {to}. Use it with: {command}")
@@ -45,6 +51,7 @@ def export(
     out: Out,
     client: Annotated[str, typer.Option("--client", help="The client's id.", show_default=False)],
     to: To,
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Write the personal model of a client, and print how to load it.
 
@@ -56,7 +63,10 @@ def export(
         fedtailor export DIR --client 7 --to model_of_7
     """
     from fedtailor.personalization.service import export_client, format_load_snippet
+    from fedtailor.training.from_config import trust_folder
 
+    if trust_code:
+        trust_folder(out)
     export_client(out, client, to)
     print(f"The model of client {client} is in {to}. In PyTorch:\n\n{format_load_snippet(to)}")
 
@@ -68,6 +78,7 @@ def predict(
     ],
     data: Annotated[Path, typer.Option("--data", help="An .npz file with x.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="The .csv file to write.", show_default=False)],
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Write the predictions of a personal model, one line per example.
 
@@ -77,7 +88,10 @@ def predict(
     """
     from fedtailor.personalization.service import predict as compute_predictions
     from fedtailor.personalization.service import write_predictions
+    from fedtailor.training.from_config import trust_folder
 
+    if trust_code:
+        trust_folder(model)
     predictions = compute_predictions(model, data)
     write_predictions(to, predictions)
     print(f"{len(predictions)} predictions are in {to}.")

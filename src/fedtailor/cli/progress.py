@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
 from rich.console import Console
@@ -294,6 +294,13 @@ def describe_added_methods(requested: "ComparisonConfig", completed: "Comparison
 
 
 # Arguments
+
+TrustCodeFlag = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Run the model's file in the folder, now and later: it is remembered."
+    ),
+]
 
 
 class CommandArgs(NamedTuple):

@@ -11,6 +11,7 @@ from rich.console import Console
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
+    TrustCodeFlag,
     choose_run_path,
     describe_added_methods,
     parse_command_args,
@@ -134,6 +135,7 @@ def resume(
     args: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)
     ] = None,
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Resume a run that was stopped or killed, from its last checkpoint, or go on for longer.
 
@@ -147,6 +149,7 @@ def resume(
 
         fedtailor resume DIR rounds=500
     """
+    from fedtailor.training.from_config import trust_folder
     from fedtailor.training.overrides import parse_value
     from fedtailor.training.run_dir import RunDir
     from fedtailor.training.runner import resume_run
@@ -163,6 +166,8 @@ def resume(
         key, equals, text = arg.partition("=")
         require(bool(equals), f"resume: '{arg}' is not KEY=VALUE.")
         changes[key] = parse_value(text)
+    if trust_code:
+        trust_folder(out)
     with ProgressReporter(console) as reporter:
         outcome = resume_run(out, (reporter,), reporter.should_stop, changes=changes)
     _write_results(out, [outcome.record])

@@ -199,12 +199,20 @@ def predict(model_dir: Path, data: Path) -> NDArray[Any]:
     return np.concatenate(predictions)
 
 
-def load_personal_model(model_dir: Path) -> PersonalModel:
-    """Load a personalized model from its folder."""
+def load_personal_model(model_dir: Path, trust_code: bool = False) -> PersonalModel:
+    """Load a personalized model from its folder.
+
+    Args:
+        model_dir: The folder.
+        trust_code: Whether the model's file in it, if there is one, may be run from now on. Without
+            this it is run only if this machine has run the same file before.
+    """
     require(
         (model_dir / METADATA_FILE).exists(),
         f"'{model_dir}' holds no personalized model: there is no {METADATA_FILE} in it.",
     )
+    if trust_code:
+        from_config.trust_folder(model_dir)
     metadata = _read_metadata(model_dir)
     task = from_config.build_task(metadata.config, metadata.example_spec, model_dir)
     tensors = read_tensors(model_dir / MODEL_FILE)

@@ -1,13 +1,13 @@
 """Data, model, method and context, made from a specification."""
 
 import hashlib
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from math import prod
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.engines.context import EngineContext, allow_tf32
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.ops.conv2d import has_kernels_for
+from fedtailor.storage.trusted_code import require_trusted_code, trust_code
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
@@ -46,15 +47,21 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
     return sources.load(config.data, **config.data_options)
 
 
-def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None) -> Task:
+def build_task(
+    config: RunConfig,
+    example_spec: ExampleSpec,
+    run_path: Path | None = None,
+    is_trusted: bool = False,
+) -> Task:
     """Return the task that a specification names, with first weights drawn from the seed.
 
     Args:
         config: The specification.
         example_spec: The form of the examples.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
+        is_trusted: Whether that copy is run although this machine may not have run it before.
     """
-    factory = get_model_factory(config, example_spec, run_path)
+    factory = get_model_factory(config, example_spec, run_path, is_trusted)
     with seed_initialization(config.seed):
         if ":" in config.model:
             model = _make_custom_model(factory, config.model)
@@ -76,21 +83,28 @@ def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]
 
 
 def get_model_factory(
-    config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None
+    config: RunConfig,
+    example_spec: ExampleSpec,
+    run_path: Path | None = None,
+    is_trusted: bool = False,
 ) -> Callable[[], Any]:
     """Return the function that makes the model.
 
     Args:
         config: The specification.
         example_spec: The form of the examples, which the model must fit.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
+        is_trusted: Whether that copy is run although this machine may not have run it before.
     """
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
-        path = Path(file)
-        if run_path is not None and (run_path / CUSTOM_MODEL_FILE).exists():
-            path = run_path / CUSTOM_MODEL_FILE
-        return _load_custom_factory(path, name)
+        if run_path is None:
+            return _load_custom_factory(Path(file), name)
+        path = run_path / CUSTOM_MODEL_FILE
+        source = _read_custom_model(path)
+        if not is_trusted:
+            require_trusted_code(path, source)
+        return _import_factory(path, source, name)
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
@@ -153,15 +167,30 @@ def _describe_error(problem: Exception) -> str:
 
 def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
+    return _import_factory(path, path.read_bytes(), name)
+
+
+def _read_custom_model(path: Path) -> bytes:
+    require(path.is_file(), f"'{path}' is missing; put back the file, which makes the model.")
+    return path.read_bytes()
+
+
+def _import_factory(path: Path, source: bytes, name: str) -> Callable[[], Any]:
+    """Return the function of that name in a module.
+
+    Args:
+        path: Its file.
+        source: The content of the file.
+        name: The function, or class.
+    """
     # The name depends on the content alone: other ranks load a copy and unpickle what it defines.
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-    module_spec = importlib.util.spec_from_file_location(f"fedtailor_custom_model_{digest}", path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules[module_spec.name] = module  # pickle looks for it there
+    digest = hashlib.sha256(source).hexdigest()[:16]
+    module = ModuleType(f"fedtailor_custom_model_{digest}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # pickle looks for it there
     try:
-        module_spec.loader.exec_module(module)
+        # Not by the import system, which may run a compiled copy beside the file instead.
+        exec(compile(source, path, "exec"), module.__dict__)
     except Exception as problem:
         raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
@@ -174,6 +203,13 @@ def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
     return factory
 
 
+def trust_folder(folder: Path) -> None:
+    """Allow the copy of a model file in the folder of a run or of a model, if any, to be run."""
+    path = folder / CUSTOM_MODEL_FILE
+    if path.is_file():
+        trust_code(path.read_bytes())
+
+
 def get_pretraining_config(config: RunConfig) -> PretrainingConfig:
     """Return how the first weights are pre-trained."""
     return PretrainingConfig(config.pretrain, config.pretrain_lr, config.pretrain_batch)
@@ -184,20 +220,22 @@ def build_context(
     data: FederatedDataset,
     run_path: Path | None = None,
     client_state_dir: Path | None = None,
+    is_trusted: bool = False,
 ) -> EngineContext:
     """Return method, model and data brought together as a specification says.
 
     Args:
         config: The specification.
         data: The data set that it names.
-        run_path: The folder of the run; its copy of the user's model file is used if it is there.
+        run_path: The folder of the run, whose copy of the user's model file is used.
         client_state_dir: Where client states are kept; None keeps them in RAM.
+        is_trusted: Whether that copy is run although this machine may not have run it before.
     """
     check_pretraining(get_pretraining_config(config), data)
     allow_tf32(config.precision == "tf32")
     return prepare_context(
         config.method,
-        build_task(config, data.example_spec, run_path),
+        build_task(config, data.example_spec, run_path, is_trusted),
         data,
         rounds=config.rounds,
         cohort=config.cohort,

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from fedtailor.errors import require
 from fedtailor.storage.atomic import write_bytes
 from fedtailor.storage.locks import hold_lock
+from fedtailor.storage.trusted_code import trust_code
 from fedtailor.storage.typed_json import format_line, read_lines, read_versioned, write_model
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.schema import FORMAT, RecordPart, RoundEntry, RunRecord, Status
@@ -60,8 +61,9 @@ class RunDir:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             if ":" in config.model:
-                model_file = Path(config.model.rpartition(":")[0])
-                write_bytes(self.path / CUSTOM_MODEL_FILE, model_file.read_bytes())
+                source = Path(config.model.rpartition(":")[0]).read_bytes()
+                trust_code(source)
+                write_bytes(self.path / CUSTOM_MODEL_FILE, source)
             write_model(self._config_path, ConfigFile(config=config))
         except BaseException:
             if self.path.is_dir():

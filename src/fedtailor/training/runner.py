@@ -100,7 +100,8 @@ def start_run(
     """
     run_dir = RunDir(out)
     data = from_config.load_dataset(config)
-    context = _build_context(config, data, run_dir)
+    client_state_dir = _get_client_state_dir(config, run_dir)
+    context = from_config.build_context(config, data, client_state_dir=client_state_dir)
     loggers = make_loggers(config.log, run_dir.path)
     with explain_disk_errors(run_dir.path, "nothing has begun, so fix that and run it again."):
         run_dir.create(config)
@@ -140,14 +141,14 @@ def resume_run(
     check_same_hparams(run_dir, old_config, config, data)
     loggers = make_loggers(config.log, run_dir.path)
     with _prepare_folder(run_dir):
-        context = _build_context(config, data, run_dir)
+        client_state_dir = _get_client_state_dir(config, run_dir)
+        context = from_config.build_context(config, data, run_dir.path, client_state_dir)
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
         return run.execute({} if initial_params is None else initial_params)
 
 
-def _build_context(config: RunConfig, data: FederatedDataset, run_dir: RunDir) -> EngineContext:
-    client_state_dir = run_dir.scratch_path if config.client_state == "files" else None
-    return from_config.build_context(config, data, run_dir.path, client_state_dir)
+def _get_client_state_dir(config: RunConfig, run_dir: RunDir) -> Path | None:
+    return run_dir.scratch_path if config.client_state == "files" else None
 
 
 @contextmanager
