@@ -32,14 +32,27 @@ ShowFlag = Annotated[
 
 
 @run_on_all_ranks
-def run(args: Args = None, show: ShowFlag = False) -> None:
+def run(
+    args: Args = None,
+    show: ShowFlag = False,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Begin with the weights of the run in DIR, and with its "
+            "specification where KEY=VALUE do not say otherwise.",
+        ),
+    ] = None,
+    trust_code: TrustCodeFlag = False,
+) -> None:
     """Train one method and record everything.
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds,
     budget, cohort, seed, engine, device, precision, chunk, compile, threads, client_state,
     evaluate_every, eval_clients, final_eval_clients, eval_groups, target, tuned, checkpoint_every,
-    log, label, out; `data.KEY` is an option of the data set; any other key is a hyper-parameter of
-    the method. `--show` prints all of them with their values.
+    log, label, start_from, out; `data.KEY` is an option of the data set; any other key is a
+    hyper-parameter of the method. `--show` prints all of them with their values.
 
     Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
     sets are those that `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist,
@@ -54,13 +67,24 @@ def run(args: Args = None, show: ShowFlag = False) -> None:
         fedtailor run method=fedavg data=my.npz model=my_model.py:Net data.server=0.05
 
         fedtailor run method=fsl+fedsim pretrain=5 gamma=0.5
+
+        fedtailor run --from DIR lr=0.03 out=NEW
     """
+    from fedtailor.training.from_config import trust_folder
     from fedtailor.training.overrides import format_toml, read_run_config
     from fedtailor.training.runner import start_run
     from fedtailor.training.shell_commands import format_resume_command
+    from fedtailor.training.start_weights import make_branch_values
 
     command_args = parse_command_args("run", args, ("out",))
-    config = read_run_config(command_args.rest)
+    base = None
+    if source is not None:
+        if trust_code:
+            trust_folder(source)
+        base = make_branch_values(source, command_args.rest)
+    config = read_run_config(command_args.rest, base)
+    if trust_code and config.start_from:
+        trust_folder(Path(config.start_from))
     if show:
         print(format_toml(config), end="")
         return

@@ -92,6 +92,8 @@ class RunConfig(CommonConfig):
     tuned: tuple[str, ...] = ()
     """Hyper-parameters whose values were chosen by validation clients."""
     seed: Seed = 0
+    start_from: str = ""
+    """The folder of a run whose global weights are the first weights of this one."""
 
     def resolve(self) -> Self:
         """Return the same with every default filled in.
@@ -105,6 +107,11 @@ class RunConfig(CommonConfig):
                 f"tuned: {self.method} has no hyper-parameter '{name}'; "
                 f"{suggest_name(name, hparams)}",
             )
+        require(
+            not self.start_from or not self.pretrain,
+            f"start_from: the first weights come from the run in '{self.start_from}', so they "
+            f"cannot be pre-trained; leave out pretrain={self.pretrain} or start_from.",
+        )
         data = self.data
         if data.endswith(".npz"):
             data = str(Path(data).resolve())
@@ -113,7 +120,8 @@ class RunConfig(CommonConfig):
             "data_options": sources.fill_defaults(self.data, self.data_options),
             "model": self._resolve_model(),
             "hparams": hparams,
-            "evaluate_every": self.evaluate_every or max(1, self.rounds // 10),
+            "evaluate_every": self.evaluate_every or compute_evaluation_interval(self.rounds),
+            "start_from": str(Path(self.start_from).resolve()) if self.start_from else "",
         }
         return self.model_copy(update=changes)
 
@@ -125,6 +133,11 @@ class RunConfig(CommonConfig):
         is_python_file = file.endswith(".py") and Path(file).is_file()
         require(is_python_file, f"model: there is no Python file '{file}'.")
         return f"{Path(file).resolve()}:{name}"
+
+
+def compute_evaluation_interval(rounds: int) -> int:
+    """Return the rounds between two evaluations where none are asked for."""
+    return max(1, rounds // 10)
 
 
 BASELINES = ("local", "fedavg")

@@ -26,11 +26,16 @@ _HPARAM_TABLES = ("hparams", "tune", "tuned")
 """Tables that hold hyper-parameters."""
 
 
-def read_run_config(args: list[str]) -> RunConfig:
-    """Return the specification of one run from the arguments of a command."""
+def read_run_config(args: list[str], base: dict[str, Any] | None = None) -> RunConfig:
+    """Return the specification of one run from the arguments of a command.
+
+    Args:
+        args: Names of TOML files, and KEY=VALUE.
+        base: Values that the arguments override.
+    """
     for arg in args:
         require("=" in arg or arg.endswith(".toml"), f"'{arg}' is neither FILE.toml nor KEY=VALUE.")
-    values = parse_overrides(args, RunConfig)
+    values = parse_overrides(args, RunConfig, base)
     method = values.get("method", _get_default(RunConfig, "method"))
     hparams = dict(values["hparams"])
     method_hparams = hparams.pop(method, {})

@@ -53,6 +53,11 @@ from fedtailor.training.resume_changes import (
 )
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.shell_commands import format_resume_command, format_run_command
+from fedtailor.training.start_weights import (
+    check_same_start,
+    describe_start,
+    read_start_params,
+)
 
 EVAL_GROUPS = ("validation", *TEST_GROUPS)
 
@@ -102,12 +107,15 @@ def start_run(
     data = from_config.load_dataset(config)
     client_state_dir = _get_client_state_dir(config, run_dir)
     context = from_config.build_context(config, data, client_state_dir=client_state_dir)
+    initial_params = {} if initial_params is None else initial_params
+    if config.start_from:
+        initial_params[config.seed] = read_start_params(config, context)
     loggers = make_loggers(config.log, run_dir.path)
     with explain_disk_errors(run_dir.path, "nothing has begun, so fix that and run it again."):
         run_dir.create(config)
     with _prepare_folder(run_dir):
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
-        return run.execute({} if initial_params is None else initial_params)
+        return run.execute(initial_params)
 
 
 def resume_run(
@@ -214,6 +222,8 @@ class Run:
         restored = self._restore()
         if restored is None:
             self.state = self._make_first_state(initial_params)
+            if previous is not None and previous.started_from is not None:
+                check_same_start(previous.started_from, self.state.params)
             rounds_done = 0
             skipped: tuple[str, ...] = ()
         else:
@@ -230,6 +240,10 @@ class Run:
                 new_choices,
                 format_run_command(self.config, self.run_dir.path),
             )
+            if self.config.start_from:
+                started_from, note = describe_start(self.config.start_from, record.checksums)
+                record = record.model_copy(update={"started_from": started_from})
+                new_choices = new_choices.model_copy(update={"notes": (*new_choices.notes, note)})
         notes = [*new_choices.notes, *skipped, *describe_version_changes(record.versions)]
         if record.config != self.config:
             other_compile_choice = engine_choice.describe_other_compile_choice(
@@ -256,9 +270,15 @@ class Run:
         """Return the state before the first round, with weights that the runs of a seed share."""
         seed = self.config.seed
         if seed not in initial_params:
-            pretraining = from_config.get_pretraining_config(self.config)
-            initial_params[seed] = run_pretraining(self.context, pretraining)
+            initial_params[seed] = self._make_first_params()
         return self.context.init_server_state(initial_params[seed])
+
+    def _make_first_params(self) -> Params:
+        """Return the first weights: those of another run, or drawn from the seed."""
+        if self.config.start_from:
+            return read_start_params(self.config, self.context)
+        pretraining = from_config.get_pretraining_config(self.config)
+        return run_pretraining(self.context, pretraining)
 
     def _update_record(self, **changes: Any) -> None:
         self.record = self.record.model_copy(update=changes)

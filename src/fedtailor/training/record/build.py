@@ -72,10 +72,11 @@ def make_initial_record(
 
 def compute_checksums(data: FederatedDataset, params: Params) -> Checksums:
     """Return checksums of the data, before any method's view of them, and of the first weights."""
-    return Checksums(data=compute_fingerprint(data), weights=_hash_params(params))
+    return Checksums(data=compute_fingerprint(data), weights=hash_params(params))
 
 
-def _hash_params(params: Params) -> str:
+def hash_params(params: Params) -> str:
+    """Return the SHA-256 of named weights, with their dtypes and shapes."""
     digest = hashlib.sha256()
     for name, value in sorted(params.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

@@ -72,6 +72,16 @@ class Checksums(RecordPart):
     weights: str
 
 
+class StartWeights(RecordPart):
+    """The run that first weights were taken from."""
+
+    path: str
+    name: str
+    seed: int
+    rounds: int  # rounds done
+    weights: str  # checksum, as that of first weights
+
+
 class DatasetSummary(RecordPart):
     """The clients of a data set, their groups and their sizes.
 
@@ -212,6 +222,7 @@ class RunRecord(RecordPart):
     metric: MetricInfo
     data: DatasetSummary
     checksums: Checksums
+    started_from: StartWeights | None = None  # the weights of another run
     rounds: list[RoundEntry] = []
     scores: dict[str, GroupScores] | None = None
     summary: dict[str, dict[str, StageSummary]] | None = None
