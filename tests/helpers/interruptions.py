@@ -201,7 +201,7 @@ def at_the_end(out: Path) -> tuple[EngineContext, RestoredCheckpoint, np.ndarray
         first, setting.client_states, setting.method.init_client_state(first)
     )
     assert found is not None
-    assert found.rounds_done == spec.rounds
+    assert found.rounds_done == RunDir(out).read_record().num_rounds
     return setting, found, np.flatnonzero(setting.client_states.initialized.numpy())
 
 

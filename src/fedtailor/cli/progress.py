@@ -210,8 +210,8 @@ class StudyProgressReporter(ProgressReporter):
         name = f"{event.run.comparison_name}: {path.name}"
         self._run_status[path] = self._print_event(event, name)
         self._rounds_done[path] = event.round
-        if event.kind == "diverged":
-            # None of its rounds is left.
+        if event.kind in ("finished", "diverged"):
+            # None of its rounds is left, also if it has stopped early.
             self._rounds_done[path] = event.run.config.rounds
         if event.kind in ("finished", "diverged"):
             self._num_ended += 1

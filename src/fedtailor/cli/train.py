@@ -50,9 +50,9 @@ def run(
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds,
     budget, cohort, seed, engine, device, precision, chunk, compile, threads, client_state,
-    evaluate_every, eval_clients, final_eval_clients, eval_groups, target, tuned, checkpoint_every,
-    log, label, start_from, out; `data.KEY` is an option of the data set; any other key is a
-    hyper-parameter of the method. `--show` prints all of them with their values.
+    evaluate_every, eval_clients, final_eval_clients, eval_groups, target, patience, tuned,
+    checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the data set; any
+    other key is a hyper-parameter of the method. `--show` prints all of them with their values.
 
     Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
     sets are those that `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist,
@@ -242,9 +242,14 @@ def _get_report_path(out: Path) -> Path:
 
 
 def _make_title(records: "Sequence[RunRecord]") -> str:
+    from fedtailor.training.record.summary import describe_early_stops
+
     config = records[0].config
-    round_counts = sorted({record.config.rounds for record in records})
+    round_counts = sorted({record.num_rounds for record in records})
     rounds = f"{round_counts[0]} rounds"
     if len(round_counts) > 1:
-        rounds = f"{round_counts[0]} to {round_counts[-1]} rounds (equal {config.budget} for all)"
+        rounds = f"{round_counts[0]} to {round_counts[-1]} rounds"
+    if len({record.config.rounds for record in records}) > 1:
+        rounds += f" (equal {config.budget} for all)"
+    rounds += describe_early_stops(records)
     return f"{config.data}: {rounds} of {config.cohort} clients"

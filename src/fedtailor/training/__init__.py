@@ -2,6 +2,7 @@
 
 config.py, overrides.py                the specification, and reading it from files and arguments
 runner.py, loop.py, pretraining.py     a run from its start to its end
+early_stopping.py                      an end before that, judged by validation clients
 resume_changes.py                      what may change when a run is resumed
 start_weights.py, trained_run.py       a run from the weights of another one
 from_config.py, context.py             objects from a specification, and their engine's context

@@ -75,6 +75,11 @@ class CommonConfig(BaseModel):
     """The groups that are evaluated at all."""
     target: FiniteFloat | None = None
     """A value of the headline metric; the first round that reaches it is recorded."""
+    patience: PositiveInt | None = None
+    """Evaluations without improvement for validation clients before training stops early.
+
+    None: it goes on to the last round.
+    """
     checkpoint_every: PositiveInt = 10
     """Rounds between two checkpoints."""
     log: Literal["none", "tensorboard", "mlflow"] = "none"

@@ -24,6 +24,7 @@ from fedtailor.ops.conv2d import has_kernels_for
 from fedtailor.storage.trusted_code import require_trusted_code, trust_code
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
+from fedtailor.training.early_stopping import check_patience
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE
 
@@ -232,6 +233,7 @@ def build_context(
         is_trusted: Whether that copy is run although this machine may not have run it before.
     """
     check_pretraining(get_pretraining_config(config), data)
+    check_patience(config.patience, data)
     allow_tf32(config.precision == "tf32")
     return prepare_context(
         config.method,

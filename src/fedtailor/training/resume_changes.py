@@ -71,6 +71,15 @@ def _check_rounds(run_dir: RunDir, config: RunConfig, rounds: int) -> None:
         f"resume: the run in '{path}' has diverged, so it cannot go on; begin another one with a "
         "lower learning rate (lr).",
     )
+    stopped_early_after = None
+    if run_dir.has_record():
+        stopped_early_after = run_dir.read_record().stopped_early_after
+    require(
+        stopped_early_after is None,
+        f"resume: the run in '{path}' has stopped after {stopped_early_after} rounds since "
+        f"patience={config.patience}, as it would have with {rounds}; begin a new run from its "
+        f"weights with: {_format_branch_command(path, f'rounds={rounds}')}",
+    )
     rounds_done = CheckpointManager(path).find_last_round()
     require(
         rounds >= rounds_done,

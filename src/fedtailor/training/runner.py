@@ -27,6 +27,7 @@ from fedtailor.training import engine_choice, from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import get_cohort_size
+from fedtailor.training.early_stopping import has_stopped_improving
 from fedtailor.training.loggers import make_loggers
 from fedtailor.training.loop import Round, run_rounds
 from fedtailor.training.pretraining import run_pretraining
@@ -39,7 +40,7 @@ from fedtailor.training.record.build import (
 )
 from fedtailor.training.record.dataset_summary import require_same_data
 from fedtailor.training.record.provenance import describe_version_changes
-from fedtailor.training.record.schema import Figures, RoundEntry, RunCost, RunRecord
+from fedtailor.training.record.schema import Figures, MetricInfo, RoundEntry, RunCost, RunRecord
 from fedtailor.training.record.summary import (
     compute_convergence,
     compute_final_window,
@@ -190,6 +191,7 @@ class Run:
     meter: CostMeter = field(init=False)
     record: RunRecord = field(init=False)
     state: ServerState = field(init=False)
+    scored_rounds: list[RoundEntry] = field(init=False)
 
     def execute(self, initial_params: InitialParams) -> RunOutcome:
         """Run from the last checkpoint or the first round, to the end or until asked to stop."""
@@ -255,6 +257,7 @@ class Run:
             update={"notes": tuple(dict.fromkeys(filter(None, notes)))}
         )
         self.run_dir.truncate_rounds(rounds_done)
+        self.scored_rounds = [entry for entry in self._list_rounds() if entry.scores]
         self.record = record
         self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
         self.run_dir.remove_model()
@@ -285,15 +288,22 @@ class Run:
         self.run_dir.write_record(self.record)
 
     def _train(self) -> bool:
-        """Train to the last round or until asked to stop; return whether the last was reached."""
+        """Train to the last round or until asked to stop; return whether the last was reached.
+
+        The last one is earlier if validation clients do not improve any more.
+        """
+        if self._should_stop_early():  # it was killed between its last round and its end
+            return True
         cohort_size = get_cohort_size(self.context, self.config.cohort)
         rounds = run_rounds(self.context, self.engine, self.state, cohort_size, self._should_sync)
         num_left = self.config.rounds - int(self.state.round)
         for finished_round in islice(rounds, num_left):
             self.state = finished_round.state
             rounds_done = finished_round.rounds_done
-            is_last = rounds_done == self.config.rounds
             entry = self._make_entry(finished_round)
+            if entry.scores:
+                self.scored_rounds.append(entry)
+            is_last = rounds_done == self.config.rounds or self._should_stop_early()
             is_stopping = self.should_stop()
             should_save = is_stopping or is_last or rounds_done % self.config.checkpoint_every == 0
             self.run_dir.append_round(entry, should_sync=should_save)
@@ -302,9 +312,16 @@ class Run:
             if should_save:
                 client_states = factory.collect_client_states(self.engine)
                 self.checkpoints.save(rounds_done, self.state, client_states)
-            if is_stopping and not is_last:
+            if is_last:
+                return True
+            if is_stopping:
                 return False
         return True
+
+    def _should_stop_early(self) -> bool:
+        metric = self.context.task.metrics[0]
+        info = MetricInfo(name=metric.name, higher_is_better=metric.higher_is_better)
+        return has_stopped_improving(self.scored_rounds, info, self.config.patience)
 
     def _should_sync(self, rounds_done: int) -> bool:
         """Return whether the state after a round is evaluated or saved."""
@@ -363,27 +380,33 @@ class Run:
         module = self.context.task.to_module(self.state.params)
         write_tensors(self.run_dir.path / "model.safetensors", dict(module.state_dict()))
         metric = self.record.metric
+        rounds_done = len(rounds)
         self._update_record(
             status="finished",
             rounds=rounds,
+            stopped_early_after=rounds_done if rounds_done < self.config.rounds else None,
             scores={group: make_group_scores(final) for group, final in final_scores.items()},
             summary={
                 group: summarize_group(final, metric) for group, final in final_scores.items()
             },
-            final_window=compute_final_window(rounds, self.config.rounds),
-            convergence=compute_convergence(rounds, self.config.rounds, metric, self.config.target),
+            final_window=compute_final_window(rounds, rounds_done),
+            convergence=compute_convergence(rounds, rounds_done, metric, self.config.target),
             cost=self._compute_total_cost(rounds, started_at),
         )
 
-    def _collect_rounds(self) -> list[RoundEntry]:
-        """Return the rounds with the scores that a run of this length has from the start.
+    def _list_rounds(self) -> list[RoundEntry]:
+        """Return the rounds so far with the scores that a run of this length has from the start.
 
         Another round was the last one, and so evaluated, if the length has changed.
         """
-        entries = [
+        return [
             entry if self._is_evaluated(entry.round) else entry.model_copy(update={"scores": None})
             for entry in self.run_dir.read_rounds()
         ]
+
+    def _collect_rounds(self) -> list[RoundEntry]:
+        """Return all rounds, of which the last one has scores."""
+        entries = self._list_rounds()
         if entries[-1].scores is None:
             scores = self._evaluate(self.state)
             entries[-1] = entries[-1].model_copy(update={"scores": scores})

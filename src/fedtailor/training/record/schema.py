@@ -224,12 +224,18 @@ class RunRecord(RecordPart):
     checksums: Checksums
     started_from: StartWeights | None = None  # the weights of another run
     rounds: list[RoundEntry] = []
+    stopped_early_after: int | None = None  # rounds, if validation clients improved no more
     scores: dict[str, GroupScores] | None = None
     summary: dict[str, dict[str, StageSummary]] | None = None
     final_window: FinalWindow | None = None
     convergence: dict[str, dict[str, Convergence]] | None = None
     cost: RunCost | None = None
     problem: str | None = None
+
+    @property
+    def num_rounds(self) -> int:
+        """The rounds that the run has in all: those asked for, unless it stopped early."""
+        return self.stopped_early_after or self.config.rounds
 
 
 def has_same_data(records: Iterable[RunRecord]) -> bool:
