@@ -24,8 +24,9 @@ from fedtailor import models, prng
 from fedtailor.core import trees
 from fedtailor.core.types import Batch, Params
 from fedtailor.engines import factory
+from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.sequential import iter_batches
+from fedtailor.engines.single_client import iter_batches
 from fedtailor.prng.streams import Stream
 from fedtailor.training.context import prepare_context
 from fedtailor.training.loop import run_rounds
@@ -52,7 +53,7 @@ def torch_loop(setting: EngineContext, clients: int) -> Iterator[Params]:
         for client in chosen:
             model.load_state_dict(theta)
             key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
-            descend(model, lr, iter_batches(phase.plan, site, np.array([client]), key))
+            descend(model, lr, iter_batches(phase.plan, ClientWork(site, client, key)))
             ends.append({name: value.detach().clone() for name, value in model.named_parameters()})
         theta = trees.apply(lambda *each: torch.stack(each).mean(0), *ends)
         yield theta

@@ -28,8 +28,9 @@ from fedtailor import models, prng
 from fedtailor.core import trees
 from fedtailor.core.types import Params
 from fedtailor.engines import factory
+from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext, allow_tf32
-from fedtailor.engines.sequential import iter_batches
+from fedtailor.engines.single_client import iter_batches
 from fedtailor.prng.streams import Stream
 from fedtailor.training.context import infer_task, prepare_context
 from fedtailor.training.loop import run_rounds
@@ -61,7 +62,7 @@ def looped(setting: EngineContext, clients: int) -> Iterator[Params]:
         for client in chosen:
             model.load_state_dict(theta)
             key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
-            descend(model, 0.1, iter_batches(phase.plan, site, np.array([client]), key))
+            descend(model, 0.1, iter_batches(phase.plan, ClientWork(site, client, key)))
             total = {
                 name: total[name] + value.detach() / clients
                 for name, value in model.named_parameters()

@@ -29,8 +29,9 @@ from fedtailor import data as sources
 from fedtailor import models
 from fedtailor.core import trees
 from fedtailor.engines import factory
+from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext, allow_tf32
-from fedtailor.engines.sequential import iter_batches
+from fedtailor.engines.single_client import iter_batches
 from fedtailor.prng.streams import Stream
 from fedtailor.training.context import infer_task, prepare_context
 from fedtailor.training.loop import run_rounds
@@ -108,7 +109,7 @@ def looped(setting: EngineContext, model: nn.Module) -> Iterator[None]:
         for client in range(CLIENTS):
             model.load_state_dict(theta)
             key = setting.derive_keys(Stream.CLIENT, 0, [client])[0]
-            descend(model, 0.05, iter_batches(phase.plan, site, np.array([client]), key))
+            descend(model, 0.05, iter_batches(phase.plan, ClientWork(site, client, key)))
             total = {
                 name: total[name] + value.detach() / CLIENTS
                 for name, value in model.state_dict().items()

@@ -16,8 +16,10 @@ from fedtailor import methods
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
 from fedtailor.engines import factory
-from fedtailor.engines.factory import ClientStateStore, EngineContext
+from fedtailor.engines.client_state import ClientStateStore
+from fedtailor.engines.context import EngineContext
 from fedtailor.training.checkpoint import CheckpointManager
+from fedtailor.training.round_log import RoundLog
 from scenarios import toy_data, toy_setting, train
 
 EACH = pytest.mark.parametrize(("name", "hyper"), as_params(ROWS))
@@ -152,10 +154,11 @@ def test_a_checkpoint_gives_back_exactly_what_went_in(
 ) -> None:
     setting = setting_of(name, hyper)
     state, engine = train(setting, 2, 3)
-    CheckpointManager(tmp_path).save(2, state, engine.client_states)
+    round_log = RoundLog(tmp_path / "rounds.jsonl")
+    CheckpointManager(tmp_path, round_log).save(2, state, engine.client_states)
     fresh = replace(setting, client_states=ClientStateStore(setting.data.clients.count))
     like = setting.init_server_state()
-    found = CheckpointManager(tmp_path).restore_latest(
+    found = CheckpointManager(tmp_path, round_log).restore_latest(
         like, fresh.client_states, setting.method.init_client_state(like)
     )
     assert found is not None

@@ -12,7 +12,7 @@ from fedtailor import models
 from fedtailor.compiler.step_program import choose_stack_size
 from fedtailor.engines import client_loop, factory
 from fedtailor.engines.client_loop import run_phase
-from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.context import EngineContext
 from scenarios import toy_data, toy_setting, toy_task, train
 
 
@@ -53,7 +53,7 @@ def test_clients_one_after_another_by_autograd_learn_what_the_reference_does(
     clients: list[int] = []
 
     def spied(*given: Any) -> Any:
-        clients.append(given[4])
+        clients.append(given[3].client)
         return run_phase(*given)
 
     monkeypatch.setattr(client_loop, "run_phase", spied)

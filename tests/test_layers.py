@@ -49,7 +49,7 @@ BELOW = {
     "reporting": {"data", "errors", "evaluation", "storage", "training"},
     "experiments": {"data", "engines", "errors", "evaluation", "storage", "training"},
     "studies": {"data", "errors", "evaluation", "experiments", "reporting", "storage", "training"},
-    "api": {"core", "data", "engines", "evaluation", "personalization", "training"},
+    "api": {"core", "data", "engines", "errors", "evaluation", "personalization", "training"},
     "cli": {
         "core",
         "data",

@@ -185,14 +185,14 @@ FAULTS = (
         "get_client_sizes(self.data.clients.splits['train'], client_ids)",
     ),
     Fault(
-        "engines/sequential.py",
+        "engines/single_client.py",
         "run_single_client",
-        "prng.fold(key, phase_idx)",
-        "key",
+        "prng.fold(work.key, phase_idx)",
+        "work.key",
     ),
     Fault(
         "engines/aggregation.py",
-        "UpdateAggregator.result",
+        "UpdateAggregator.compute_update",
         "torch.cat(self._weights) if len(self._weights) > 1 else self._weights[0]",
         "self._weights[0]",
     ),

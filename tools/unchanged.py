@@ -40,7 +40,7 @@ from fedtailor.training.loop import run_rounds  # noqa: E402
 from fedtailor.training.overrides import read_run_config  # noqa: E402
 from fedtailor.training.run_dir import RunDir  # noqa: E402
 from fedtailor.training.runner import start_run  # noqa: E402
-from fedtailor.training.trained_run import load_trained_run  # noqa: E402
+from fedtailor.training.trained_model import load_trained_model  # noqa: E402
 from known import known  # noqa: E402
 from scenarios import toy_data, toy_setting, toy_task  # noqa: E402
 
@@ -232,7 +232,6 @@ def specified_runs() -> Iterator[tuple[str, Any]]:
                 start_run(spec, out)
                 record = RunDir(out).read_record()
                 weights = (out / "model.safetensors").read_bytes()
-                trained = load_trained_run(out)
                 rounds = [[entry.scores, entry.bytes_up, entry.steps] for entry in record.rounds]
                 groups = [
                     [each.ids, each.before, each.after, each.after_passes, each.weights]
@@ -241,16 +240,7 @@ def specified_runs() -> Iterator[tuple[str, Any]]:
                 text = json.dumps(_list_numbers([rounds, groups]))
                 x = draws.integers(0, 17, (6, 1, 8, 8), dtype=np.uint8)
                 y = draws.integers(0, 10, 6)
-                made = personalize_model(
-                    trained.method,
-                    trained.task,
-                    trained.state,
-                    trained.example_spec,
-                    spec.seed,
-                    x,
-                    y,
-                    trained.offered_states,
-                )
+                made = personalize_model(load_trained_model(out), x, y)
                 yield (
                     f"run {name} engine {ENGINES.index(engine)}",
                     {

@@ -10,13 +10,16 @@ from fedtailor.core.types import Method, Params, ServerState, Tree
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
+from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.context import EngineContext
+from fedtailor.errors import InputError, require, summarize_error
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
 from fedtailor.training.context import ModelLike, get_cohort_size, prepare_context
 from fedtailor.training.loop import Cost, Round, raise_if_diverged, run_rounds
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining, run_pretraining
+from fedtailor.training.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)
@@ -36,24 +39,22 @@ class FitResult:
 
     def personalize(self, x: Any, y: Any) -> PersonalModel:
         """Return the model that the method tailors to an unseen client with these examples."""
-        return personalize_model(
-            self.context.method,
-            self.context.task,
-            self.state,
-            self.context.data.example_spec,
-            self.context.seed,
-            x,
-            y,
-            self._gather_offered_states(),
+        model = TrainedModel(
+            method=self.context.method,
+            task=self.context.task,
+            state=self.state,
+            example_spec=self.context.data.example_spec,
+            seed=self.context.seed,
+            offered_states=self._gather_offered_states(),
         )
+        return personalize_model(model, x, y)
 
     def _gather_offered_states(self) -> Tree | None:
         """Return the client states that an unseen client may start from, or None without any."""
-        method = self.context.method
         offered_ids = self.context.select_offered_clients()
-        if not method.num_offered_states or len(offered_ids) == 0:
+        if len(offered_ids) == 0:
             return None
-        initial = method.init_client_state(self.state)
+        initial = self.context.method.init_client_state(self.state)
         return self.context.client_states.gather(offered_ids, initial)
 
 
@@ -68,7 +69,7 @@ def fit(
     engine: str = "vectorized",
     device: str = "cpu",
     chunk: int | None = None,
-    compile: factory.CompileMode = False,
+    compile: CompileMode = False,
     client_state_dir: Path | None = None,
     pretrain: int = 0,
     pretrain_lr: float = 0.1,
@@ -103,6 +104,11 @@ def fit(
     Returns:
         The trained method with its scores, its cost, and the means to personalize it.
     """
+    _check_client_state_dir(client_state_dir)
+    require(
+        on_round_end is None or callable(on_round_end),
+        f"fit: on_round_end must be a function, got {on_round_end!r}.",
+    )
     pretraining = PretrainingConfig(pretrain, pretrain_lr, pretrain_batch)
     context = prepare_context(
         method,
@@ -118,6 +124,23 @@ def fit(
     check_pretraining(pretraining, data)
     chosen_engine = factory.make_engine(context, engine, chunk, compile)
     return train(context, chosen_engine, rounds, cohort, on_round_end, pretraining)
+
+
+def _check_client_state_dir(path: Any) -> None:
+    """Make the folder for client states; raise an `InputError` if that cannot be done."""
+    if path is None:
+        return
+    require(
+        isinstance(path, str | Path),
+        f"fit: client_state_dir must be the path of a folder, got {path!r}.",
+    )
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"fit: client_state_dir must be a folder that can be made, but '{path}' cannot "
+            f"({summarize_error(error)})."
+        ) from None
 
 
 def train(

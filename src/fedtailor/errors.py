@@ -16,6 +16,13 @@ from importlib import import_module
 from numbers import Integral, Real
 from typing import Any
 
+MAX_SUMMARY = 200
+"""Number of characters to which the text of an error is cut."""
+
+MIN_INTEGER = -(2**63)
+MAX_INTEGER = 2**63 - 1
+"""The whole numbers that fit into 64 bits."""
+
 
 class FedtailorError(Exception):
     """Base of every error that fedtailor raises on purpose."""
@@ -43,6 +50,24 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_distinct(subject: str, values: Iterable[Any], remedy: str = "leave one out") -> None:
+    """Raise an InputError if a value is listed twice; 1 and 1.0 are one value, 1 and true are two.
+
+    Args:
+        subject: What lists the values; the message begins with it.
+        values: The values, which need not be hashable.
+        remedy: What to do, as the end of the message.
+    """
+    earlier: list[Any] = []
+    for value in values:
+        is_repeated = any(
+            other == value and isinstance(other, bool) == isinstance(value, bool)
+            for other in earlier
+        )
+        require(not is_repeated, f"{subject}: {value} is named twice; {remedy}.")
+        earlier.append(value)
+
+
 def import_extra(module: str, extra: str, feature: str) -> Any:
     """Import a module of an optional dependency, or raise an InputError that says how to get it.
 
@@ -63,18 +88,53 @@ def import_extra(module: str, extra: str, feature: str) -> Any:
 def suggest_name(word: str, choices: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: its closest match, or all choices."""
     names = list(choices)
-    matches = get_close_matches(word, names, n=1)
+    matches = get_close_matches(str(word), names, n=1)
     if matches:
         return f"did you mean {matches[0]}?"
     return f"choose from {', '.join(names)}."
 
 
+def make_printable(text: str) -> str:
+    r"""Return text from outside as a terminal can show it in one line, without obeying it.
+
+    Control characters, line breaks, characters that are invisible or turn the direction of text,
+    and bytes that could not be decoded are escaped, as in `\x1b`, `\n`, `\u202e` and `\xff`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+
+
+def _escape(letter: str) -> str:
+    names = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    if letter in names:
+        return names[letter]
+    code = ord(letter)
+    is_undecoded_byte = 0xDC80 <= code <= 0xDCFF
+    if is_undecoded_byte or code < 0x80:
+        return f"\\x{code & 0xFF:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return the type and the first line of an error, as a part of another sentence."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    text = lines[0].rstrip(". ").replace(". ", "; ")
+    if len(text) > MAX_SUMMARY:
+        text = text[:MAX_SUMMARY] + " ..."
+    return f"{type(error).__name__}: {text}"
+
+
 def is_number(value: Any, integer: bool = False) -> bool:
     """Return whether `value` is a finite real number or, with `integer`, a whole one.
 
-    Scalars of NumPy count; booleans do not, although Python takes them for integers.
+    Scalars of NumPy count; booleans do not, although Python takes them for integers. Whole numbers
+    must fit into 64 bits, as tensors hold no others.
     """
     if type(value) is bool:
         return False
-    kind = Integral if integer else Real
-    return isinstance(value, kind) and math.isfinite(value)
+    if isinstance(value, Integral):
+        return MIN_INTEGER <= int(value) <= MAX_INTEGER
+    return not integer and isinstance(value, Real) and math.isfinite(value)

@@ -91,7 +91,7 @@ def test_commands_seldom_look_for_garbage_among_what_torch_makes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before, found = gc.get_threshold(), list[int]()
-    monkeypatch.setattr(cli, "app", lambda: found.append(gc.get_threshold()[0]))
+    monkeypatch.setattr(cli, "app", lambda **_: found.append(gc.get_threshold()[0]))
     gc.set_threshold(700)
     cli.main()
     gc.set_threshold(*before)
@@ -120,6 +120,7 @@ def test_a_wrong_word_exits_with_2_and_no_traceback() -> None:
         "personalize",
         "export",
         "predict",
+        "verify",
     ],
 )
 def test_every_command_has_an_example_in_its_help(command: str) -> None:

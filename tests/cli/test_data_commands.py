@@ -2,12 +2,14 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from fedtailor.cli import app
+from fedtailor.data import load
 from fedtailor.errors import InputError
 
 BLOCKS = "░▒▓█"
@@ -120,6 +122,133 @@ def test_what_is_wrong_is_said_in_a_sentence(words: str, sentence: str) -> None:
     done = run(*words.split())
     assert isinstance(done.exception, InputError)
     assert str(done.exception).startswith(sentence)
+
+
+def save_numbers(path: Path, **changes: Any) -> Path:
+    """Write 12 clients with 20 examples each, with other arrays in the place of some."""
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(240, 6)).astype(np.float32)
+    arrays: dict[str, Any] = {
+        "x": x,
+        "y": (x[:, 0] > 0).astype(np.uint8),
+        "client": np.arange(240) % 12,
+    }
+    np.savez(path, **arrays | changes)
+    return path
+
+
+def add_numbers(folder: Path) -> Path:
+    """Add the set "mine", and return the folder of its store."""
+    done = run("add", "mine", "--from", str(save_numbers(folder / "mine.npz")))
+    assert done.exit_code == 0, done.output
+    return Path(done.output.strip().rpartition(" in ")[2])
+
+
+def test_replacing_is_asked_for_and_what_is_there_survives_failures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    store = add_numbers(tmp_path)
+    before = [path.read_bytes() for path in sorted(store.iterdir())]
+    other = save_numbers(tmp_path / "other.npz", y=np.arange(240) % 5)
+    refusals = {
+        f"--from {other}": "mine: there is a data set of this name already; say --replace",
+        f"--from {other} --replace --classes 4": "mine: labels must be from 0 to 3, but example ",
+        f"--from {other} --replace --scale 0": "mine: scale must be a positive number, got 0.0.",
+        f"--from {other} --replace --scale 2": "mine: scale is a factor of integer inputs that",
+        f"--from {other} --replace --classes {10**12}": "mine: a model of 1,000,000,000,000 cl",
+        "--from nowhere.npz --replace": "There is no file or folder 'nowhere.npz'; expected ",
+        f"--from {'x' * 300} --replace": "There is no file or folder 'xxx",
+    }
+    negative = save_numbers(tmp_path / "negative.npz", y=np.arange(240) - 1)
+    refusals[f"--from {negative} --replace"] = "mine: labels must be whole numbers from 0 on, but"
+    for words, sentence in refusals.items():
+        done = run("add", "mine", *words.split())
+        assert isinstance(done.exception, InputError), words
+        assert str(done.exception).startswith(sentence)
+        assert [path.read_bytes() for path in sorted(store.iterdir())] == before
+    done = run("add", "mine", "--from", str(other), "--replace")
+    assert done.exit_code == 0
+    assert done.output == f"mine: 240 examples read, 240 of 12 clients stored in {store}\n"
+    assert np.asarray(load("mine").clients.y).max() == 4
+
+
+def test_the_servers_own_examples_are_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    draws = np.random.default_rng(1)
+    own = {"x_server": draws.normal(size=(50, 6)), "y_server": np.arange(50) % 3}
+    path = save_numbers(tmp_path / "mine.npz", **own)
+    done = run("add", "mine", "--from", str(path))
+    assert done.output.startswith(
+        "mine: 290 examples read, 240 of 12 clients stored, 50 of the server's own stored in "
+    )
+    for options in ({}, {"server": 0.2}):
+        direct = load(str(path), **options)
+        stored = load("mine", **options)
+        assert direct.server is not None
+        assert stored.server is not None
+        np.testing.assert_array_equal(stored.server.x, direct.server.x)
+        np.testing.assert_array_equal(stored.server.y, direct.server.y)
+        assert stored.server.x.dtype == direct.server.x.dtype == np.float32
+        assert (stored.classes, stored.server.count) == (direct.classes, 1) == (3, 1)
+        assert stored.describe().examples == direct.describe().examples == 240
+    assert load("mine", server=0).server is None
+    taken = load("mine", server=0.1, server_from="examples").server
+    assert taken is not None
+    assert len(taken.x) == 24
+    shown = run("show", "mine")
+    assert "50 examples held by the server" in " ".join(shown.output.split())
+
+
+def test_without_examples_of_the_server_there_are_none_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    add_numbers(tmp_path)
+    with pytest.raises(InputError, match="mine: server_from=own needs examples that the data set"):
+        load("mine", server_from="own")
+    half = save_numbers(tmp_path / "half.npz", x_server=np.zeros((3, 6)))
+    done = run("add", "half", "--from", str(half))
+    assert "must hold both of x_server and y_server or neither" in str(done.exception)
+
+
+TRAIN = "run method=fedavg data=mine model=mlp rounds=1 cohort=4 threads=1 seed=0"
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("file", ["column-x.bin", "column-y.bin", "offsets.bin", "scenario"])
+def test_a_run_on_damaged_data_is_refused_or_the_same(
+    file: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    store = add_numbers(tmp_path)
+    train = [*TRAIN.split(), f"engine={engine}"]
+    CliRunner().invoke(app, [*train, f"out={tmp_path / 'good'}"], catch_exceptions=False)
+    if file == "scenario":
+        (path,) = store.glob("scenarios/*/split-train-index.npy")
+        content = np.fromfile(path, np.uint8)
+        content[200::8] ^= 1  # of each row's number
+    else:
+        path = store / file
+        content = np.fromfile(path, np.uint8)
+        content[::4] ^= 1  # the lowest bit of every float
+    content.tofile(path)
+    done = CliRunner().invoke(app, [*train, f"out={tmp_path / 'damaged'}"])
+    if file == "scenario":
+        assert done.exit_code == 0, done.exception
+        good, damaged = (
+            (tmp_path / name / "model.safetensors").read_bytes() for name in ("good", "damaged")
+        )
+        assert good == damaged
+        return
+    assert isinstance(done.exception, InputError)
+    sentence = str(done.exception)
+    assert sentence.startswith("mine: the store is damaged, ")
+    assert file in sentence
+    assert sentence.endswith("; build it again with `fedtailor data add mine --replace`.")
+    assert not (tmp_path / "damaged" / "model.safetensors").exists()
 
 
 def test_help_has_examples_for_every_command() -> None:

@@ -15,22 +15,24 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 
 from agreement import distance
-from fedtailor.compiler.inductor import BoundStep, CompileMode, bind_compiled, bind_eager
-from fedtailor.compiler.step_program import StepProgram, _step_in_place
+from fedtailor.compiler.inductor import BoundStep, bind_compiled, bind_eager
+from fedtailor.compiler.step_program import ProgramStep, StepBuffers, StepProgram, _step_in_place
 from fedtailor.compiler.trace import trace
 from fedtailor.core import trees
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Tree
+from fedtailor.data.batching import BatchIndices
 from fedtailor.engines import factory, stack_runner
 from fedtailor.engines.chunking import (
     CACHE_BYTES,
     MAX_CHUNK,
     MIN_CLIENTS_PER_THREAD,
     PeakMemory,
-    cache_sized_slices,
-    max_chunk_size,
+    compute_cache_sized_slices,
+    compute_max_chunk_size,
 )
+from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.vectorized import VectorizedEngine
 from fedtailor.ops import cpu
 from scenarios import toy_data, toy_setting, train
@@ -78,7 +80,7 @@ def test_parts_of_a_stack_learn_what_the_whole_does(
     for size in (2, 3, MAX_CHUNK):
         setting = toy_setting(name, data=toy_data(sizes=SIZES), **hyper)
         engine = VectorizedEngine(setting, use_programs=True)
-        monkeypatch.setattr(stack_runner, "cache_sized_slices", partial(cut, size))
+        monkeypatch.setattr(stack_runner, "compute_cache_sized_slices", partial(cut, size))
         state = setting.init_server_state()
         for number in range(2):
             state = engine.update_server(
@@ -141,7 +143,7 @@ def test_parts_are_alike_and_fit_the_cache(
     count: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    parts = cache_sized_slices(count, each)
+    parts = compute_cache_sized_slices(count, each)
     sizes = [part.stop - part.start for part in parts]
     assert [at for part in parts for at in range(part.start, part.stop)] == list(range(count))
     assert max(sizes) - min(sizes) <= 1
@@ -154,8 +156,12 @@ def test_parts_are_alike_and_fit_the_cache(
 
 def test_parts_have_one_size_where_one_divides_the_stack(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert [part.stop - part.start for part in cache_sized_slices(50, 270_000)] == [10] * 5
-    assert [part.stop - part.start for part in cache_sized_slices(53, 270_000)] == [17, 18, 18]
+    assert [part.stop - part.start for part in compute_cache_sized_slices(50, 270_000)] == [10] * 5
+    assert [part.stop - part.start for part in compute_cache_sized_slices(53, 270_000)] == [
+        17,
+        18,
+        18,
+    ]
 
 
 def looking(dropout: float = 0.2) -> Task:
@@ -181,7 +187,7 @@ def test_clients_with_convolutions_take_compiled_steps_one_after_another(
     sizes: set[int] = set()
 
     def told(function: Any, given: tuple[Tree, ...]) -> BoundStep:
-        sizes.add(len(trees.leaves(given[2])[0]))
+        sizes.add(len(trees.leaves(given[1].carry)[0]))
         graph, leaves = trace(function, given), trees.leaves(given)
         assert not any(node.target is torch.ops.aten.bmm.default for node in graph.graph.nodes)
         return partial(graph, *leaves)
@@ -248,6 +254,10 @@ def test_a_program_changes_nothing_that_it_is_given() -> None:
     assert distance(kept, one) == 0.0
 
 
+def _undecoded(columns: tuple[Tensor, ...], indices: BatchIndices) -> Batch:
+    raise AssertionError("a step without batches decodes none")
+
+
 def _turned_about(
     given: Tree, carry: dict[str, Tensor], batches: tuple[Batch, ...]
 ) -> dict[str, Tensor]:
@@ -259,7 +269,8 @@ def test_compiled_steps_read_everything_before_they_write() -> None:
     room = {name: torch.tensor([float(at), 7.0]) for at, name in enumerate("abc")}
     at, left = torch.zeros(1, dtype=torch.int64), torch.tensor([2, 1])
     go_on = bind_compiled(
-        partial(_step_in_place, _turned_about, False, None), ((), (), room, (), at, left)
+        partial(_step_in_place, ProgramStep(_turned_about, _undecoded)),
+        ((), StepBuffers((), room, (), at, left)),
     )
     for expected in ([[2.0, 8.0], [0.0, 14.0], [-1.0, 0.0]], [[1.0, 8.0], [4.0, 14.0], [2.0, 0.0]]):
         go_on()
@@ -300,8 +311,8 @@ def test_compiled_gradients_go_back_through_the_old_weights() -> None:
     for room, bind in zip(rooms, (bind_compiled, bind_eager), strict=True):
         at, left = torch.zeros(1, dtype=torch.int64), torch.full((3,), 3)
         bind(
-            partial(_step_in_place, partial(_descended, model), False, None),
-            ((), (), room, (), at, left),
+            partial(_step_in_place, ProgramStep(partial(_descended, model), _undecoded)),
+            ((), StepBuffers((), room, (), at, left)),
         )()
     assert distance(*rooms) < 1e-5
 
@@ -340,7 +351,7 @@ def test_peak_counts_what_is_made_and_still_there() -> None:
     [(1, MAX_CHUNK, MAX_CHUNK), (1 << 62, 1, 1), (10 << 20, 2, MAX_CHUNK)],
 )
 def test_chunks_are_powers_of_two_that_fit(each: int, least: int, most: int) -> None:
-    chunk = max_chunk_size(each, torch.device("cpu"))
+    chunk = compute_max_chunk_size(each, torch.device("cpu"))
     assert least <= chunk <= most
     assert chunk & (chunk - 1) == 0
 
@@ -349,7 +360,9 @@ def test_the_chunk_follows_from_what_a_client_needs(monkeypatch: pytest.MonkeyPa
     setting = toy_setting("fedavg", data=toy_data(sizes=SIZES))
     needs = factory.probe_vmap(setting).bytes_per_client
     assert needs >= trees.nbytes(setting.task.params)
-    monkeypatch.setattr("fedtailor.engines.chunking._available_bytes", lambda device: 5 * needs)
+    monkeypatch.setattr(
+        "fedtailor.engines.chunking._compute_available_bytes", lambda device: 5 * needs
+    )
     assert factory.make_engine(setting).chunk == 4  # type: ignore[attr-defined]
     assert factory.make_engine(replace(setting), chunk=3).chunk == 3  # type: ignore[attr-defined]
 

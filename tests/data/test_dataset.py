@@ -14,13 +14,15 @@ from fedtailor.data import (
     ClientExamples,
     FederatedDataset,
     Split,
+    equality,
+    from_arrays,
     single_client,
     validate_dataset,
     validation,
 )
 from fedtailor.data.content_hash import hash_rows
-from fedtailor.data.examples import Array
-from fedtailor.data.validation import find_shared_example
+from fedtailor.data.equality import find_equal_examples
+from fedtailor.data.examples import UNASSIGNED, Array
 from fedtailor.errors import InputError
 
 
@@ -184,11 +186,11 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"server": single_client(X[:0], Y[:0])}, "the server's x and y must hold examples"),
     ({"server": make().clients}, "must have a single owner, got 4"),
     (
-        {"server": single_client(X[[2]] + [[0, 0]], Y[[0]])},
+        {"server": single_client(X[[2]] + [[0, 0]], Y[[2]])},
         "its example 0 equals example 2 of client 'ann'",
     ),
     (
-        {"server": single_client(np.stack([X[9] + 0.5, X[9]]), Y[:2])},
+        {"server": single_client(np.stack([X[9] + 0.5, X[9]]), Y[[0, 9]])},
         "its example 1 equals example 9 of client 'dan'",
     ),
 ]
@@ -222,10 +224,60 @@ def test_nobodys_examples_are_not_looked_at() -> None:
     assert len(made.clients.x) == 12
 
 
-def test_a_declared_reason_lets_server_data_overlap() -> None:
-    made = make(server=single_client(X[:2], Y[:2]), overlap="the clients share two examples")
-    assert made.describe().overlap == "the clients share two examples"
-    assert "the clients share two examples" in str(made.describe())
+def test_declared_overlap_lets_the_server_have_clients_examples_and_counts_them() -> None:
+    dataset = make(server=single_client(X[:2], Y[:2]), overlap=True)
+    assert dataset.describe().overlap is True
+    assert dataset.row_counts.equal == 2
+    assert "2 examples of the server are from elsewhere, of which 2 equal" in str(
+        dataset.describe()
+    )
+    with pytest.raises(InputError, match=r"toy: overlap must be true or false, got 'a reason'\."):
+        make(overlap="a reason")
+
+
+def test_examples_are_equal_only_in_x_and_y_together() -> None:
+    other_labels = (Y[:2] + 1) % 3
+    assert make(server=single_client(X[:2], other_labels)).row_counts.equal == 0
+    with pytest.raises(InputError, match=r"example 1 equals example 1 of client 'ann' in x and y"):
+        make(server=single_client(X[:2], np.array([2, Y[1]])))
+
+
+def test_rows_of_the_same_table_are_told_apart_by_their_row() -> None:
+    x = np.zeros((12, 2))
+    y = np.zeros(12, np.int64)
+    server = single_client(x[10:], y[10:])
+    dataset = make(x=x, y=y, server=server, server_rows=np.array([10, 11]))
+    counts = dataset.row_counts
+    assert (counts.read, counts.clients, counts.server, counts.shared) == (12, 10, 2, 0)
+    with pytest.raises(InputError, match=r"it has row 3, which client 'bob' has"):
+        make(x=x, y=y, server=server, server_rows=np.array([10, 3]))
+    with pytest.raises(InputError, match=r"server_rows must be 2 rows from 0 to 11"):
+        make(x=x, y=y, server=server, server_rows=np.array([10, 12]))
+    shared = make(x=x, y=y, server=server, server_rows=np.array([10, 3]), overlap=True)
+    assert (shared.row_counts.shared, shared.row_counts.left_out) == (
+        1,
+        {"assigned to no client": 1},
+    )
+    with pytest.raises(InputError, match=r"it has row 2, which client 'ann' has"):
+        make(x=x, y=y, server=server, server_rows=np.array([10, 2]), overlap=True)
+
+
+@pytest.mark.parametrize(("num_repeats", "is_refused"), [(0, True), (9, True), (10, False)])
+def test_equality_is_natural_where_clients_own_examples_repeat(
+    num_repeats: int, is_refused: bool
+) -> None:
+    """One repeat in a hundred examples is the limit; then equality is counted, not refused."""
+    x = np.arange(1000.0)[:, None]
+    x[1000 - num_repeats :] = x[0]
+    client = np.arange(1000) % 10
+    server = (x[[5, 6]], np.array([0.0, 1.0]))
+    if is_refused:
+        with pytest.raises(InputError, match="its example 0 equals example 5 of client '5'"):
+            from_arrays(x, np.zeros(1000), client, server=server)
+        return
+    dataset = from_arrays(x, np.zeros(1000), client, server=server)
+    assert dataset.row_counts.equal == 1
+    assert dataset.row_counts.clients == 1000
 
 
 def test_a_query_set_may_come_from_train_but_not_from_others() -> None:
@@ -271,28 +323,38 @@ def test_shared_example_is_found_exactly_when_there_is_one(
         )
     )
     held = data.draw(hnp.arrays(bool, len(many)))
+    many_labels = data.draw(hnp.arrays(np.int64, len(many), elements=st.integers(0, 1)))
+    few_labels = data.draw(hnp.arrays(np.int64, len(few), elements=st.integers(0, 1)))
     expected = {
         (i, j)
         for i, a in enumerate(few)
         for j, b in enumerate(many)
-        if held[j] and a.tolist() == b.tolist()
+        if held[j] and a.tolist() == b.tolist() and few_labels[i] == many_labels[j]
     }
     for block_bytes in (1, 16, 1 << 22):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(validation, "BLOCK_BYTES", block_bytes)
-            found = find_shared_example(few, many, held)
-        assert found in expected if expected else found is None
+            found = find_equal_examples(
+                single_client(few, few_labels), ClientExamples(many, many_labels, {}), held
+            )
+        matches = {(i, j) for i, j in enumerate(found.tolist()) if j != UNASSIGNED}
+        assert matches <= expected
+        assert {i for i, _ in matches} == {i for i, _ in expected}
 
 
 def test_equal_hashes_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "hash_rows", lambda rows: np.zeros(len(rows), np.uint64))
-    assert find_shared_example(X[:3] + 50, X, np.ones(10, bool)) is None
-    assert find_shared_example(np.concatenate([X[:3] + 50, X[7:8]]), X, np.ones(10, bool)) == (3, 7)
+    monkeypatch.setattr(equality, "hash_rows", lambda rows: np.zeros(len(rows), np.uint64))
+    clients = make().clients
+    x = np.concatenate([X[:3] + 50, X[7:8]])
+    found = find_equal_examples(single_client(x, Y[[0, 1, 2, 7]]), clients, np.ones(10, bool))
+    assert found.tolist() == [UNASSIGNED, UNASSIGNED, UNASSIGNED, 7]
 
 
 def test_columns_may_be_memory_maps_and_are_read_in_blocks(tmp_path: Path) -> None:
     n = 80_000
-    np.memmap(tmp_path / "x", np.uint8, "w+", shape=(n, 784))[-1] = 7
+    written = np.memmap(tmp_path / "x", np.uint8, "w+", shape=(n, 784))
+    written[:, :4] = np.arange(n, dtype=np.uint32)[:, None].view(np.uint8)
+    del written
     x = np.memmap(tmp_path / "x", np.uint8, "r", shape=(n, 784))
     train = Split(np.arange(n), np.array([0, 10, 20, 30, n]))
     splits = {"train": train, "test": Split(np.arange(0), np.zeros(5, np.int64))}
@@ -330,9 +392,11 @@ def test_describe_gives_the_figures() -> None:
     summary = make().describe()
     assert summary.groups == {"train": 2, "participating": 2, "validation": 1, "unseen": 1}
     assert (summary.examples, summary.smallest, summary.largest, summary.mean) == (10, 2, 3, 2.5)
-    assert (summary.classes, summary.server, summary.overlap) == (3, 2, "")
+    assert (summary.classes, summary.server, summary.overlap) == (3, 2, False)
     assert str(summary).splitlines() == [
         "toy: 10 examples, 3 classes",
+        "  10 rows read: 10 used by clients, 0 held by the server, 0 left out. 2 examples of the "
+        "server are from elsewhere, of which 0 equal a client's in x and y.",
         "  clients: 2 train, 2 participating, 1 validation, 1 unseen",
         "  examples per client: 2 to 3, mean 2.5",
         "  server: 2 examples",

@@ -2,6 +2,12 @@
 alike.
 """
 
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +19,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedtailor.core import trees
-from fedtailor.engines.factory import ClientStateStore
+from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
 
 CLIENTS = 12
@@ -229,3 +235,126 @@ def test_a_million_clients_take_the_room_of_those_who_took_part(tmp_path: Path) 
     assert resident() - before < 200 << 20
     (large,) = [path.stat() for path in tmp_path.iterdir() if "weight" in path.name]
     assert large.st_size < 2 * 4 * 400 * len(who)
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def fill_disk_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk has room for some files, and for no more."""
+    reserve = getattr(os, "posix_fallocate", None)
+    left = [calls]
+
+    def posix_fallocate(descriptor: int, offset: int, size: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise FULL
+        if reserve is not None:
+            reserve(descriptor, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", posix_fallocate, raising=False)
+
+
+def test_a_full_disk_is_one_error_at_first_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = ClientStateStore(CLIENTS, tmp_path / "states")
+    fill_disk_after(1, monkeypatch)
+    with pytest.raises(OSError, match=r"No space left on device: '.*states/1-") as caught:
+        scatter(memory, [1], memories([1]))
+    assert caught.value.errno == errno.ENOSPC
+    assert not list((tmp_path / "states").iterdir())
+
+
+def test_a_full_disk_later_leaves_all_states_and_the_sizes_of_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = 200
+    memory = ClientStateStore(clients, tmp_path)
+    early = list(range(60))
+    scatter(memory, early, memories(early))
+    sizes = {path: path.stat().st_size for path in tmp_path.iterdir()}
+    fill_disk_after(2, monkeypatch)
+    with pytest.raises(OSError, match="No space left on device"):
+        scatter(memory, list(range(60, 120)), memories(list(range(60, 120))))
+    assert {path: path.stat().st_size for path in tmp_path.iterdir()} == sizes
+    assert gathered(memory, early) == [
+        bits(trees.take_row(memories(early), client)) for client in early
+    ]
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_files_have_room_on_the_disk_before_anything_is_written(
+    is_supported: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_supported:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    memory = ClientStateStore(1000, tmp_path)
+    for clients in (range(3), range(3, 90)):
+        memory.scatter(np.array(clients), {"weight": torch.ones(len(clients), 5000)})
+        (path,) = tmp_path.iterdir()
+        assert path.stat().st_size >= clients.stop * 5000 * 4
+        assert path.stat().st_blocks * 512 >= path.stat().st_size
+    got = memory.gather(np.array([0, 89, 500]), {"weight": torch.zeros(5000)})
+    assert got["weight"].mean(1).tolist() == [1.0, 1.0, 0.0]
+
+
+@pytest.fixture
+def small_files() -> Iterator[int]:
+    """Files that may have one megabyte and no more."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = 1 << 20
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, old[1]))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_a_limit_on_the_size_of_files_is_one_error_too(
+    is_supported: bool, small_files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_supported:
+        monkeypatch.delattr(os, "posix_fallocate", raising=False)
+    memory = ClientStateStore(CLIENTS, tmp_path)
+    with pytest.raises(OSError, match="File too large"):
+        memory.scatter(np.array([1]), {"weight": torch.ones(1, small_files)})
+    assert not list(tmp_path.iterdir())
+
+
+STORE_ON_FULL_DISK = """
+import sys
+import numpy as np
+import torch
+from fedtailor.engines.client_state import ClientStateStore
+
+store = ClientStateStore(1000, sys.argv[1] + "/states")
+try:
+    for client in range(0, 1000, 50):
+        states = {"weight": torch.ones(50, 100, 100)}
+        store.scatter(np.arange(client, client + 50), states)
+except OSError as problem:
+    print(problem)
+"""
+
+
+def test_a_disk_that_is_really_full_does_not_end_the_process(tmp_path: Path) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False)
+    except OSError:
+        pytest.skip("there is no mount")
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", STORE_ON_FULL_DISK, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        sizes = [path.stat().st_size for path in (tmp_path / "states").iterdir()]
+    finally:
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("[Errno 28] No space left on device: ")
+    assert sum(sizes) < 8 << 20

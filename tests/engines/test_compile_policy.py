@@ -11,7 +11,7 @@ from fedtailor.core.task import sequences
 from fedtailor.engines import compile_policy, factory
 from fedtailor.engines.compile_policy import MIN_STEP_SECONDS, STEP_SECONDS, decide_compile
 from fedtailor.engines.context import EngineContext
-from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, compile_cache_dir
+from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, get_compile_cache_dir
 from fedtailor.training.context import prepare_context
 from scenarios import toy_data, toy_setting
 
@@ -94,4 +94,4 @@ def test_what_torch_says_by_itself_the_user_has_not_said(
 
     asked = cache_dir()
     assert os.environ[INDUCTOR_CACHE_ENV] == asked
-    assert compile_cache_dir() == tmp_path / "compiled"
+    assert get_compile_cache_dir() == tmp_path / "compiled"

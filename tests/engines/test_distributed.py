@@ -16,9 +16,11 @@ from fedtailor import FedtailorError, classification, fit
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
 from fedtailor.engines import factory
+from fedtailor.engines.client_state import ClientStateStore
+from fedtailor.engines.context import EngineContext
 from fedtailor.engines.distributed.client_shards import ClientStateShards
+from fedtailor.engines.distributed.engine import DistributedEngine
 from fedtailor.engines.distributed.process_group import Ranks, get_ranks
-from fedtailor.engines.factory import ClientStateStore, DistributedEngine, EngineContext
 from fedtailor.errors import InputError
 from fedtailor.training.loop import run_rounds
 from scenarios import Net, toy_data, toy_setting

@@ -17,7 +17,7 @@ from fedtailor import methods
 from fedtailor.core import trees
 from fedtailor.core.types import Params, ServerState
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.context import EngineContext
 from fedtailor.personalization.personal_model import personalize_model
 from fedtailor.personalization.service import export_client, personalize
 from fedtailor.prng.streams import Stream
@@ -25,6 +25,7 @@ from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
+from fedtailor.training.trained_model import TrainedModel
 from known import known
 from oracles import descended, module_of
 from scenarios import toy_data, toy_setting, toy_task, train
@@ -164,11 +165,8 @@ def test_personalize_takes_the_best_head_too() -> None:
             method = setting.method._replace(
                 init_client_state=partial(constant, head), num_offered_states=0
             )
-            tried.append(
-                personalize_model(
-                    method, setting.task, state, DATA.example_spec, setting.seed, x, y
-                ).params
-            )
+            model = TrainedModel(method, setting.task, state, DATA.example_spec, setting.seed)
+            tried.append(personalize_model(model, x, y).params)
         losses = [
             nn.functional.cross_entropy(module_of(p)(torch.as_tensor(x)), torch.as_tensor(y))
             for p in tried
@@ -203,9 +201,8 @@ def test_a_runs_folder_offers_them_too(tmp_path: Path) -> None:
     )
     assert distance(fitted.personalize(x, y).params, found) == 0.0
     setting = fitted.context
-    alone = personalize_model(
-        setting.method, setting.task, fitted.state, data.example_spec, spec.seed, x, y
-    )
+    model = TrainedModel(setting.method, setting.task, fitted.state, data.example_spec, spec.seed)
+    alone = personalize_model(model, x, y)  # which is offered nothing
     assert distance(alone.params, found) > 1e-4  # with the first head
 
 

@@ -14,8 +14,9 @@ from fedtailor.cli.catalog import describe_method
 from fedtailor.core import trees
 from fedtailor.core.types import CohortUpdate, Routine
 from fedtailor.data import FederatedDataset
+from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.prng.streams import Stream
 from fedtailor.training import from_config
@@ -44,7 +45,7 @@ def counted(
     site = made.make_client_dataset() if holders == "clients" else made.make_server_dataset()
     with FlopCounterMode(display=False) as counter:
         result = run_single_client(
-            work, given, own, site, who, made.derive_keys(Stream.CLIENT, 0, [who])[0]
+            work, given, own, ClientWork(site, who, made.derive_keys(Stream.CLIENT, 0, [who])[0])
         )
     return result, counter.get_total_flops()
 

@@ -96,7 +96,12 @@ FAULTS = [
         "            else:\n                self._graphs[size].replay()",
         (GRAPHS,),
     ),
-    Fault("run", "_copy_into(self._carry, carry)", "self._carry = carry", (GRAPHS,)),
+    Fault(
+        "run",
+        "_copy_into(self._buffers.carry, carry)",
+        "self._buffers = self._buffers._replace(carry=carry)",
+        (GRAPHS,),
+    ),
     Fault(
         "_conv2d_grad_input_op",
         "(stride, pad)",

@@ -88,7 +88,7 @@ def add_people(
             zip(testing, starts[:-1], starts[1:], strict=True)
         )
     ]
-    return add_custom(name, blocks, DatasetAttributes(**{"classes": 3} | attributes))
+    return add_custom(name, blocks, DatasetAttributes(**{"classes": 3} | attributes), replace=True)
 
 
 def person(number: int) -> str:

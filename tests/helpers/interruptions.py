@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from fedtailor.cli import main
-from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.context import EngineContext
 from fedtailor.training import from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.config import RunConfig
@@ -194,10 +194,11 @@ def without_times(content: Any) -> Any:
 
 def at_the_end(out: Path) -> tuple[EngineContext, RestoredCheckpoint, np.ndarray]:
     """A finished run's setting and last checkpoint, and the clients who remember something."""
-    spec = RunDir(out).read_config()
+    run_dir = RunDir(out)
+    spec = run_dir.read_config()
     setting = from_config.build_context(spec, from_config.load_dataset(spec), out)
     first = setting.init_server_state()
-    found = CheckpointManager(out).restore_latest(
+    found = CheckpointManager(out, run_dir.open_round_log()).restore_latest(
         first, setting.client_states, setting.method.init_client_state(first)
     )
     assert found is not None

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -10,8 +9,9 @@ from agreement import distance
 from fedtailor import prng
 from fedtailor.core.types import Batch, BatchPlan, BatchSpec, Method, Params
 from fedtailor.engines import factory
+from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.sequential import iter_batches
+from fedtailor.engines.single_client import iter_batches
 from fedtailor.prng.streams import Stream
 from scenarios import Net, toy_setting, train
 
@@ -35,7 +35,7 @@ def descended(
     key = prng.fold(setting.derive_keys(purpose, number, [client])[0], 0)
     first = setting.task.params if start is None else start
     return sgd(
-        first, lr, iter_batches(plan, setting.make_client_dataset(), np.array([client]), key)
+        first, lr, iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key))
     )
 
 
@@ -44,7 +44,7 @@ def server_descended(
 ) -> Params:
     """The same for epochs on the server's examples, in the batches of a key."""
     plan = BatchPlan((BatchSpec("train", size),), epochs=epochs)
-    return sgd(start, lr, iter_batches(plan, setting.make_server_dataset(), np.array([0]), key))
+    return sgd(start, lr, iter_batches(plan, ClientWork(setting.make_server_dataset(), 0, key)))
 
 
 def sgd(start: Params, lr: float, batches: Iterable[tuple[Batch, ...]]) -> Params:

@@ -26,8 +26,9 @@ from fedtailor.core.task import Task, regression
 from fedtailor.core.types import Method, Params
 from fedtailor.data import ClientExamples, FederatedDataset
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches
 from fedtailor.prng.streams import Stream
 from scenarios import split, toy_setting, train
 
@@ -117,7 +118,7 @@ def minibatches(setting: EngineContext, client: int, number: int) -> list[tuple[
     """The examples (x, y) that a client sees in a round, step by step, as plain arrays."""
     plan = setting.method.client.phases[0].plan
     key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
-    steps = iter_batches(plan, setting.make_client_dataset(), np.array([client]), key)
+    steps = iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key))
     return [
         (batch.x[batch.mask > 0].numpy(), batch.y[batch.mask > 0].numpy()) for (batch,) in steps
     ]

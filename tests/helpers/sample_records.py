@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.dataset import ExampleSpec
+from fedtailor.data.row_counts import RowCounts
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.build import sum_costs
 from fedtailor.training.record.schema import (
@@ -97,7 +98,7 @@ def make_record(
         ),
         metric=metric,
         data=data,
-        checksums=Checksums(data=f"data {seed}", weights=f"weights {seed}"),
+        checksums=Checksums(config="", data=f"data {seed}", weights=f"weights {seed}"),
         rounds=rounds,
         scores=scores,
         summary={group: _summarize(group_scores) for group, group_scores in scores.items()},
@@ -289,7 +290,8 @@ def _make_data(seed: int, num_clients: int, rng: np.random.Generator) -> Dataset
         name="digits",
         classes=10,
         server_examples=90,
-        overlap="",
+        overlap=False,
+        rows=RowCounts(1797, 1707, 90, 0, {}, 0, 0, 0),
         example_spec=ExampleSpec((1, 8, 8), (), 10, 1 / 16, tokens=False),
         clients=[f"client-{index}" for index in range(num_clients)],
         groups={

@@ -13,7 +13,9 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Method, Params, ServerState
 from fedtailor.data import ClientExamples, FederatedDataset, Split, single_client
 from fedtailor.engines import factory
-from fedtailor.engines.factory import ClientStateStore, Engine, EngineContext
+from fedtailor.engines.base import Engine
+from fedtailor.engines.client_state import ClientStateStore
+from fedtailor.engines.context import EngineContext
 from fedtailor.training.context import get_data_view
 from fedtailor.training.loop import run_rounds
 

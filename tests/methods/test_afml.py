@@ -23,8 +23,9 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.types import Batch, Params, ServerState
 from fedtailor.data import FederatedDataset
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import afml
 from fedtailor.models import mlp
@@ -182,7 +183,7 @@ def real(batch: Batch) -> tuple[Tensor, Tensor]:
 def client_batches(setting: EngineContext, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
     key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
     plan = setting.method.client.phases[0].plan
-    return list(iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
+    return list(iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)))
 
 
 def leaves_of(weights: Params) -> Params:
@@ -263,9 +264,11 @@ def test_further_steps_descend_from_the_sample(hyper: dict[str, Any]) -> None:
         setting.method.client,
         sent,
         (),
-        setting.make_client_dataset(),
-        client,
-        setting.derive_keys(Stream.CLIENT, 0, [client])[0],
+        ClientWork(
+            setting.make_client_dataset(),
+            client,
+            setting.derive_keys(Stream.CLIENT, 0, [client])[0],
+        ),
     )
     assert len(batches) == 4
     assert (
@@ -402,18 +405,19 @@ def test_personalizing_adapts_the_head_on_the_mean_weights() -> None:
         wanted = dict(state.params)
         batches = list(
             iter_batches(
-                work.phases[0].plan, setting.make_client_dataset(), np.array([8]), prng.fold(key, 0)
+                work.phases[0].plan, ClientWork(setting.make_client_dataset(), 8, prng.fold(key, 0))
             )
         )
         for (batch,) in batches:
             wanted |= adapted_head(wanted, *real(batch), rate)
-        tuned = run_single_client(work, sent, (), setting.make_client_dataset(), 8, key)
+        tuned = run_single_client(work, sent, (), ClientWork(setting.make_client_dataset(), 8, key))
         assert work.phases[0].plan.specs[0] == ("adapt", 6)
         assert len(batches) == 9
         assert distance(tuned, wanted) < 1e-12
         assert (
             distance(
-                run_single_client(work._replace(phases=()), sent, (), None, 8, key), state.params
+                run_single_client(work._replace(phases=()), sent, (), ClientWork(None, 8, key)),
+                state.params,
             )
             == 0
         )

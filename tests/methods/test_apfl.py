@@ -12,8 +12,9 @@ from fedtailor import methods, prng
 from fedtailor.core import trees
 from fedtailor.core.types import BatchPlan, Method, Params
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import apfl
 from fedtailor.prng.streams import Stream
@@ -77,9 +78,7 @@ def test_with_mixing_1_the_personal_model_is_trained_alone(local: dict[str, Any]
         setting.method.personalize._replace(phases=()),
         state.params,
         trees.take_row(memories[1], 3),
-        None,
-        3,
-        state.key,
+        ClientWork(None, 3, state.key),
     )
     assert distance(personal, trees.take_row(memories[0], 3)) < 1e-12
 
@@ -89,7 +88,7 @@ def seen(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of a client's only phase, without padding."""
     key = prng.fold(setting.derive_keys(purpose, number, [client])[0], 0)
-    for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([client]), key):
+    for (batch,) in iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)):
         yield batch.x[batch.mask > 0], batch.y[batch.mask > 0]
 
 
@@ -182,9 +181,7 @@ def one_step(alpha: float, alpha_lr: float) -> tuple[float, float]:
         work,
         w,
         kept,
-        setting.make_client_dataset(),
-        8,
-        setting.derive_keys(Stream.CLIENT, 0, [8])[0],
+        ClientWork(setting.make_client_dataset(), 8, setting.derive_keys(Stream.CLIENT, 0, [8])[0]),
     ).state
     x, y = next(seen(setting, Stream.CLIENT, 0, 8, work.phases[0].plan))
     leaf = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
@@ -230,7 +227,7 @@ def test_personalizing_trains_v_in_a_mixture_with_the_broadcast(alpha: float) ->
         optimizer.step()
     for phases, personal in (((), v), (work.phases, copy_of(model))):
         found = run_single_client(
-            work._replace(phases=phases), w, kept, setting.make_client_dataset(), 8, key
+            work._replace(phases=phases), w, kept, ClientWork(setting.make_client_dataset(), 8, key)
         )
         assert distance(found, {k: alpha * personal[k] + (1 - alpha) * w[k] for k in w}) < 1e-12
     assert plan.specs[0].split == "adapt"

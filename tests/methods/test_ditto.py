@@ -12,8 +12,9 @@ from fedtailor.core import trees
 from fedtailor.core.task import regression
 from fedtailor.core.types import Batch, BatchPlan, Method, Params
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import ditto
 from fedtailor.prng.streams import Stream
@@ -104,7 +105,7 @@ def seen(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of a phase of a client's work, without padding."""
     key = prng.fold(setting.derive_keys(purpose, number, [client])[0], phase)
-    for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([client]), key):
+    for (batch,) in iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)):
         yield batch.x[batch.mask > 0], batch.y[batch.mask > 0]
 
 
@@ -186,14 +187,18 @@ def test_personalizing_goes_on_with_the_personal_model_around_the_broadcast() ->
     assert plan.specs[0].split == "adapt"
     assert (
         distance(
-            run_single_client(work, sent, kept, setting.make_client_dataset(), 8, key), expected
+            run_single_client(work, sent, kept, ClientWork(setting.make_client_dataset(), 8, key)),
+            expected,
         )
         < 1e-12
     )
     assert (
         distance(
             run_single_client(
-                work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key
+                work._replace(phases=()),
+                sent,
+                kept,
+                ClientWork(setting.make_client_dataset(), 8, key),
             ),
             kept,
         )

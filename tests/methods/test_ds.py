@@ -97,11 +97,11 @@ def test_clients_adapt_on_their_own_examples_alone() -> None:
 
 
 def test_the_overlap_is_declared() -> None:
-    assert DATA.overlap == ""
+    assert DATA.overlap is False
     view = toy_setting("ds", data=DATA).data
-    assert view.overlap == "the server's examples are shared with every training client"
+    assert view.overlap is True
     assert view.server is DATA.server
-    assert "shared with every training client" in str(view.describe())
+    assert "clients may have, too (overlap)" in str(view.describe())
 
 
 def test_it_can_be_learned_from_at_the_server_too() -> None:

@@ -5,7 +5,8 @@ from torch import nn
 
 from agreement import distance
 from fedtailor.core import trees
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.methods import fedavg
 from fedtailor.prng.streams import Stream
 from oracles import descended, module_of
@@ -88,7 +89,10 @@ def test_personalizing_is_sgd_on_the_client() -> None:
     setting = toy_setting("fedavg", finetune_epochs=2, finetune_lr=0.05)
     key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
     tuned = run_single_client(
-        setting.method.personalize, setting.task.params, (), setting.make_client_dataset(), 8, key
+        setting.method.personalize,
+        setting.task.params,
+        (),
+        ClientWork(setting.make_client_dataset(), 8, key),
     )
     plan = setting.method.personalize.phases[0].plan
     assert plan.epochs == 2

@@ -8,7 +8,8 @@ import torch
 from agreement import distance
 from fedtailor.core import trees
 from fedtailor.engines import factory
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import feddyn
 from fedtailor.prng.streams import Stream
@@ -123,7 +124,10 @@ def test_a_client_without_steps_keeps_what_it_has() -> None:
         setting.derive_keys(Stream.CLIENT, 2, [3])[0],
     )
     result = run_single_client(
-        idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key
+        idle,
+        setting.method.broadcast(state),
+        own,
+        ClientWork(setting.make_client_dataset(), 3, key),
     )
     assert distance(result.state, own) == 0.0
     assert distance(result.update, trees.zeros_like(result.update)) == 0.0
@@ -134,7 +138,9 @@ def test_personalizing_is_sgd_on_the_plain_loss() -> None:
     setting = on_toy(finetune_epochs=2, finetune_lr=0.05)
     work, key = setting.method.personalize, setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
     own = trees.full_like(setting.task.params, 3.0)
-    tuned = run_single_client(work, setting.task.params, own, setting.make_client_dataset(), 8, key)
+    tuned = run_single_client(
+        work, setting.task.params, own, ClientWork(setting.make_client_dataset(), 8, key)
+    )
     plan = work.phases[0].plan
     assert (plan.epochs, plan.specs[0].split) == (2, "adapt")
     assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, 0.05)) < 1e-12

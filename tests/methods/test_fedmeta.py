@@ -13,8 +13,9 @@ from fedtailor.core import trees
 from fedtailor.core.types import Batch, BatchPlan, BatchSpec, Method, Params
 from fedtailor.data import FederatedDataset
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import fedavg, fedmeta, per_fedavg
 from fedtailor.prng.streams import Stream
@@ -40,7 +41,7 @@ def made_setting(data: FederatedDataset = UNEVEN, **hyper: Any) -> EngineContext
 def batches_of(setting: EngineContext, client: int) -> list[tuple[Batch, ...]]:
     key = prng.fold(setting.derive_keys(Stream.CLIENT, 0, [client])[0], 0)
     plan = setting.method.client.phases[0].plan
-    return list(iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
+    return list(iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)))
 
 
 def mean_loss(weights: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -287,9 +288,7 @@ def test_who_has_one_example_changes_nothing(hyper: dict[str, Any], inner: str) 
         setting.method.client,
         sent,
         (),
-        setting.make_client_dataset(),
-        1,
-        setting.derive_keys(Stream.CLIENT, 0, [1])[0],
+        ClientWork(setting.make_client_dataset(), 1, setting.derive_keys(Stream.CLIENT, 0, [1])[0]),
     )
     assert distance(result.update, trees.zeros_like(sent)) == 0.0
 
@@ -324,7 +323,10 @@ def test_personalizing_by_maml_is_sgd_at_alpha(
     assert (
         distance(
             run_single_client(
-                setting.method.personalize, sent, (), setting.make_client_dataset(), 2, key
+                setting.method.personalize,
+                sent,
+                (),
+                ClientWork(setting.make_client_dataset(), 2, key),
             ),
             descended(setting, Stream.PERSONALIZE, 2, plan, rate),
         )
@@ -332,7 +334,10 @@ def test_personalizing_by_maml_is_sgd_at_alpha(
     )
     before = setting.method.personalize._replace(phases=())
     assert (
-        distance(run_single_client(before, sent, (), setting.make_client_dataset(), 2, key), START)
+        distance(
+            run_single_client(before, sent, (), ClientWork(setting.make_client_dataset(), 2, key)),
+            START,
+        )
         == 0.0
     )
 
@@ -345,13 +350,16 @@ def test_personalizing_by_meta_sgd_goes_at_the_learned_rates() -> None:
     )
     own = [START[name] for name in NAMES]
     for (batch,) in iter_batches(
-        plan, setting.make_client_dataset(), np.array([2]), prng.fold(key, 0)
+        plan, ClientWork(setting.make_client_dataset(), 2, prng.fold(key, 0))
     ):
         at = [weight.clone().requires_grad_() for weight in own]
         slopes = torch.autograd.grad(mean_loss(at, *real(batch)), at)
         own = [weight - rates[name] * g for name, weight, g in zip(NAMES, own, slopes, strict=True)]
     tuned = run_single_client(
-        setting.method.personalize, (START, rates), (), setting.make_client_dataset(), 2, key
+        setting.method.personalize,
+        (START, rates),
+        (),
+        ClientWork(setting.make_client_dataset(), 2, key),
     )
     assert distance(tuned, dict(zip(NAMES, own, strict=True))) < 1e-12
 

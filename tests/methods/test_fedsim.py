@@ -13,8 +13,9 @@ from agreement import distance
 from fedtailor import prng
 from fedtailor.core import trees
 from fedtailor.core.types import Batch, Params, Routine
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.methods import build, fedsim
 from fedtailor.prng.streams import Stream
 from scenarios import toy_data, toy_setting, toy_task, train, trained
@@ -48,9 +49,9 @@ def uploads(setting: EngineContext, cohort: np.ndarray) -> list[Params]:
             setting.method.client,
             theta,
             (),
-            setting.make_client_dataset(),
-            int(i),
-            setting.derive_keys(Stream.CLIENT, 0, [i])[0],
+            ClientWork(
+                setting.make_client_dataset(), int(i), setting.derive_keys(Stream.CLIENT, 0, [i])[0]
+            ),
         )
         for i in cohort
     ]
@@ -61,7 +62,7 @@ def server_batches(setting: EngineContext) -> tuple[Batch, ...]:
     key = prng.fold(setting.derive_keys(Stream.SERVER, 0, [0])[0], 0)
     work = setting.method.correct_update or setting.method.server
     return next(
-        iter(iter_batches(work.phases[0].plan, setting.make_server_dataset(), np.array([0]), key))
+        iter(iter_batches(work.phases[0].plan, ClientWork(setting.make_server_dataset(), 0, key)))
     )
 
 

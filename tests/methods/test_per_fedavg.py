@@ -14,8 +14,9 @@ from fedtailor.core import trees
 from fedtailor.core.types import Batch, Method, Params
 from fedtailor.data.batching import iter_batch_indices
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import per_fedavg
 from fedtailor.prng.streams import Stream
@@ -36,7 +37,7 @@ def made_setting(**hyper: Any) -> EngineContext:
 def batches_of(setting: EngineContext, client: int, number: int = 0) -> list[tuple[Batch, ...]]:
     key = prng.fold(setting.derive_keys(Stream.CLIENT, number, [client])[0], 0)
     plan = setting.method.client.phases[0].plan
-    return list(iter_batches(plan, setting.make_client_dataset(), np.array([client]), key))
+    return list(iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)))
 
 
 def direction(method: Method, own: Params, batches: tuple[Batch, ...]) -> Params:
@@ -310,7 +311,7 @@ def test_personalizing_is_sgd_at_alpha(
     assert (plan.steps, plan.epochs, plan.specs) == (steps, epochs, (("adapt", 5),))
     key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
     tuned = run_single_client(
-        setting.method.personalize, START, (), setting.make_client_dataset(), 8, key
+        setting.method.personalize, START, (), ClientWork(setting.make_client_dataset(), 8, key)
     )
     assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, rate)) < 1e-12
 

@@ -12,8 +12,9 @@ from fedtailor import methods, prng
 from fedtailor.core import trees
 from fedtailor.core.types import BatchPlan, BatchSpec, MethodTag, Params
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods.wrappers import personal_layers
 from fedtailor.prng.streams import Stream
@@ -137,7 +138,7 @@ def sgd(
         [value for name, value in model.named_parameters() if name in names], lr
     )
     key = prng.fold(setting.derive_keys(purpose, 0, [client])[0], phase)
-    for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([client]), key):
+    for (batch,) in iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)):
         real = batch.mask > 0
         model.zero_grad()
         nn.functional.cross_entropy(model(batch.x[real]), batch.y[real]).backward()  # type: ignore[no-untyped-call]
@@ -171,9 +172,9 @@ def test_fedrep_fits_the_head_and_then_the_base() -> None:
         setting.method.personalize,
         given,
         own,
-        setting.make_client_dataset(),
-        2,
-        setting.derive_keys(Stream.PERSONALIZE, 0, [2])[0],
+        ClientWork(
+            setting.make_client_dataset(), 2, setting.derive_keys(Stream.PERSONALIZE, 0, [2])[0]
+        ),
     )
     plan = BatchPlan((BatchSpec("adapt", 8),), epochs=5)
     assert (

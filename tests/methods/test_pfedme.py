@@ -3,7 +3,6 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,8 +12,9 @@ from fedtailor import prng
 from fedtailor.core import trees
 from fedtailor.core.task import regression
 from fedtailor.core.types import Batch, BatchPlan, Method, Params
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import iter_batches, run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import iter_batches, run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import pfedme
 from fedtailor.prng.streams import Stream
@@ -131,7 +131,7 @@ def seen(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """The batches of a client's only phase, without padding."""
     key = prng.fold(setting.derive_keys(purpose, number, [client])[0], 0)
-    for (batch,) in iter_batches(plan, setting.make_client_dataset(), np.array([client]), key):
+    for (batch,) in iter_batches(plan, ClientWork(setting.make_client_dataset(), client, key)):
         yield batch.x[batch.mask > 0], batch.y[batch.mask > 0]
 
 
@@ -219,7 +219,7 @@ def test_personalizing_goes_on_from_the_broadcast_and_the_kept_model() -> None:
         setting.method.personalize,
     )
     key = setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
-    found = run_single_client(work, sent, kept, setting.make_client_dataset(), 8, key)
+    found = run_single_client(work, sent, kept, ClientWork(setting.make_client_dataset(), 8, key))
     batches = seen(setting, Stream.PERSONALIZE, 0, 8, work.phases[0].plan)
     expected = algorithm_1(sent, kept, batches, lambda p: torch.optim.SGD(p, 0.2), hyper)[1]
     assert work.phases[0].plan.specs[0].split == "adapt"
@@ -227,7 +227,10 @@ def test_personalizing_goes_on_from_the_broadcast_and_the_kept_model() -> None:
     assert (
         distance(
             run_single_client(
-                work._replace(phases=()), sent, kept, setting.make_client_dataset(), 8, key
+                work._replace(phases=()),
+                sent,
+                kept,
+                ClientWork(setting.make_client_dataset(), 8, key),
             ),
             kept,
         )

@@ -7,8 +7,9 @@ import torch
 from agreement import distance
 from fedtailor.core import trees
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.context import EngineContext
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import reptile
 from fedtailor.methods.hparams import RunFacts
@@ -91,7 +92,9 @@ def test_the_decay_ends_with_the_run_unless_said_otherwise() -> None:
 def test_personalizing_is_sgd_from_the_model() -> None:
     setting = on_toy(finetune_steps=3, finetune_lr=0.05)
     work, key = setting.method.personalize, setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
-    tuned = run_single_client(work, setting.task.params, (), setting.make_client_dataset(), 8, key)
+    tuned = run_single_client(
+        work, setting.task.params, (), ClientWork(setting.make_client_dataset(), 8, key)
+    )
     plan = work.phases[0].plan
     assert (plan.steps, plan.specs[0].split) == (3, "adapt")
     assert distance(tuned, descended(setting, Stream.PERSONALIZE, 8, plan, 0.05)) < 1e-12

@@ -8,7 +8,8 @@ import torch
 from agreement import distance
 from fedtailor.core import trees
 from fedtailor.engines import factory
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import InputError
 from fedtailor.methods import fedavg, scaffold
 from fedtailor.prng.streams import Stream
@@ -116,7 +117,10 @@ def test_a_client_without_steps_keeps_its_control_variate() -> None:
     idle = setting.method.client._replace(phases=())
     key = setting.derive_keys(Stream.CLIENT, 2, [3])[0]
     result = run_single_client(
-        idle, setting.method.broadcast(state), own, setting.make_client_dataset(), 3, key
+        idle,
+        setting.method.broadcast(state),
+        own,
+        ClientWork(setting.make_client_dataset(), 3, key),
     )
     assert distance(result.state, own) == 0.0
     assert distance(result.update, trees.zeros_like(result.update)) == 0.0
@@ -159,7 +163,10 @@ def test_personalizing_is_sgd_from_the_model() -> None:
     work, key = setting.method.personalize, setting.derive_keys(Stream.PERSONALIZE, 0, [8])[0]
     own = trees.full_like(state.params, 3.0)
     tuned = run_single_client(
-        work, setting.method.broadcast(state), own, setting.make_client_dataset(), 8, key
+        work,
+        setting.method.broadcast(state),
+        own,
+        ClientWork(setting.make_client_dataset(), 8, key),
     )
     plan = work.phases[0].plan
     assert (plan.epochs, plan.specs[0].split, plan.specs[0].size) == (2, "adapt", 5)

@@ -12,7 +12,7 @@ from fedtailor import methods, prng
 from fedtailor.core import trees
 from fedtailor.core.types import MethodTag, Params
 from fedtailor.engines import factory
-from fedtailor.engines.factory import EngineContext
+from fedtailor.engines.context import EngineContext
 from fedtailor.errors import InputError
 from fedtailor.methods import fsl, fsl_p
 from fedtailor.methods.hparams import RunFacts

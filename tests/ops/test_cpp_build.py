@@ -56,7 +56,7 @@ def test_other_code_or_another_processor_is_another_file(
     found = made(source)
     assert found is not None
     assert found.answer() == 43
-    monkeypatch.setattr(cpp_build, "cpu_signature", lambda: ("another",))
+    monkeypatch.setattr(cpp_build, "get_cpu_signature", lambda: ("another",))
     made(source)
     assert len(list((source.parent / "kept" / "native").iterdir())) == 3
 

@@ -22,6 +22,7 @@ from fedtailor.personalization.service import (
     predict,
 )
 from fedtailor.reporting.html import write_report
+from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training.from_config import trust_folder
 from fedtailor.training.overrides import read_comparison
 from fedtailor.training.run_dir import RunDir
@@ -125,8 +126,8 @@ def test_folders_from_elsewhere_are_refused_until_they_are_trusted(
 @USES
 def test_code_that_has_changed_is_refused(use: str, place: Place, tmp_path: Path) -> None:
     for folder in (place.run, place.model):
-        with (folder / "own_model.py").open("a") as file:
-            file.write("# another one\n")
+        source = (folder / "own_model.py").read_bytes() + b"# another one\n"
+        ListedFolder(folder).write({"own_model.py": source})
     assert_refused(place, use, tmp_path / "to")
 
 

@@ -106,7 +106,7 @@ def test_the_table_shows_figures_and_a_dash_where_there_is_none() -> None:
 
 
 def test_the_caption_tells_whether_seeds_share_one_split_of_the_data() -> None:
-    shared = Checksums(data="shared", weights="")
+    shared = Checksums(config="", data="shared", weights="")
     runs = [record.model_copy(update={"checksums": shared}) for record in make_simple_comparison()]
     sentence = "over seeds (of first weights, cohorts and batches, on one split of the data)"
     assert sentence in html.render(runs)
@@ -238,10 +238,10 @@ def test_the_page_tells_if_only_a_part_of_the_clients_is_evaluated() -> None:
 
 def test_notes_name_the_methods_that_they_are_about() -> None:
     runs = make_comparison({"fedavg": 0.6, "fedsim": 0.7}, seeds=(1, 2))
-    runs = [update_data(run, overlap="it is public") for run in runs]
+    runs = [update_data(run, overlap=True) for run in runs]
     runs[2:] = [update_choices(run, notes=("runs one by one",)) for run in runs[2:]]
     assert wording.collect_notes(grouping.group_into_lines(runs)) == [
-        "The server's data overlaps the clients', as declared: it is public",
+        "The server may have examples that clients have, too, as declared by overlap=true.",
         "fedsim: runs one by one",
     ]
 
@@ -276,7 +276,7 @@ def make_hostile_record() -> RunRecord:
     all_scores = {**run.scores, "participating": hostile_scores}
     run = update_config(run, data_options={HOSTILE: {HOSTILE: HOSTILE}}, label=HOSTILE)
     run = update_choices(run, engine=HOSTILE, notes=(HOSTILE,))
-    run = update_data(run, name=HOSTILE, overlap=HOSTILE, clients=[HOSTILE] * len(run.data.clients))
+    run = update_data(run, name=HOSTILE, clients=[HOSTILE] * len(run.data.clients))
     return run.model_copy(
         update={
             "command": HOSTILE,

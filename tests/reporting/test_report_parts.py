@@ -137,7 +137,7 @@ def test_labels_behind_an_at_keep_the_method() -> None:
 
 
 def with_data_checksum(record: RunRecord, checksum: str) -> RunRecord:
-    return record.model_copy(update={"checksums": Checksums(data=checksum, weights="")})
+    return record.model_copy(update={"checksums": Checksums(config="", data=checksum, weights="")})
 
 
 def test_runs_on_other_clients_are_refused() -> None:

@@ -241,7 +241,7 @@ def test_a_process_that_fails_lets_the_others_finish(tmp_path: Path) -> None:
     place = tmp_path / "out" / "one" / "fedavg-seed0"
     done(study, tmp_path / "out", should_stop=after(3))
     (place / "rounds.jsonl").unlink()
-    with pytest.raises(InputError, match="lacks rounds"):
+    with pytest.raises(InputError, match=r"^No checkpoint .* can be used"):
         done(study, tmp_path / "out", jobs=2)
     ended = [
         json.loads(path.read_text())["status"]

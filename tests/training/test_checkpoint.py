@@ -16,8 +16,10 @@ from fedtailor.core import trees
 from fedtailor.core.types import ServerState
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.errors import InputError
+from fedtailor.storage.manifest import ListedFolder
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.record.schema import FORMAT
+from fedtailor.training.round_log import RoundLog
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import left, litter, small
@@ -48,11 +50,16 @@ def same(one: Any, other: Any) -> bool:
     return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in pairs)
 
 
+def make_checkpoints(out: Path) -> CheckpointManager:
+    """Return the checkpoints of a run whose log has no rounds."""
+    return CheckpointManager(out, RoundLog(out / "rounds.jsonl"))
+
+
 def read(
     out: Path, folder: Path | None = None
 ) -> tuple[RestoredCheckpoint | None, ClientStateStore]:
     memory = ClientStateStore(CLIENTS, folder)
-    return CheckpointManager(out).restore_latest(state(0), memory, ONE), memory
+    return make_checkpoints(out).restore_latest(state(0), memory, ONE), memory
 
 
 def rows(memory: ClientStateStore) -> dict[int, list[Tensor]]:
@@ -67,7 +74,7 @@ def write_some(
     """A checkpoint a round, with memories of random clients; returns what each ought to hold."""
     memory, checkpoints, draws = (
         ClientStateStore(CLIENTS, folder),
-        CheckpointManager(out),
+        make_checkpoints(out),
         np.random.default_rng(0),
     )
     held: dict[int, dict[int, list[Tensor]]] = {}
@@ -110,7 +117,10 @@ def test_the_log_stays_small_and_only_what_is_named_stays(tmp_path: Path) -> Non
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
-    memory, checkpoints = ClientStateStore(CLIENTS), CheckpointManager(tmp_path)
+    memory, checkpoints = (
+        ClientStateStore(CLIENTS),
+        CheckpointManager(tmp_path, RoundLog(tmp_path / "rounds.jsonl")),
+    )
     scatter(memory, [1, 2], 1)
     checkpoints.save(1, state(1), memory)
     checkpoints.save(2, state(2), memory)
@@ -203,7 +213,7 @@ def test_a_damaged_checkpoint_is_skipped_and_a_note_says_so(
     (out / "client_state" / ".000007-changed.safetensors.new").write_bytes(b"half")
     record = resume_run(out).record
     (note,) = record.choices.notes
-    assert note.startswith(f"checkpoint 000006 is damaged and was skipped: {reason}")
+    assert note.startswith(f"checkpoint 000006 was skipped: {reason}")
     assert left(out) == whole
     assert litter(out) == []
 
@@ -223,7 +233,7 @@ def test_every_flipped_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
         blank = not content[at : at + 1].strip()
         assert found.rounds_done == 2 or (blank and same(found.state, state(3)))
     (sentence,) = refused
-    assert "was written in format 0, but this fedtailor reads format 1" in sentence
+    assert "was written in format 3, but this fedtailor reads format 2" in sentence
 
 
 def test_the_damaged_one_goes_when_the_next_is_whole(stopped: Path, tmp_path: Path) -> None:
@@ -241,10 +251,11 @@ def test_no_checkpoint_is_intact(stopped: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         resume_run(out)
     assert re.fullmatch(
-        r"No checkpoint in '.*/checkpoints' is intact, so start the run again in another folder: "
-        r"checkpoint 000006 is damaged and was skipped: "
+        r"No checkpoint in '.*/checkpoints' can be used, so put back the files that were written, "
+        r"or start the run again in another folder: "
+        r"checkpoint 000006 was skipped: "
         r"'state.safetensors' is not what was written; "
-        r"checkpoint 000004 is damaged and was skipped: "
+        r"checkpoint 000004 was skipped: "
         r"'state.safetensors' is not what was written\.",
         str(caught.value),
     )
@@ -254,19 +265,19 @@ def test_no_checkpoint_is_intact(stopped: Path, tmp_path: Path) -> None:
 def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     manifest = out / "checkpoints" / "000006" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
+    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
     with pytest.raises(
         InputError,
-        match=r"was written in format 2, but this fedtailor reads format 1; use the version that ",
+        match=r"was written in format 3, but this fedtailor reads format 2; use the version that ",
     ):
         resume_run(out)
-    spec = out / "config.json"
-    content = json.loads(spec.read_text())
+    content = json.loads((out / "config.json").read_text())
     assert content["format"] == FORMAT
-    spec.write_text(json.dumps(content | {"format": FORMAT + 1}))
+    newer_config = json.dumps(content | {"format": FORMAT + 1}).encode()
+    ListedFolder(out).write({"config.json": newer_config})
     with pytest.raises(
         InputError,
-        match=r"^'.*config.json' was written in format 3, but this fedtailor reads format 2; use ",
+        match=r"^'.*config.json' was written in format 4, but this fedtailor reads format 3; use ",
     ):
         resume_run(out)
 
@@ -276,7 +287,10 @@ def test_lost_rounds_are_noticed(stopped: Path, tmp_path: Path) -> None:
     lines = (out / "rounds.jsonl").read_text().splitlines(keepends=True)
     (out / "rounds.jsonl").write_text("".join(lines[:2] + lines[3:]))
     with pytest.raises(
-        InputError, match=r"^'.*rounds.jsonl' lacks rounds up to 6; restore the file to resume\.$"
+        InputError,
+        match=r"^No checkpoint in '.*' can be used, .*: checkpoint 000006 was skipped: line 3 of "
+        r"'rounds.jsonl' is not what was written, so the rounds up to this checkpoint are not known"
+        r"; checkpoint 000004 was skipped: line 3 of .* are not known\.$",
     ):
         resume_run(out)
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
 
 from fedtailor.cli import install
 from fedtailor.cli.listing import JsonFlag, build_table, print_json
+from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
 from fedtailor.errors import require
 
 LIST = "list"
@@ -69,14 +69,14 @@ def list_data(
     if as_json:
         print_json(list_datasets() if name is None else [describe_dataset(name)])
         return
-    console = Console()
+    console = TerminalConsole()
     if name is None:
         rows = [(entry.data, entry.summary, entry.status) for entry in list_datasets()]
         console.print(build_table(("data", "summary", "status"), rows))
         print("`fedtailor data add NAME` downloads one, or reads local files with --from PATH.")
         return
     entry = describe_dataset(name)
-    print(entry.description)
+    print_text(entry.description)
     options = [(option.name, option.default) for option in entry.options]
     console.print(build_table(("option", "default"), options))
 
@@ -115,10 +115,10 @@ def show(
     options = _parse_options(args or [])
     dataset = dataset_page.load(name, **options)
     labels = dataset_page.compute_label_table(dataset)
-    console = Console()
+    console = TerminalConsole()
     summary = f"{dataset.name}: {dataset_page.make_summary(dataset, labels)}"
     for sentence in (summary, *dataset_page.list_notes(dataset, labels)):
-        console.print(sentence, markup=False, highlight=False)
+        console.print(sentence, highlight=False)
     console.print(_build_grid(dataset_page.describe_figures(labels)), highlight=False)
     is_ascii = _should_use_ascii(console)
     for line in dataset_page.draw_labels(labels, console.width, is_ascii, max_clients):
@@ -126,7 +126,7 @@ def show(
     if html is not None:
         with explain_disk_errors(html, "fix that, or name another file."):
             dataset_page.write_page(dataset, options, html)
-        console.print(f"page written to {html}", highlight=False, markup=False, soft_wrap=True)
+        console.print_line(f"page written to {format_path(html)}")
 
 
 def _build_grid(rows: Iterable[tuple[str, str]]) -> Table:
@@ -142,15 +142,17 @@ def _parse_options(args: Iterable[str]) -> dict[str, Any]:
     """Return KEY=VALUE arguments as options; `data.KEY=VALUE`, as for a run, is the same."""
     from fedtailor.training.overrides import parse_value
 
-    options = {}
+    options: dict[str, Any] = {}
     for arg in args:
         key, equals, text = arg.partition("=")
         require(bool(equals), f"'{arg}' is not KEY=VALUE.")
-        options[key.removeprefix("data.")] = parse_value(text)
+        name = key.removeprefix("data.")
+        require(name not in options, f"data show: {name} is named twice; leave one out.")
+        options[name] = parse_value(text)
     return options
 
 
-def _should_use_ascii(console: Console) -> bool:
+def _should_use_ascii(console: TerminalConsole) -> bool:
     """Return whether output goes to a file or pipe, or its encoding lacks block characters."""
     encoding = getattr(sys.stdout, "encoding", None) or ""
     return not console.is_terminal or "utf" not in encoding.lower()

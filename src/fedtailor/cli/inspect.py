@@ -1,12 +1,12 @@
 """The command that predicts, before any long run, whether the server's data will help."""
 
-import json
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedtailor.cli.listing import JsonFlag
+from fedtailor.cli.progress import check_keys
+from fedtailor.cli.terminal import TerminalConsole, print_as_json
 
 
 def inspect(
@@ -39,15 +39,16 @@ def inspect(
     from fedtailor.training.overrides import read_run_config
 
     inspect_args = list(args or [])
+    check_keys("inspect", inspect_args)
     has_method = any(arg.startswith("method=") or arg.endswith(".toml") for arg in inspect_args)
     if not has_method:
         # FedAvg has the hyper-parameters of local training and no others.
         inspect_args.append("method=fedavg")
     config = read_run_config(inspect_args)
-    with Console(stderr=True).status("") as status:
+    with TerminalConsole(stderr=True).status("") as status:
         inspection = run_inspection(config, status.update)
     if as_json:
-        print(json.dumps(format_inspection(inspection), indent=1, allow_nan=False))
+        print_as_json(format_inspection(inspection))
         return
     lines = [
         f"{inspection.name}: {inspection.examples:,} examples at the server",
@@ -57,9 +58,9 @@ def inspect(
         "",
         describe_verdict(inspection),
     ]
-    console = Console()
+    console = TerminalConsole()
     for line in lines:
-        console.print(line, markup=False, highlight=False)
+        console.print(line, highlight=False)
 
 
 COMMANDS = (inspect,)

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+
+from fedtailor.cli.terminal import PrintableColumn, TerminalConsole, print_text
 
 
 def add(
@@ -33,6 +34,13 @@ def add(
         float | None,
         typer.Option("--scale", help="Own data: factor that integer inputs are multiplied by."),
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace",
+            help="Put it in the place of the one of this name, which stays until this is complete.",
+        ),
+    ] = False,
 ) -> None:
     """Add a data set to the data folder (FEDTAILOR_DATA): download it, or read local files.
 
@@ -48,10 +56,10 @@ def add(
     """
     from fedtailor.cli.manage_data import OwnDataOptions, add_dataset
 
-    console = Console(stderr=True)
+    console = TerminalConsole(stderr=True)
     with Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        PrintableColumn("{task.description}"),
         TimeElapsedColumn(),
         console=console,
         transient=True,
@@ -70,8 +78,8 @@ def add(
             progress.update(task, description=text)
 
         options = OwnDataOptions(x, y, client, classes, scale)
-        message = add_dataset(name, source, options, show_rows, show_download)
-    print(message)
+        message = add_dataset(name, source, options, show_rows, show_download, replace)
+    print_text(message)
 
 
 def remove(name: Annotated[str, typer.Argument(help="A data set that has been added.")]) -> None:
@@ -83,7 +91,7 @@ def remove(name: Annotated[str, typer.Argument(help="A data set that has been ad
     """
     from fedtailor.cli.manage_data import remove_dataset
 
-    print(remove_dataset(name))
+    print_text(remove_dataset(name))
 
 
 COMMANDS = (add, remove)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from fedtailor.cli.terminal import print_as_json
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -15,7 +17,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for programs
 
 def print_json(entries: "Iterable[BaseModel]") -> None:
     """Print entries as a JSON list."""
-    print(json.dumps([entry.model_dump(mode="json") for entry in entries], indent=1))
+    print_as_json([entry.model_dump(mode="json") for entry in entries])
 
 
 def build_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:

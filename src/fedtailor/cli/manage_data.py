@@ -26,8 +26,9 @@ def add_dataset(
     options: OwnDataOptions,
     on_progress: ProgressCallback,
     on_download: DownloadCallback,
+    replace: bool = False,
 ) -> str:
-    """Add a data set, and return a sentence on its size and folder.
+    """Add a data set, and return a line on its sizes and folder.
 
     Args:
         name: A name in the catalog, or a new one for data of the user's own.
@@ -35,6 +36,7 @@ def add_dataset(
         options: How data of the user's own is read; must be empty for the catalog.
         on_progress: Called while the store is written.
         on_download: Called while files are downloaded.
+        replace: Whether it may take the place of one of this name.
     """
     if name in CATALOG:
         given_flags = [f"--{key}" for key, value in options._asdict().items() if value is not None]
@@ -43,17 +45,28 @@ def add_dataset(
             f"{name}: {', '.join(given_flags)} is for data of your own, but this data set is "
             "known; leave it out.",
         )
-        dataset = add(name, source, on_progress, on_download)
+        dataset = add(name, source, on_progress, on_download, replace)
     else:
-        dataset = _add_own_dataset(name, source, options, on_progress)
+        dataset = _add_own_dataset(name, source, options, on_progress, replace)
     # Examples without a client column are stored as one client without a name.
     has_clients = dataset.num_clients > 1 or str(dataset.client_names[0]) != ""
     clients = f" of {dataset.num_clients:,} clients" if has_clients else ""
-    return f"{name}: {dataset.num_rows:,} examples{clients} in {dataset.folder}"
+    num_server_rows = len(dataset.server_columns["x"]) if dataset.server_columns else 0
+    num_read = dataset.num_rows + num_server_rows + dataset.num_dropped
+    sizes = [f"{num_read:,} examples read", f"{dataset.num_rows:,}{clients} stored"]
+    if num_server_rows:
+        sizes.append(f"{num_server_rows:,} of the server's own stored")
+    if dataset.num_dropped:
+        sizes.append(f"{dataset.num_dropped:,} left out, which came twice")
+    return f"{name}: {', '.join(sizes)} in {dataset.folder}"
 
 
 def _add_own_dataset(
-    name: str, source: Path | None, options: OwnDataOptions, on_progress: ProgressCallback
+    name: str,
+    source: Path | None,
+    options: OwnDataOptions,
+    on_progress: ProgressCallback,
+    replace: bool,
 ) -> StoredDataset:
     if source is None:
         raise InputError(
@@ -71,7 +84,7 @@ def _add_own_dataset(
         scale=scale,
         about=f"your own, from {source.name}",
     )
-    return add_custom(name, blocks, attributes, on_progress)
+    return add_custom(name, blocks, attributes, on_progress, replace)
 
 
 def remove_dataset(name: str) -> str:

@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 
 from fedtailor.cli.progress import TrustCodeFlag
+from fedtailor.cli.terminal import format_path, print_text
+from fedtailor.errors import make_printable
 
 Out = Annotated[
     Path, typer.Argument(metavar="OUT", help="The folder of a run.", show_default=False)
@@ -38,13 +40,14 @@ def personalize(
     from fedtailor.personalization.service import format_load_snippet
     from fedtailor.personalization.service import personalize as write_personal_model
     from fedtailor.training.from_config import trust_folder
+    from fedtailor.training.shell_commands import quote_path
 
     if trust_code:
         trust_folder(out)
     write_personal_model(out, data, to)
-    command = f"fedtailor predict {to} --data x.npz --to out.csv"
-    print(f"The personal model is in {to}. Use it with: {command}")
-    print(f"Or in PyTorch:\n\n{format_load_snippet(to)}")
+    command = f"fedtailor predict {quote_path(to)} --data x.npz --to out.csv"
+    print_text(f"The personal model is in {format_path(to)}. Use it with: {command}")
+    print_text(f"Or in PyTorch:\n\n{format_load_snippet(to)}")
 
 
 def export(
@@ -68,7 +71,8 @@ def export(
     if trust_code:
         trust_folder(out)
     export_client(out, client, to)
-    print(f"The model of client {client} is in {to}. In PyTorch:\n\n{format_load_snippet(to)}")
+    place = f"The model of client {make_printable(client)} is in {format_path(to)}"
+    print_text(f"{place}. In PyTorch:\n\n{format_load_snippet(to)}")
 
 
 def predict(
@@ -94,7 +98,7 @@ def predict(
         trust_folder(model)
     predictions = compute_predictions(model, data)
     write_predictions(to, predictions)
-    print(f"{len(predictions)} predictions are in {to}.")
+    print_text(f"{len(predictions)} predictions are in {format_path(to)}.")
 
 
 COMMANDS = (personalize, export, predict)

@@ -1,27 +1,22 @@
 """What commands that train share: progress, Ctrl-C, torchrun, and parsing of arguments."""
 
 import os
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial, wraps
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
-from fedtailor.errors import require
+from fedtailor.cli.terminal import PrintableColumn, TerminalConsole
+from fedtailor.errors import require, require_distinct
+from fedtailor.storage.atomic import make_folder
 
 if TYPE_CHECKING:
     from fedtailor.experiments.executor import Event
@@ -70,7 +65,7 @@ class ProgressReporter:
     one stops immediately.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: TerminalConsole) -> None:
         self.console = console
         self._is_stopping = False
         self._has_described_data = False
@@ -78,10 +73,10 @@ class ProgressReporter:
         self._bars: dict[Path, BarState] = {}
         self._run_path = Path()  # the run of the current event
         self._progress = Progress(
-            TextColumn("{task.fields[name]}"),
+            PrintableColumn("{task.fields[name]}"),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
+            PrintableColumn("{task.fields[status]}"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -117,7 +112,7 @@ class ProgressReporter:
     def print_message(self, message: str) -> None:
         """Print a line as it is, unless it is empty."""
         if message:
-            self.console.print(message, highlight=False, markup=False)
+            self.console.print(message, highlight=False)
 
     def set_first_message(self, message: str) -> None:
         """Set a line to print when the first run starts, after all checks have passed."""
@@ -145,10 +140,11 @@ class ProgressReporter:
         """Print what starts or is resumed, before the first run also the data, and add a bar."""
         if not self._has_described_data:
             self.print_message(self._first_message)
-            self.console.print(_describe_data(record.data), highlight=False)
+            for line in describe_data(record.data):
+                self.print_message(line)
             self._has_described_data = True
         for note in record.choices.notes:
-            self.console.print(f"Note: {note}", highlight=False)
+            self.console.print_line(f"Note: {note}")
         name = _format_run_name(record)
         num_rounds = record.config.rounds
         start = _format_start(rounds_done)
@@ -184,7 +180,7 @@ class ProgressReporter:
 class StudyProgressReporter(ProgressReporter):
     """A display of the progress of a study: one bar for all rounds, or lines without a terminal."""
 
-    def __init__(self, console: Console, deadline: float | None) -> None:
+    def __init__(self, console: TerminalConsole, deadline: float | None) -> None:
         """Prepare to stop at a time of `time.monotonic()`, or never if it is None."""
         super().__init__(console)
         self._deadline = deadline
@@ -273,16 +269,22 @@ def _format_run_name(record: "RunRecord") -> str:
     return f"{record.name}, seed {record.config.seed}"
 
 
-def _describe_data(data: "DatasetSummary") -> str:
+def describe_data(data: "DatasetSummary") -> list[str]:
+    """Return the first lines about a run's data: clients, and what became of all rows."""
+    from fedtailor.data.row_counts import OVERLAP_NOTE
+
     sizes = [train + test for train, test in zip(data.train_sizes, data.test_sizes, strict=True)]
     groups = ", ".join(
         f"{len(data.groups[group])} {group}" for group in ("participating", "validation", "unseen")
     )
-    text = f"{data.name}: {groups} clients with {min(sizes)} to {max(sizes)} examples"
-    text += f"; server: {data.server_examples} examples"
+    lines = [
+        f"{data.name}: {groups} clients with {min(sizes)} to {max(sizes)} examples; "
+        f"server: {data.server_examples} examples",
+        str(data.rows),
+    ]
     if data.overlap:
-        text += f"\nServer data may overlap clients' data: {data.overlap}"
-    return text
+        lines.append(OVERLAP_NOTE)
+    return lines
 
 
 def describe_added_methods(requested: "ComparisonConfig", completed: "ComparisonConfig") -> str:
@@ -314,12 +316,19 @@ class CommandArgs(NamedTuple):
     @property
     def out(self) -> Path | None:
         """The folder for results, or None if the user has named none."""
-        return Path(self.options["out"]) if "out" in self.options else None
+        if "out" not in self.options:
+            return None
+        require(bool(self.options["out"]), f"{self.command}: out must be a folder, got nothing.")
+        return Path(self.options["out"])
 
     @property
     def jobs(self) -> int:
-        """The number of processes."""
-        return int(self.get_number("jobs", int) or 1)
+        """The number of processes, which this machine can have."""
+        from fedtailor.training.resources import check_jobs
+
+        jobs = int(self.get_number("jobs", int) or 1)
+        check_jobs(jobs)
+        return jobs
 
     def get_number(self, key: str, kind: type[int] | type[float]) -> float | None:
         """Return the value of an option, None if it is not given; it must be a positive number."""
@@ -335,10 +344,43 @@ class CommandArgs(NamedTuple):
 
     def format_command(self, out: Path) -> str:
         """Return the command that resumes what was stopped."""
-        from fedtailor.training.shell_commands import format_program
+        from fedtailor.training.shell_commands import format_program, join_args
 
         args = [arg for arg in self.args if not arg.startswith("out=")]
-        return f"{format_program()} {shlex.join([self.command, *args, f'out={out}'])}"
+        return f"{format_program()} {join_args([self.command, *args, f'out={out}'])}"
+
+
+OPTION_COMMANDS = {
+    "out": ("run", "compare", "tune", "study"),
+    "jobs": ("compare", "tune", "study"),
+    "scale": ("study",),
+    "parts": ("study",),
+    "max_seconds": ("study",),
+    "write": ("study",),
+}
+"""The commands that have options of their own, by option."""
+
+
+def check_keys(command: str, args: Sequence[str], keys: Sequence[str] = ()) -> None:
+    """Raise an InputError for a key that is given twice, or is an option of other commands.
+
+    Args:
+        command: Name of the command.
+        args: Its arguments.
+        keys: The options that it has itself.
+    """
+    given_keys = []
+    for arg in args:
+        key, equals, _ = arg.partition("=")
+        if not equals:
+            continue
+        given_keys.append(key)
+        commands = OPTION_COMMANDS.get(key, ())
+        require(
+            key in keys or not commands,
+            f"{command}: {key} is an option of {', '.join(commands)}; leave it out.",
+        )
+    require_distinct(command, given_keys)
 
 
 def parse_command_args(command: str, args: list[str] | None, keys: Sequence[str]) -> CommandArgs:
@@ -349,6 +391,7 @@ def parse_command_args(command: str, args: list[str] | None, keys: Sequence[str]
         args: The arguments as typed.
         keys: Keys of the command's own options.
     """
+    check_keys(command, args or [], keys)
     options: dict[str, str] = {}
     rest = []
     for arg in args or []:
@@ -360,10 +403,35 @@ def parse_command_args(command: str, args: list[str] | None, keys: Sequence[str]
     return CommandArgs(command, list(args or []), options, rest)
 
 
-def choose_run_path(data: str) -> Path:
-    """Return the first folder in runs/ that is not taken: runs/DATA-1, runs/DATA-2, ..."""
-    stem = Path(data).stem
-    index = 1
-    while Path("runs", f"{stem}-{index}").exists():
-        index += 1
-    return Path("runs", f"{stem}-{index}")
+@contextmanager
+def reserve_out(out: Path | None, name: str) -> Iterator[Path]:
+    """Yield the folder for results: `out`, or else the first of runs/NAME-1, runs/NAME-2, ...
+
+    The latter is made at once, so that no other command takes it. If it is still empty at the end
+    of the block, since what was asked for was refused, it is removed.
+
+    Args:
+        out: The folder that the user has named, if any.
+        name: What is run, or the path of its data.
+    """
+    if out is not None:
+        yield out
+        return
+    runs_path = Path("runs")
+    with make_folder(runs_path):
+        path = _make_next_folder(runs_path, Path(name).stem)
+        try:
+            yield path
+        finally:
+            with suppress(OSError):  # it is not empty
+                path.rmdir()
+
+
+def _make_next_folder(parent: Path, stem: str) -> Path:
+    """Make the first folder of STEM-1, STEM-2, ... that does not exist yet."""
+    for index in count(1):
+        path = parent / f"{stem}-{index}"
+        with suppress(FileExistsError):
+            path.mkdir(parents=True)
+            break
+    return path

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fedtailor.cli.listing import JsonFlag, build_table, print_json
+from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
 
 if TYPE_CHECKING:
     from fedtailor.cli.catalog import MethodEntry, WrapperEntry
@@ -39,15 +39,15 @@ def methods(
         return
     if name is None:
         lines = [*_format_methods(list_methods()), "", *_format_wrappers(list_wrappers())]
-        print("\n".join(lines))
+        print_text("\n".join(lines))
         return
     entry = describe_method(name)
-    print("\n".join([entry.description, "", *_format_costs(entry), ""]))
+    print_text("\n".join([entry.description, "", *_format_costs(entry), ""]))
     rows = [
         (hparam.name, hparam.default, hparam.allowed, hparam.meaning) for hparam in entry.hparams
     ]
     table = build_table(("hyper-parameter", "default", "allowed", "meaning"), rows)
-    Console(width=WIDTH).print(table, highlight=False)
+    TerminalConsole(width=WIDTH).print(table, highlight=False)
 
 
 def report(
@@ -76,7 +76,7 @@ def report(
     path = to or folders[0] / "report.html"
     with explain_disk_errors(path, "an earlier report there is intact."):
         write_report(records, path)
-    print(f"Report: {path}")
+    print_text(f"Report: {format_path(path)}")
 
 
 COMMANDS = (methods, report)

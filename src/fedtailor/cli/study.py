@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from fedtailor.cli.listing import build_table as build_list
@@ -14,9 +13,10 @@ from fedtailor.cli.progress import (
     EXIT_STOPPED,
     CommandArgs,
     StudyProgressReporter,
-    choose_run_path,
     parse_command_args,
+    reserve_out,
 )
+from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
 from fedtailor.errors import require, suggest_name
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _list_studies() -> None:
             _StudyRow(listed_study.name, str(len(parts)), str(num_records), listed_study.title)
         )
         rows += [_StudyRow(f"  {part.name}", "", "", part.title) for part in parts]
-    Console().print(build_list(_StudyRow._fields, rows), highlight=False)
+    TerminalConsole().print(build_list(_StudyRow._fields, rows), highlight=False)
 
 
 def _write_records(command_args: CommandArgs) -> None:
@@ -124,10 +124,10 @@ def _write_records(command_args: CommandArgs) -> None:
     if command_args.out is None:
         update_document(loaded_study)
         for path in list_documents(loaded_study):
-            print(f"Tables: {path}")
+            print_text(f"Tables: {format_path(path)}")
         return
     for path in copy_records(loaded_study, command_args.out):
-        print(f"Record: {path}")
+        print_text(f"Record: {format_path(path)}")
 
 
 def _run_study(command_args: CommandArgs) -> None:
@@ -142,9 +142,11 @@ def _run_study(command_args: CommandArgs) -> None:
         deadline = time.monotonic() + max_seconds
     part_names = [name for name in command_args.options.get("parts", "").split(",") if name]
     planned_parts, skipped = plan_study(request, part_names)
-    out = command_args.out or choose_run_path(request.study.name)
-    console = Console()
-    with StudyProgressReporter(console, deadline) as reporter:
+    console = TerminalConsole()
+    with (
+        reserve_out(command_args.out, request.study.name) as out,
+        StudyProgressReporter(console, deadline) as reporter,
+    ):
         for message in (*(planned.note for planned in planned_parts), *skipped):
             reporter.print_message(message)
         require(bool(planned_parts), f"study {request.study.name}: no part can be run.")
@@ -154,8 +156,7 @@ def _run_study(command_args: CommandArgs) -> None:
         part_runs = run_study(prepared, jobs, reporter.on_event, reporter.should_stop)
     _print_results(console, request, part_runs, out)
     if not all(part_run.is_finished for part_run in part_runs):
-        text = f"Stopped and saved. Resume with: {command_args.format_command(out)}"
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        console.print_line(f"Stopped and saved. Resume with: {command_args.format_command(out)}")
         raise typer.Exit(EXIT_STOPPED)
 
 
@@ -200,7 +201,7 @@ def _describe_duration(prepared: "PreparedStudy") -> str:
 
 
 def _print_results(
-    console: Console, request: "StudyRequest", part_runs: "Sequence[PartRun]", out: Path
+    console: TerminalConsole, request: "StudyRequest", part_runs: "Sequence[PartRun]", out: Path
 ) -> None:
     """Write the records, tables and figures of finished parts, and print the tables.
 
@@ -215,7 +216,7 @@ def _print_results(
 
     table_console = console
     if not console.is_terminal:
-        table_console = Console(width=max(TABLE_WIDTH, console.width))
+        table_console = TerminalConsole(width=max(TABLE_WIDTH, console.width))
     for part_run in part_runs:
         if not part_run.is_finished:
             continue
@@ -224,9 +225,10 @@ def _print_results(
         for text_table in build_tables(record, part).values():
             table = _build_table(make_title(record, part), text_table)
             table_console.print(table, highlight=False)
-        path = out / part.name
-        paths = f"Record: {path}.json, tables: {path}.md, figures: {out / 'figures'}"
-        console.print(paths, highlight=False, soft_wrap=True)
+        record_path = format_path(out / f"{part.name}.json")
+        tables_path = format_path(out / f"{part.name}.md")
+        figures_path = format_path(out / "figures")
+        console.print_line(f"Record: {record_path}, tables: {tables_path}, figures: {figures_path}")
 
 
 def _build_table(title: str, text_table: "TextTable") -> Table:

@@ -1,22 +1,21 @@
 """Commands that train: run, compare, resume."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
     TrustCodeFlag,
-    choose_run_path,
     describe_added_methods,
     parse_command_args,
+    reserve_out,
     run_on_all_ranks,
 )
+from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
 from fedtailor.errors import require
 
 if TYPE_CHECKING:
@@ -86,11 +85,13 @@ def run(
     if trust_code and config.start_from:
         trust_folder(Path(config.start_from))
     if show:
-        print(format_toml(config), end="")
+        print_text(format_toml(config).removesuffix("\n"))
         return
-    out = command_args.out or choose_run_path(config.data)
-    console = Console()
-    with ProgressReporter(console) as reporter:
+    console = TerminalConsole()
+    with (
+        reserve_out(command_args.out, config.data) as out,
+        ProgressReporter(console) as reporter,
+    ):
         outcome = start_run(config, out, (reporter,), reporter.should_stop)
     _write_results(out, [outcome.record])
     if not outcome.is_finished:
@@ -134,12 +135,14 @@ def compare(
     requested = read_comparison(command_args.rest)
     comparison = requested.add_baselines()
     if show:
-        print(format_toml(comparison.resolve()), end="")
+        print_text(format_toml(comparison.resolve()).removesuffix("\n"))
         return
-    out = command_args.out or choose_run_path(comparison.data)
     jobs = command_args.jobs
-    console = Console()
-    with ProgressReporter(console) as reporter:
+    console = TerminalConsole()
+    with (
+        reserve_out(command_args.out, comparison.data) as out,
+        ProgressReporter(console) as reporter,
+    ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
         outcomes = run_comparison(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
@@ -179,11 +182,11 @@ def resume(
     from fedtailor.training.runner import resume_run
     from fedtailor.training.shell_commands import format_resume_command
 
-    console = Console()
+    console = TerminalConsole()
     run_dir = RunDir(out)
     run_dir.read_config()  # refuses a folder that holds no run
-    if not args and run_dir.has_record() and run_dir.read_record().status == "finished":
-        console.print(f"The run in {out} has finished already.", highlight=False)
+    if not args and run_dir.read_status() == "finished":
+        console.print_line(f"The run in {format_path(out)} has finished already.")
         return
     changes = {}
     for arg in args or []:
@@ -208,33 +211,32 @@ def _write_results(out: Path, records: "Sequence[RunRecord]") -> None:
     """Write the report of the runs that have begun, finished or not."""
     from fedtailor.reporting.html import write_report
     from fedtailor.storage.atomic import explain_disk_errors
+    from fedtailor.training.shell_commands import quote_path
 
     if not records:
         return
     path = _get_report_path(out)
-    command = f"fedtailor report {shlex.quote(str(out))}"
+    command = f"fedtailor report {quote_path(out)}"
     with explain_disk_errors(path, f"the runs are saved, so fix that and run: {command}"):
         write_report(records, path)
 
 
-def _exit_stopped(console: Console, resume_command: str) -> NoReturn:
-    console.print(
-        f"Stopped and saved. Resume with: {resume_command}", highlight=False, soft_wrap=True
-    )
+def _exit_stopped(console: TerminalConsole, resume_command: str) -> NoReturn:
+    console.print_line(f"Stopped and saved. Resume with: {resume_command}")
     raise typer.Exit(EXIT_STOPPED)
 
 
-def _print_results(console: Console, out: Path, records: "Sequence[RunRecord]") -> None:
+def _print_results(console: TerminalConsole, out: Path, records: "Sequence[RunRecord]") -> None:
     """Print the table of finished runs, and where their report is."""
     from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_table
 
     table_console = console
     if not console.is_terminal:
         # A file or a pipe has room for the whole table.
-        table_console = Console(width=max(TABLE_WIDTH, console.width))
+        table_console = TerminalConsole(width=max(TABLE_WIDTH, console.width))
     table = build_table(records, _make_title(records), table_console.width)
     table_console.print(table, highlight=False)
-    console.print(f"Report: {_get_report_path(out)}", highlight=False, soft_wrap=True)
+    console.print_line(f"Report: {format_path(_get_report_path(out))}")
 
 
 def _get_report_path(out: Path) -> Path:

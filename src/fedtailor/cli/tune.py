@@ -1,19 +1,18 @@
 """The command that chooses hyper-parameters: tune."""
 
-import shlex
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
-    choose_run_path,
     describe_added_methods,
     parse_command_args,
+    reserve_out,
     run_on_all_ranks,
 )
+from fedtailor.cli.terminal import TerminalConsole, format_path
 
 
 @run_on_all_ranks
@@ -45,28 +44,28 @@ def tune(
     from fedtailor.experiments.tune import build_trial_table
     from fedtailor.experiments.tune import tune as run_trials
     from fedtailor.training.overrides import read_comparison
-    from fedtailor.training.shell_commands import format_program
+    from fedtailor.training.shell_commands import format_program, quote_path
 
     command_args = parse_command_args("tune", args, ("jobs", "out"))
     requested = read_comparison(command_args.rest)
     comparison = requested.add_baselines()
     jobs = command_args.jobs
-    out = command_args.out or choose_run_path(f"tune-{comparison.data}")
-    console = Console()
-    with ProgressReporter(console) as reporter:
+    console = TerminalConsole()
+    with (
+        reserve_out(command_args.out, f"tune-{comparison.data}") as out,
+        ProgressReporter(console) as reporter,
+    ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
         trials = run_trials(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
         )
     console.print(build_trial_table(trials))
     if any(trial.score is None for trial in trials):
-        text = f"Stopped and saved. Resume with: {command_args.format_command(out)}"
-        console.print(text, soft_wrap=True, markup=False, highlight=False)
+        console.print_line(f"Stopped and saved. Resume with: {command_args.format_command(out)}")
         raise typer.Exit(EXIT_STOPPED)
     path = out / "tuned.toml"
-    command = f"{format_program()} compare {shlex.quote(str(path))}"
-    text = f"Tuned comparison: {path}\nRun it with: {command}"
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
+    console.print_line(f"Tuned comparison: {format_path(path)}")
+    console.print_line(f"Run it with: {format_program()} compare {quote_path(path)}")
 
 
 COMMANDS = (tune,)

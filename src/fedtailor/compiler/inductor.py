@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Literal
 
 import torch
 from torch.fx import GraphModule
@@ -19,9 +18,6 @@ BoundStep = Callable[[], object]
 
 Backend = Callable[[Callable[..., None], tuple[Tree, ...]], BoundStep]
 """Binds a function to its arguments, with or without compiling it."""
-
-CompileMode = bool | Literal["training"]
-"""Which steps are compiled: all, none, or all but those of personalization and evaluation."""
 
 
 def bind_eager(function: Callable[..., None], args: tuple[Tree, ...]) -> BoundStep:

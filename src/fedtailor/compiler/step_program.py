@@ -9,6 +9,7 @@ as a CUDA graph, a step only has to be launched again.
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,40 +34,65 @@ IndexBlocks = Iterator[tuple[int, tuple[BatchIndices, ...]]]
 """Blocks of steps: their number, and one `BatchIndices` for each spec."""
 
 
+class ProgramStep(NamedTuple):
+    """The step of a program: that of each member of a stack, and where its batches come from."""
+
+    function: Step  # of one member
+    decode: Decode
+    shares_batches: bool = False  # all members see the same batches
+
+
+class StepBuffers(NamedTuple):
+    """Tensors at fixed addresses that the steps of a program read and write."""
+
+    shared_input: Tree
+    carry: Tree  # stacked, [members, ...]
+    batch_indices: tuple[BatchIndices, ...]  # blocks of [steps, members, ...], one for each spec
+    step_idx: Tensor  # [1]: number of the next step in the block
+    steps_left: Tensor  # [members]: from the first step of the block on
+
+    def take(self, size: int) -> "StepBuffers":
+        """Return the buffers of the first `size` members."""
+        batch_indices = []
+        for indices in self.batch_indices:
+            batch_indices.append(BatchIndices(*(leaf[:, :size] for leaf in indices)))
+        return self._replace(
+            carry=trees.take_rows(self.carry, slice(0, size)),
+            batch_indices=tuple(batch_indices),
+            steps_left=self.steps_left[:size],
+        )
+
+
 class StepProgram:
     """Steps of one kind for a stack of clients, or of uploads that see the same batches.
 
     Args:
-        step: Step of one client or upload.
+        step: Step of the stack.
         columns: Columns of the data set, on the device.
-        decode: Gathers batches from the columns; None for steps without batches.
         shared_input: Input that all clients have in common; only its shapes and dtypes count here.
         carry: Stacked carries, [clients, ...]; only their shapes and dtypes count here.
         batch_indices: A block of batch indices, one for each spec; only its shapes count here.
-        shared: Whether all members of the stack see the same batches.
     """
 
     def __init__(
         self,
-        step: Step,
+        step: ProgramStep,
         columns: tuple[Tensor, ...],
-        decode: Decode | None,
         shared_input: Tree,
         carry: Tree,
         batch_indices: tuple[BatchIndices, ...],
-        shared: bool,
     ) -> None:
         first_leaf = trees.leaves(carry)[0]
         device = first_leaf.device
-        self._shared_input = trees.apply(_empty_like, shared_input)
-        self._carry = trees.apply(_empty_like, carry)
-        self._batch_indices = tuple(
-            _make_index_buffers(indices, device) for indices in batch_indices
-        )
-        self._step_idx = torch.zeros(1, dtype=torch.int64, device=device)
-        self._steps_left = torch.zeros(len(first_leaf), dtype=torch.int64, device=device)
         self._columns = columns
-        self._function = partial(_step_in_place, step, shared, decode)
+        self._buffers = StepBuffers(
+            shared_input=trees.apply(_empty_like, shared_input),
+            carry=trees.apply(_empty_like, carry),
+            batch_indices=tuple(_make_index_buffers(indices, device) for indices in batch_indices),
+            step_idx=torch.zeros(1, dtype=torch.int64, device=device),
+            steps_left=torch.zeros(len(first_leaf), dtype=torch.int64, device=device),
+        )
+        self._function = partial(_step_in_place, step)
         # Both by number of clients, since they are for fixed shapes.
         self._bound_steps: dict[int, BoundStep] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -90,8 +116,8 @@ class StepProgram:
             backend: Binds the steps to their buffers, with or without compiling them.
             out: Buffers for the carries after the last step.
         """
-        _copy_into(self._shared_input, shared_input)
-        _copy_into(self._carry, carry)
+        _copy_into(self._buffers.shared_input, shared_input)
+        _copy_into(self._buffers.carry, carry)
         begin = 0
         for steps, block in index_blocks:
             self._load_block(steps, block, counts - begin)
@@ -100,46 +126,34 @@ class StepProgram:
             for num_active in active_counts.tolist():
                 self._run_step(choose_stack_size(num_active, len(counts)), backend)
             begin += steps
-        _copy_into(out, self._carry)
+        _copy_into(out, self._buffers.carry)
 
     def _load_block(
         self, steps: int, block: tuple[BatchIndices, ...], steps_left: np.ndarray
     ) -> None:
         """Copy the batch indices of a block into the buffers, and begin with its first step."""
-        for buffers, indices in zip(self._batch_indices, block, strict=True):
-            for buffer, leaf in zip(buffers, indices, strict=True):
+        for index_buffers, indices in zip(self._buffers.batch_indices, block, strict=True):
+            for buffer, leaf in zip(index_buffers, indices, strict=True):
                 buffer[:steps].copy_(pin_memory(leaf, buffer.device), non_blocking=True)
-        pinned = pin_memory(torch.from_numpy(steps_left), self._steps_left.device)
-        self._steps_left.copy_(pinned, non_blocking=True)
-        self._step_idx.zero_()
+        pinned = pin_memory(torch.from_numpy(steps_left), self._buffers.steps_left.device)
+        self._buffers.steps_left.copy_(pinned, non_blocking=True)
+        self._buffers.step_idx.zero_()
 
     def _run_step(self, size: int, backend: Backend) -> None:
         """Run one step of the first `size` clients.
 
         On a GPU, the first step of a size runs uncaptured, which warms everything up.
         """
+        step_idx = self._buffers.step_idx
         if size not in self._bound_steps:
-            args = (self._columns, *self._slice_buffers(size))
+            args = (self._columns, self._buffers.take(size))
             self._bound_steps[size] = _bind_or_fall_back(backend, self._function, args)
-        elif self._step_idx.is_cuda:
+        elif step_idx.is_cuda:
             if size not in self._graphs:
-                self._graphs[size] = capture_graph(self._bound_steps[size], self._step_idx.device)
+                self._graphs[size] = capture_graph(self._bound_steps[size], step_idx.device)
             self._graphs[size].replay()
             return
         self._bound_steps[size]()
-
-    def _slice_buffers(self, size: int) -> tuple[Tree, ...]:
-        """Return the buffers of the first `size` clients."""
-        batch_indices = []
-        for indices in self._batch_indices:
-            batch_indices.append(BatchIndices(*(leaf[:, :size] for leaf in indices)))
-        return (
-            self._shared_input,
-            trees.take_rows(self._carry, slice(0, size)),
-            tuple(batch_indices),
-            self._step_idx,
-            self._steps_left[:size],
-        )
 
 
 def _bind_or_fall_back(
@@ -182,28 +196,28 @@ def choose_stack_size(active: int, full_size: int) -> int:
 
 def step_stack(
     step: Step,
-    shared: bool,
     shared_input: Tree,
     carry: Tree,
     batches: tuple[Batch, ...],
     index: Tensor,
+    shares_batches: bool = False,
 ) -> Tree:
     """Return the carry of a stack after one step.
 
     Args:
         step: Step of one member.
-        shared: Whether all members see the same batches, which are then not stacked.
         shared_input: Input that all members have in common.
         carry: Stacked carries, [members, ...].
-        batches: One batch for each spec, stacked unless they are shared.
+        batches: One batch for each spec, stacked unless all members share it.
         index: Any tensor of [members]: `vmap` needs one, and carry and batches may be empty.
+        shares_batches: Whether all members see the same batches.
     """
     if len(index) == 1 and index.device.type == "cpu":
         # Without vmap, since compilers and libraries know less about batched operations.
-        own_carry = trees.take_row(carry, 0)
-        own_batches = batches if shared else trees.take_row(batches, 0)
-        return trees.apply(_add_row_dim, step(shared_input, own_carry, own_batches))
-    batch_dim = None if shared else 0
+        member_carry = trees.take_row(carry, 0)
+        member_batches = batches if shares_batches else trees.take_row(batches, 0)
+        return trees.apply(_add_row_dim, step(shared_input, member_carry, member_batches))
+    batch_dim = None if shares_batches else 0
     stacked_step = vmap(
         partial(_step_without_index, step), (None, 0, batch_dim, 0), randomness="error"
     )
@@ -221,37 +235,33 @@ def _step_without_index(
     return step(shared_input, carry, batches)
 
 
-def _step_in_place(
-    step: Step,
-    shared: bool,
-    decode: Decode | None,
-    columns: tuple[Tensor, ...],
-    shared_input: Tree,
-    carry: Tree,
-    batch_indices: tuple[BatchIndices, ...],
-    step_idx: Tensor,
-    steps_left: Tensor,
-) -> None:
+def _step_in_place(step: ProgramStep, columns: tuple[Tensor, ...], buffers: StepBuffers) -> None:
     """Run one step of a stack and overwrite its carry; finished clients keep theirs.
 
     The step is the one with the number `step_idx` in the block, which is increased.
     """
     batches = []
-    if decode is not None:
-        for indices in batch_indices:
-            step_indices = BatchIndices(*(_select_step(leaf, step_idx) for leaf in indices))
-            if shared:
-                step_indices = step_indices.select(0)
-            batches.append(decode(columns, step_indices))
-    new_carry = step_stack(step, shared, shared_input, carry, tuple(batches), steps_left)
-    is_active = step_idx < steps_left
-    values = trees.apply(partial(_update_active, is_active), new_carry, carry)
-    _copy_into(carry, values)
-    step_idx.add_(1)
+    for indices in buffers.batch_indices:
+        step_indices = BatchIndices(*(_select_step(leaf, buffers.step_idx) for leaf in indices))
+        if step.shares_batches:
+            step_indices = step_indices.select(0)
+        batches.append(step.decode(columns, step_indices))
+    new_carry = step_stack(
+        step.function,
+        buffers.shared_input,
+        buffers.carry,
+        tuple(batches),
+        buffers.steps_left,
+        step.shares_batches,
+    )
+    is_active = buffers.step_idx < buffers.steps_left
+    values = trees.apply(partial(_update_active, is_active), new_carry, buffers.carry)
+    _copy_into(buffers.carry, values)
+    buffers.step_idx.add_(1)
 
 
 def _select_step(leaf: Tensor, step_idx: Tensor) -> Tensor:
-    """Return what belongs to a step.
+    """Return the part of a block that belongs to a step.
 
     In code for CPUs it is behind a view, so that it is gathered once and not again for each reader.
     For some reductions torch 2.11 would gather it with an index that it has not read yet, and that

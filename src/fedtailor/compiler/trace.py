@@ -50,7 +50,7 @@ class TracedFunction:
         self._graphs: dict[Hashable, _Graph | None] = {}
 
     def __call__(self, *args: Tree) -> Tree:
-        """Return what the function returns."""
+        """Return the result of the function."""
         signature = trees.signature(args)
         if signature not in self._graphs:
             self._graphs[signature] = None

@@ -35,6 +35,9 @@ from fedtailor.errors import InputError, require
 from fedtailor.ops.conv2d import with_plain_convolutions, with_stacked_convolutions
 from fedtailor.ops.modules import copy_module
 
+_TRAINABLE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types of parameters that optimizers and sums over clients are made for."""
+
 _MIN_OUTPUT_DIMS = {"classification": 2, "sequences": 3}
 """Least dimensions of the outputs by kind of task; 1 for the others."""
 
@@ -276,12 +279,15 @@ def _make_task(kind: str, model: nn.Module, per_example: PerExample, *metrics: M
     params: Params = {}
     frozen_params: Params = {}
     for name, parameter in model.named_parameters():
+        _check_parameter(name, parameter)
         group = params if parameter.requires_grad else frozen_params
         group[name] = parameter.detach().clone()
     require(
         bool(params),
         "Task: the model has no trainable parameter; set requires_grad on what is to be learned.",
     )
+    for name, buffer in model.named_buffers():
+        _check_has_values("buffer", name, buffer)
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
     return Task(
         kind=kind,
@@ -291,6 +297,30 @@ def _make_task(kind: str, model: nn.Module, per_example: PerExample, *metrics: M
         constants=frozen_params | buffers,
         per_example_loss=per_example,
         metrics=metrics,
+    )
+
+
+def _check_parameter(name: str, parameter: Tensor) -> None:
+    """Raise an `InputError` for a parameter without values, or of a form that cannot be trained."""
+    _check_has_values("parameter", name, parameter)
+    require(
+        parameter.layout == torch.strided and not parameter.is_quantized,
+        f"Task: parameter '{name}' must be a plain dense tensor, got {parameter.layout} of "
+        f"{parameter.dtype}.",
+    )
+    can_be_trained = parameter.dtype in _TRAINABLE_DTYPES or not parameter.requires_grad
+    require(
+        can_be_trained,
+        f"Task: parameter '{name}' must be of float16, bfloat16, float32 or float64, got "
+        f"{parameter.dtype}.",
+    )
+
+
+def _check_has_values(kind: str, name: str, tensor: Tensor) -> None:
+    require(
+        not tensor.is_meta,
+        f"Task: {kind} '{name}' is on the meta device, where tensors have no values; build the "
+        "model on a real device.",
     )
 
 
@@ -381,7 +411,8 @@ def validate_task(task: Task, x: Tensor, y: Tensor) -> Tensor:
     Raise an `InputError` for what would fail or mislead later: inputs and labels that do not fit
     the model, layers that change their own tensors, draws from torch's global generator
     (`torch.nn.functional.dropout`, `torch.randn`, an LSTM's dropout), and models whose outputs
-    change from call to call or depend on the other examples of a batch.
+    change from call to call, depend on the other examples of a batch, or do not depend on a
+    parameter in a way that has a gradient.
 
     Args:
         task: The task, on the device of the examples.
@@ -400,6 +431,8 @@ def validate_task(task: Task, x: Tensor, y: Tensor) -> Tensor:
             task.per_example_loss(outputs, y)
             for metric in task.metrics:
                 metric.per_example(outputs, y)
+        with forbid_global_randomness():
+            has_gradient = _has_gradient(task, tensors, x, y, key)
     except InputError:
         raise
     except Exception as error:
@@ -409,6 +442,11 @@ def validate_task(task: Task, x: Tensor, y: Tensor) -> Tensor:
             f"y {tuple(y.shape)} {y.dtype}, failed with {reason!r}; "
             f"check the model's input shape and the task ({task.kind})."
         ) from error
+    require(
+        has_gradient,
+        "Task: the model's loss has no gradient with respect to any parameter, so that nothing "
+        "would be trained; its output must not be detached or computed without gradients.",
+    )
     require(
         _is_close(first, second),
         "Task: the model gives other outputs for the same inputs; "
@@ -421,6 +459,30 @@ def validate_task(task: Task, x: Tensor, y: Tensor) -> Tensor:
         "it must treat each example by itself, with the batch as first dimension.",
     )
     return outputs
+
+
+def _has_gradient(
+    task: Task, tensors: dict[str, Tensor], x: Tensor, y: Tensor, key: Tensor
+) -> bool:
+    """Return whether the loss in training mode has a gradient with respect to any parameter.
+
+    Args:
+        task: The task.
+        tensors: Parameters and constants of its model.
+        x: Inputs.
+        y: Their labels.
+        key: Key from which the keys of dropout layers are folded.
+    """
+    params = {name: value.detach().clone().requires_grad_() for name, value in task.params.items()}
+    keys = make_dropout_keys(task.train_module, key)
+    with torch.enable_grad():
+        outputs = task._call_model(task.train_module, {**tensors, **params, **keys}, x)
+        losses_by_example, _ = task.per_example_loss(outputs, y)
+        loss = losses_by_example.sum()
+    if not loss.requires_grad:
+        return False
+    gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True)
+    return any(gradient is not None for gradient in gradients)
 
 
 def _is_close(one: Tensor, other: Tensor) -> bool:

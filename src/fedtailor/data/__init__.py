@@ -112,6 +112,7 @@ def load(name: str, **overrides: Any) -> FederatedDataset:
 
 def get_source(name: str) -> DataSource:
     """Return the source of this name or path."""
+    require(isinstance(name, str), f"A data set must be named by a string, got {name!r}.")
     if name.endswith(".npz"):
         return _make_file_source(name)
     if name in BUILT_IN_SOURCES:

@@ -5,7 +5,11 @@ from typing import Any
 import numpy as np
 
 from fedtailor.data.examples import Array
-from fedtailor.errors import InputError, is_number, require
+from fedtailor.errors import MAX_INTEGER, InputError, is_number, require, summarize_error
+from fedtailor.storage.memory import require_memory
+
+_CLASS_BYTES = 16
+"""Least memory that a class takes: a weight and a bias of 4 bytes, and their gradients."""
 
 
 def require_int(name: str, option: str, value: object, minimum: int) -> None:
@@ -17,10 +21,23 @@ def require_int(name: str, option: str, value: object, minimum: int) -> None:
         value: Value of the option.
         minimum: Smallest value allowed.
     """
-    is_valid = isinstance(value, int | np.integer) and int(value) >= minimum
-    require(
-        is_valid, f"{name}: {option} must be a whole number of at least {minimum}, got {value!r}."
-    )
+    is_valid = is_number(value, integer=True) and int(value) >= minimum  # type: ignore[call-overload]
+    limit = f"of at least {minimum}"
+    if isinstance(value, int) and value > MAX_INTEGER:
+        limit = f"from {minimum} to 2**63 - 1"
+    require(is_valid, f"{name}: {option} must be a whole number {limit}, got {value!r}.")
+
+
+def require_bool(name: str, option: str, value: object) -> None:
+    """Raise `InputError` unless `value` is true or false.
+
+    Args:
+        name: Data set that the error names.
+        option: Option that the error names.
+        value: Value of the option.
+    """
+    is_valid = isinstance(value, bool | np.bool_)
+    require(is_valid, f"{name}: {option} must be true or false, got {value!r}.")
 
 
 def require_classes(name: str, classes: object) -> None:
@@ -31,11 +48,20 @@ def require_classes(name: str, classes: object) -> None:
     is_count = is_number(classes, integer=True) and int(classes) >= 1  # type: ignore[call-overload]
     is_valid = classes is None or classes == "auto" or is_count
     require(is_valid, f"{name}: classes must be a whole number, None or 'auto', got {classes!r}.")
+    if is_count:
+        require_memory_for_classes(name, int(classes))  # type: ignore[call-overload]
+
+
+def require_memory_for_classes(name: str, classes: int) -> None:
+    """Raise `InputError`, with the name of the data set, for classes that no model could have."""
+    subject = f"{name}: a model of {classes:,} classes"
+    require_memory(subject, classes * _CLASS_BYTES, "number the classes from 0 on")
 
 
 def require_scale(name: str, scale: object) -> None:
-    """Raise `InputError`, with the name of the data set, unless the factor of x is a number."""
-    require(is_number(scale), f"{name}: scale must be a number, got {scale!r}.")
+    """Raise `InputError`, with the name of the data set, unless the factor of x is positive."""
+    is_positive = is_number(scale) and float(scale) > 0  # type: ignore[arg-type]
+    require(is_positive, f"{name}: scale must be a positive number, got {scale!r}.")
 
 
 def resolve_count(name: str, amount: float, available: int) -> int:
@@ -61,7 +87,9 @@ def resolve_count(name: str, amount: float, available: int) -> int:
 
 
 def to_array(name: str, column_name: str, values: Any) -> Array:
-    """Return a tensor, list or array as an array, without a copy where possible.
+    """Return a tensor, list or array as an array in this machine's byte order.
+
+    Nothing is copied where that is possible.
 
     Args:
         name: Data set that the error names.
@@ -71,11 +99,15 @@ def to_array(name: str, column_name: str, values: Any) -> Array:
     try:
         if hasattr(values, "detach"):
             values = values.detach().cpu()
-        return np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"{name}: {column_name} must be readable as an array, but is not ({error})."
+            f"{name}: {column_name} must be readable as an array, but is not "
+            f"({summarize_error(error)})."
         ) from error
+    if array.dtype.isnative:
+        return array
+    return array.astype(array.dtype.newbyteorder("="))
 
 
 def to_numeric_array(name: str, column_name: str, values: Any) -> Array:

@@ -1,14 +1,9 @@
-"""Hashes of examples by content, which find equal ones; columns are read in blocks."""
+"""Hashes of examples by content, which find equal ones."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.examples import Array
-
-BLOCK_ROWS = 4096
-"""Number of examples hashed at a time."""
-
-Rows = NDArray[np.int64]
 
 
 def hash_rows(rows: Array) -> NDArray[np.uint64]:
@@ -32,31 +27,3 @@ def hash_rows(rows: Array) -> NDArray[np.uint64]:
     words *= odd_constants
     words ^= words >> np.uint64(29)
     return np.asarray(words.sum(axis=1, dtype=np.uint64))
-
-
-def hash_examples(x: Array, rows: Rows) -> NDArray[np.uint64]:
-    """Return the hashes of some rows of `x`, [rows], reading `BLOCK_ROWS` rows at a time."""
-    hashes = np.zeros(len(rows), np.uint64)
-    for start in range(0, len(rows), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        hashes[block] = hash_rows(x[rows[block]])
-    return hashes
-
-
-def is_duplicate(x: Array, rows: Rows, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return which of the given rows have a hash among the given hashes.
-
-    Args:
-        x: Column of examples, [examples, ...].
-        rows: Rows of `x` to look up, [rows].
-        hashes: Hashes of the examples to find, in any order, repeated or not.
-
-    Returns:
-        Mask over `rows`, [rows].
-    """
-    distinct_hashes = np.unique(hashes)
-    mask = np.zeros(len(rows), bool)
-    for start in range(0, len(rows), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        mask[block] = np.isin(hash_rows(x[rows[block]]), distinct_hashes)
-    return mask

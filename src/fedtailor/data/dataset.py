@@ -4,6 +4,7 @@ Columns are arrays or memory maps, which are not copied unless a method says so.
 checked when it is constructed, in blocks of its columns; an error names the client at fault.
 """
 
+from collections.abc import Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import NamedTuple
 
@@ -11,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data import validation
-from fedtailor.data.examples import ClientExamples, Split
+from fedtailor.data.arguments import require_bool
+from fedtailor.data.equality import count_equal_examples
+from fedtailor.data.examples import UNASSIGNED, ClientExamples, Split, mark_rows
+from fedtailor.data.row_counts import RowCounts, make_left_out
 from fedtailor.errors import InputError
 from fedtailor.prng.streams import DataStream
 
@@ -27,15 +31,17 @@ class Summary(NamedTuple):
     largest: int
     mean: float
     server: int  # number of examples of the server
-    overlap: str  # reason why server data may overlap clients'; "": it does not
+    overlap: bool  # whether the server may have examples that clients have, too
+    rows: RowCounts
 
     def __str__(self) -> str:
         """Return the sizes as a few lines of text."""
         group_sizes = ", ".join(f"{size} {group}" for group, size in self.groups.items())
         targets = "real-valued targets" if self.classes is None else f"{self.classes} classes"
-        overlap = f", overlapping clients' ({self.overlap})" if self.overlap else ""
+        overlap = ", which clients may have, too (overlap)" if self.overlap else ""
         return (
             f"{self.name}: {self.examples} examples, {targets}\n"
+            f"  {self.rows}\n"
             f"  clients: {group_sizes}\n"
             f"  examples per client: {self.smallest} to {self.largest}, mean {self.mean:.1f}\n"
             f"  server: {self.server} examples{overlap}"
@@ -79,19 +85,31 @@ class FederatedDataset:
     support: float = 0.2
     # Equal for equal columns x and y of the clients; "": not known, as they would have to be read
     content_hash: str = ""
-    # Reason why server data may overlap clients'; "": it must not, which is checked
-    overlap: str = ""
+    # Whether clients may have the server's examples, too, except for test; if not, this is checked
+    overlap: bool = False
+    # Rows of the clients' columns that the server's examples are, by which they are told apart;
+    # None: they come from elsewhere and are compared by content
+    server_rows: NDArray[np.int64] | None = None
+    # Numbers of rows that were left out on purpose, by reason
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    given_up: int = 0  # examples that were drawn for the server, but that it does not have
+    # What became of all rows; None: they are counted here
+    row_counts: RowCounts = field(default=None, kw_only=True)  # type: ignore[assignment]
     # False for datasets derived from a checked one, some of which break a rule on purpose
     should_check: InitVar[bool] = field(default=True, kw_only=True)
 
     def __post_init__(self, should_check: bool) -> None:
-        """Check the dataset, after adding "train" as split "adapt" if there is none."""
+        """Check the dataset, and count its rows if they are not counted or may have changed.
+
+        Before, "train" is added as split "adapt" if there is none.
+        """
         splits = self.clients.splits
         if "adapt" not in splits and {"train", "test"} <= set(splits):
             clients = self.clients._replace(splits={**splits, "adapt": splits["train"]})
             object.__setattr__(self, "clients", clients)
-        if should_check:
-            validate_dataset(self)
+        num_equal = validate_dataset(self) if should_check else 0
+        if should_check or self.row_counts is None:
+            object.__setattr__(self, "row_counts", self._count_rows(num_equal))
 
     @property
     def example_spec(self) -> ExampleSpec:
@@ -153,7 +171,7 @@ class FederatedDataset:
                 splits={**splits, "train": shared_train},
             ),
             content_hash="",
-            overlap="the server's examples are shared with every training client",
+            overlap=True,
             should_check=False,  # clients share the server's examples on purpose
         )
 
@@ -218,6 +236,30 @@ class FederatedDataset:
             mean=float(sizes.mean()),
             server=0 if self.server is None else len(self.server.x),
             overlap=self.overlap,
+            rows=self.row_counts,
+        )
+
+    def _count_rows(self, num_equal: int) -> RowCounts:
+        """Return what became of all rows; `num_equal` of the server's examples are clients'."""
+        splits = self.clients.splits
+        num_rows = len(self.clients.x)
+        num_used = sum(len(splits[name].index) for name in self.get_disjoint_splits())
+        num_server = 0 if self.server is None else len(self.server.x)
+        num_taken = 0
+        num_shared = 0
+        if self.server is not None and self.server_rows is not None:
+            num_taken = num_server
+            if self.overlap:
+                num_shared = int(mark_rows(splits.values(), num_rows)[self.server_rows].sum())
+        return RowCounts(
+            read=num_rows,
+            clients=num_used,
+            server=num_taken,
+            shared=num_shared,
+            left_out=make_left_out(self.left_out, num_rows - num_used - num_taken + num_shared),
+            elsewhere=num_server - num_taken,
+            given_up=self.given_up,
+            equal=num_equal,
         )
 
 
@@ -243,12 +285,16 @@ def _append_client(split: Split, rows: NDArray[np.int64]) -> Split:
     return Split(index, np.append(split.offsets, len(index)))
 
 
-def validate_dataset(dataset: FederatedDataset) -> None:
-    """Raise `InputError` if a dataset is inconsistent; the columns are read in blocks."""
+def validate_dataset(dataset: FederatedDataset) -> int:
+    """Raise `InputError` if a dataset is inconsistent; the columns are read in blocks.
+
+    Return how many of the server's examples, if they are from elsewhere, equal a client's.
+    """
     name = dataset.name
     clients = dataset.clients
     server = dataset.server
     classes = dataset.classes
+    require_bool(name, "overlap", dataset.overlap)
     validation.validate_columns(f"{name}: the clients'", clients, {"train", "test"})
     validation.validate_groups(name, dataset.client_names, dataset.groups, clients.count)
     validation.validate_dtypes(name, clients, classes, dataset.scale, dataset.tokens)
@@ -256,10 +302,17 @@ def validate_dataset(dataset: FederatedDataset) -> None:
     owners = validation.find_owners(name, clients, owner_names)
     validation.validate_values(name, clients, classes, owners, owner_names)
     if server is None:
-        return
+        return 0
     validation.validate_columns(f"{name}: the server's", server, {"train"})
     validation.validate_server(name, clients, server)
     server_owners = validation.find_owners(name, server, ["the server"])
     validation.validate_values(name, server, classes, server_owners, ["the server"])
-    if not dataset.overlap:
-        validation.validate_disjoint(name, clients, server, owners, owner_names)
+    server_rows = dataset.server_rows
+    if server_rows is None:
+        return count_equal_examples(name, clients, server, owners, owner_names, dataset.overlap)
+    if dataset.overlap:
+        test = clients.splits["test"]
+        owners = np.full(len(clients.x), UNASSIGNED)
+        owners[test.index] = test.compute_owners()
+    validation.validate_server_rows(name, server_rows, len(server.x), owners, owner_names)
+    return 0

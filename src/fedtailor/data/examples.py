@@ -1,5 +1,6 @@
 """Examples in flat columns, and splits that say which client has which. Checks: `validation`."""
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,9 @@ Array = NDArray[Any]
 
 UNASSIGNED = -1
 """Owner of the examples that no client has."""
+
+MARKED_ROWS = 1 << 20
+"""Number of rows of a split that are marked at a time."""
 
 
 class Split(NamedTuple):
@@ -47,3 +51,13 @@ class ClientExamples(NamedTuple):
 def single_client(x: Array, y: Array) -> ClientExamples:
     """Return examples that all belong to one client, the form of the server's own examples."""
     return ClientExamples(x, y, {"train": Split(np.arange(len(x)), np.array([0, len(x)]))})
+
+
+def mark_rows(splits: Iterable[Split], num_rows: int) -> NDArray[np.bool_]:
+    """Return whether each of `num_rows` rows is in one of the splits, [num_rows]."""
+    is_marked = np.zeros(num_rows, bool)
+    distinct_splits = {id(split): split for split in splits}
+    for split in distinct_splits.values():
+        for start in range(0, len(split.index), MARKED_ROWS):
+            is_marked[split.index[start : start + MARKED_ROWS]] = True
+    return is_marked

@@ -14,11 +14,13 @@ class Block(NamedTuple):
 
     Columns are "x", "y" and any others with an entry for each example: "is_test" (whether it is in
     the data set's own test part), "coarse" (its coarse label), "style". All blocks of a data set
-    have the same columns, of the same types and row shapes.
+    have the same columns, of the same types and row shapes. Those of the server have x and y alone.
     """
 
-    client: str  # "": the data set has no clients of its own
-    columns: dict[str, Array]  # [examples, ...] each
+    client: str  # "": the data set has no clients of its own, or the examples are the server's
+    columns: dict[str, Array]  # [examples, ...] each; {} if the block only counts left-out examples
+    is_server: bool = False  # whether these are examples that the server has from the beginning
+    num_dropped: int = 0  # examples that the reader left out since the block before
 
 
 def drop_duplicates(blocks: Iterable[Block]) -> Iterator[Block]:
@@ -29,6 +31,9 @@ def drop_duplicates(blocks: Iterable[Block]) -> Iterator[Block]:
     client = None
     seen = np.zeros(0, np.uint64)
     for block in blocks:
+        if not block.columns:
+            yield block
+            continue
         if block.client != client:
             client = block.client
             seen = seen[:0]
@@ -39,6 +44,9 @@ def drop_duplicates(blocks: Iterable[Block]) -> Iterator[Block]:
         seen = np.concatenate([seen, hashes[is_new]])
         if is_new.all():
             yield block
-        elif is_new.any():
+            continue
+        columns = {}
+        if is_new.any():
             columns = {name: column[is_new] for name, column in block.columns.items()}
-            yield Block(block.client, columns)
+        num_dropped = block.num_dropped + int((~is_new).sum())
+        yield Block(block.client, columns, num_dropped=num_dropped)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedtailor.data.arguments import require_int
+from fedtailor.errors import require
 
 
 def make_rng(seed: int, *stream: int) -> np.random.Generator:
@@ -10,5 +10,6 @@ def make_rng(seed: int, *stream: int) -> np.random.Generator:
 
     `stream` identifies the purpose: a `DataStream`, and where needed the number of a client.
     """
-    require_int("data", "seed", seed, 0)
+    is_valid = isinstance(seed, int | np.integer) and type(seed) is not bool and seed >= 0
+    require(is_valid, f"data: seed must be a whole number of at least 0, got {seed!r}.")
     return np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=stream)))

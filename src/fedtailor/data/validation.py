@@ -10,7 +10,6 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.content_hash import hash_rows
 from fedtailor.data.examples import UNASSIGNED, Array, ClientExamples, Split
 from fedtailor.errors import InputError, require
 
@@ -265,61 +264,51 @@ def validate_values(
             )
 
 
-def validate_disjoint(
+def validate_server_rows(
     name: str,
-    clients: ClientExamples,
-    server: ClientExamples,
+    server_rows: NDArray[np.int64],
+    num_examples: int,
     owners: NDArray[np.int64],
     owner_names: list[str],
 ) -> None:
-    """Check that no example of the server equals an example of a client.
+    """Check that the server's rows of the clients' columns are no client's.
 
     Args:
         name: Data set that errors name.
-        clients: Examples of all clients.
-        server: Examples of the server.
-        owners: Client of each example, or `UNASSIGNED`, [examples].
+        server_rows: Row of each example of the server, [server examples].
+        num_examples: Number of examples of the server.
+        owners: Client of each row, or `UNASSIGNED`, [rows]; with overlap, of test rows alone.
         owner_names: What errors call each client, [clients].
     """
-    pair = find_shared_example(server.x, clients.x, owners != UNASSIGNED)
-    if pair is not None:
-        server_row, client_row = pair
+    is_valid = server_rows.dtype.kind == "i" and server_rows.shape == (num_examples,)
+    is_valid = is_valid and bool(((server_rows >= 0) & (server_rows < len(owners))).all())
+    require(
+        is_valid,
+        f"{name}: server_rows must be {num_examples} rows from 0 to {len(owners) - 1}, one for "
+        "each example of the server.",
+    )
+    is_shared = owners[server_rows] != UNASSIGNED
+    if is_shared.any():
+        row = server_rows[int(is_shared.argmax())]
         raise InputError(
-            f"{name}: the server's examples must not be clients', but its example {server_row} "
-            f"equals example {client_row} of {owner_names[owners[client_row]]}; take it out, or "
-            "say in `overlap` why it may stay."
+            f"{name}: the server's examples must not be clients', but it has row {row}, which "
+            f"{owner_names[owners[row]]} has; take it out of one of them."
         )
 
 
-def find_shared_example(
-    server_x: Array, client_x: Array, is_owned: NDArray[np.bool_]
-) -> tuple[int, int] | None:
-    """Return the rows of equal examples of the server and of a client, or None.
+def find_overflow(column: Array, limit: float) -> int | None:
+    """Return the first row with a value beyond a limit in size, or None.
 
-    Hashes are compared first, then the examples themselves. Both columns are read in blocks.
-
-    Args:
-        server_x: Column x of the server, whose hashes must fit in RAM.
-        client_x: Column x of the clients.
-        is_owned: Whether some client has each row of `client_x`, [examples]; others are skipped.
-
-    Returns:
-        Row of `server_x` and row of `client_x`.
+    Columns whose type cannot hold such a value are not read; others are read in blocks.
     """
-    blocks = [hash_rows(server_x[block]) for block in _iter_row_slices(server_x)]
-    server_hashes = np.concatenate(blocks)
-    order = np.argsort(server_hashes)
-    server_hashes = server_hashes[order]
-    for block in _iter_row_slices(client_x):
-        hashes = hash_rows(client_x[block])
-        first = np.searchsorted(server_hashes, hashes)
-        last = np.searchsorted(server_hashes, hashes, "right")
-        has_candidates = (last > first) & is_owned[block]
-        for position in np.flatnonzero(has_candidates):
-            client_row = block.start + int(position)
-            for server_row in order[first[position] : last[position]]:
-                if np.array_equal(server_x[server_row], client_x[client_row]):
-                    return int(server_row), client_row
+    limits = np.iinfo(column.dtype) if column.dtype.kind in "iu" else np.finfo(column.dtype)
+    if float(limits.max) <= limit:
+        return None
+    for block in iter_row_slices(column):
+        is_beyond = np.abs(column[block].astype(np.float64)) > limit
+        is_beyond_row = is_beyond.reshape(len(is_beyond), -1).any(axis=1)
+        if is_beyond_row.any():
+            return int(block.start + is_beyond_row.argmax())
     return None
 
 
@@ -336,7 +325,7 @@ def _find_out_of_range(labels: Array, classes: int) -> Array:
     return np.asarray((labels < 0) | (labels >= classes))
 
 
-def _iter_row_slices(column: Array) -> Iterator[slice]:
+def iter_row_slices(column: Array) -> Iterator[slice]:
     """Yield slices of at most `BLOCK_BYTES`, or of a single row, that cover the column."""
     num_rows = max(1, BLOCK_BYTES // column[:1].nbytes)
     for start in range(0, len(column), num_rows):
@@ -347,7 +336,7 @@ def _find_first_row(
     find_bad: Callable[[Array], Array], column: Array, owners: NDArray[np.int64]
 ) -> int | None:
     """Return the first row with an owner in which `find_bad` is true of an entry, or None."""
-    for block in _iter_row_slices(column):
+    for block in iter_row_slices(column):
         is_bad = find_bad(column[block])
         is_bad_row = is_bad.reshape(len(is_bad), -1).any(axis=1) & (owners[block] != UNASSIGNED)
         if is_bad_row.any():

@@ -45,7 +45,7 @@ class UpdateAggregator:
             weighted_sum = trees.add(self._stacks.pop(), weighted_sum)
         self._stacks.append(weighted_sum)
 
-    def result(self) -> Tree:
+    def compute_update(self) -> Tree:
         """Return the aggregated update; the mean is zero if all weights are."""
         weights = torch.cat(self._weights) if len(self._weights) > 1 else self._weights[0]
         if self._aggregate is not None:

@@ -14,7 +14,19 @@ from torch import Tensor
 from fedtailor.core import trees
 from fedtailor.core.types import ClientResult, CohortUpdate, Method, Routine, ServerState
 from fedtailor.engines.client_state import ClientStateStore
+from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.errors import FedtailorError, RoutineError
+
+
+class ClientWork(NamedTuple):
+    """A client that a routine runs for: its examples and its random key.
+
+    The server is client 0 of its own examples.
+    """
+
+    device_data: DeviceDataset | None  # examples of all clients; None: steps see no batches
+    client: int  # index of the client
+    key: Tensor
 
 
 class TrainResult(NamedTuple):
@@ -38,7 +50,7 @@ class ScoreResult(NamedTuple):
 
 
 class Engine(Protocol):
-    """Where and how the routines of a method run."""
+    """Runs the routines of a method."""
 
     notes: tuple[str, ...]
     """Decisions that the user should know of, such as why a run is not compiled."""

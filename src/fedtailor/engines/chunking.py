@@ -1,4 +1,4 @@
-"""How many clients are stacked at a time, from the memory that a few of them were measured to need.
+"""Sizes of stacks of clients, from the memory that a few clients were measured to need.
 
 On a CPU, a large stack of small networks takes its steps in slices whose weights stay in the cache.
 """
@@ -71,7 +71,7 @@ class PeakMemory:
         del self._storages[storage_id]
 
 
-def max_chunk_size(bytes_per_client: int, device: torch.device) -> int:
+def compute_max_chunk_size(bytes_per_client: int, device: torch.device) -> int:
     """Return the number of clients that fit on a device, rounded down to a power of two.
 
     Rounding keeps the number the same if a little less memory is free.
@@ -80,11 +80,11 @@ def max_chunk_size(bytes_per_client: int, device: torch.device) -> int:
         bytes_per_client: Peak memory of a client.
         device: Device of the stacks.
     """
-    num_clients = min(MAX_CHUNK, _available_bytes(device) // max(1, bytes_per_client))
+    num_clients = min(MAX_CHUNK, _compute_available_bytes(device) // max(1, bytes_per_client))
     return 1 << max(0, num_clients.bit_length() - 1)
 
 
-def cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[slice]:
+def compute_cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[slice]:
     """Return slices of a stack of clients that stay in the cache of a CPU from step to step.
 
     A stack that is too small for two slices stays whole. Otherwise all slices have the same size,
@@ -109,7 +109,7 @@ def cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(bounds)]
 
 
-def _available_bytes(device: torch.device) -> int:
+def _compute_available_bytes(device: torch.device) -> int:
     """Return the bytes that the stacks of this process may take.
 
     That is half of a GPU's memory, or a quarter of all RAM, shared equally by the processes of this

@@ -6,15 +6,16 @@ routine.
 """
 
 from collections.abc import Iterator
+from itertools import repeat
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from fedtailor import prng
-from fedtailor.core import autodiff, trees
+from fedtailor.core import autodiff
 from fedtailor.core.types import Batch, BatchPlan, Phase, Routine, Tree
 from fedtailor.data.batching import count_steps, iter_batch_indices
-from fedtailor.engines.device_data import DeviceDataset
+from fedtailor.engines.base import ClientWork
 from fedtailor.models.text import LSTM
 
 _UNSTACKED_LAYERS = (
@@ -38,90 +39,44 @@ def is_recurrent(model: nn.Module) -> bool:
     return any(isinstance(module, LSTM) for module in model.modules())
 
 
-def run_routine(
-    routine: Routine,
-    shared_input: Tree,
-    client_input: Tree,
-    device_data: DeviceDataset | None,
-    client: int,
-    key: Tensor,
-) -> Tree:
+def run_routine(routine: Routine, shared_input: Tree, client_input: Tree, work: ClientWork) -> Tree:
     """Return the result of a routine for one client.
 
     Args:
         routine: Its phases run in their order.
         shared_input: Input that all clients have in common, such as the broadcast.
         client_input: The client's own input, such as its state.
-        device_data: Examples of all clients; None if steps see no batches.
-        client: Index of the client.
-        key: Random key of the client for this routine and round.
+        work: The client, with its key for this routine and round.
     """
     carry = routine.init(shared_input, client_input)
     for phase_idx, phase in enumerate(routine.phases):
-        phase_key = prng.fold(key, phase_idx)
-        carry = run_phase(phase, shared_input, carry, device_data, client, phase_key)
+        phase_work = work._replace(key=prng.fold(work.key, phase_idx))
+        carry = run_phase(phase, shared_input, carry, phase_work)
     return routine.finalize(shared_input, carry)
 
 
-def run_phase(
-    phase: Phase,
-    shared_input: Tree,
-    carry: Tree,
-    device_data: DeviceDataset | None,
-    client: int,
-    key: Tensor,
-) -> Tree:
+def run_phase(phase: Phase, shared_input: Tree, carry: Tree, work: ClientWork) -> Tree:
     """Return the carry of one client after all steps of a phase.
 
     Args:
         phase: Step and batches.
         shared_input: Input that all clients have in common.
         carry: The client's carry before the first step.
-        device_data: Examples of all clients; None if steps see no batches.
-        client: Index of the client.
-        key: Random key of the client for this phase.
+        work: The client, with its key for this phase.
     """
     with autodiff.use_autograd():
-        for batches in _iter_batches(phase.plan, device_data, client, key):
+        for batches in _iter_batches(phase.plan, work):
             carry = phase.step(shared_input, carry, batches)
     return carry
 
 
-def run_phase_per_client(
-    phase: Phase,
-    shared_input: Tree,
-    carry: Tree,
-    device_data: DeviceDataset | None,
-    client_ids: np.ndarray,
-    keys: Tensor,
-) -> Tree:
-    """Return the carries of a stack of clients after all steps of a phase, stacked again.
-
-    Args:
-        phase: Step and batches.
-        shared_input: Input that all clients have in common.
-        carry: Stacked carries before the first step, [clients, ...].
-        device_data: Examples of all clients; None if steps see no batches.
-        client_ids: Indices of the clients, [clients].
-        keys: Random key of each client for this phase, [clients].
-    """
-    carries = []
-    for index, (client, key) in enumerate(zip(client_ids.tolist(), keys, strict=True)):
-        client_carry = trees.take_row(carry, index)
-        carries.append(run_phase(phase, shared_input, client_carry, device_data, client, key))
-    return trees.stack(carries)
-
-
-def _iter_batches(
-    plan: BatchPlan, device_data: DeviceDataset | None, client: int, key: Tensor
-) -> Iterator[tuple[Batch, ...]]:
-    """Yield the batches of each step of one client, one for each spec of the plan."""
-    if device_data is None:
-        for _ in range(plan.steps or 0):
-            yield ()
+def _iter_batches(plan: BatchPlan, work: ClientWork) -> Iterator[tuple[Batch, ...]]:
+    """Yield the batches of each step of a phase, one for each spec of its plan."""
+    if work.device_data is None:
+        yield from repeat((), plan.steps or 0)
         return
-    examples = device_data.examples
-    client_ids = np.array([client])
+    examples = work.device_data.examples
+    client_ids = np.array([work.client])
     num_steps = int(count_steps(plan, examples, client_ids)[0])
-    for step_indices in iter_batch_indices(plan, examples, client_ids, key[None], num_steps):
-        yield tuple(device_data.load_batch(indices.select(0)) for indices in step_indices)
+    for step_indices in iter_batch_indices(plan, examples, client_ids, work.key[None], num_steps):
+        yield tuple(work.device_data.load_batch(indices.select(0)) for indices in step_indices)

@@ -4,9 +4,11 @@ Rows are in RAM or in files. A client gets its row when its state is first store
 with the clients that take part and not with the population.
 """
 
+import errno
 import math
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,10 @@ _SUFFIX = ".memory"
 _MIN_CAPACITY = 64
 """Rows that the store has room for at first."""
 _NO_ROW = -1
+_ZEROS = bytes(1 << 20)
+"""What files grow by where the system cannot reserve room for them."""
+_NO_RESERVATION_ERRNOS = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+"""Errors of file systems that cannot reserve room."""
 
 
 class ClientStateStore:
@@ -32,7 +38,7 @@ class ClientStateStore:
 
     Args:
         num_clients: Number of clients in the data set.
-        folder: Where to keep the states; None keeps them in RAM.
+        folder: Folder of the states; None keeps them in RAM.
     """
 
     def __init__(self, num_clients: int, folder: str | Path | None = None) -> None:
@@ -122,27 +128,48 @@ class ClientStateStore:
         return len(trees.leaves(self._stored)[0])
 
     def _grow(self, num_rows: int, states: Tree) -> None:
-        """Make room for at least `num_rows` rows, if possible for twice as many as before."""
+        """Make room for at least `num_rows` rows, if possible for twice as many as before.
+
+        Raises:
+            OSError: The disk has no room; the store and its files are as they were before.
+        """
         is_new = self._stored is None
         if is_new:
             self._refuse_used_folder()
         doubled = max(_MIN_CAPACITY, 2 * self._capacity)
         capacity = max(num_rows, min(doubled, len(self._rows)))
         old_leaves = [] if is_new else trees.leaves(self._stored)
-        named_leaves = zip(trees.leaf_names(states), trees.leaves(states), strict=True)
+        shapes = [(capacity, *leaf.shape[1:]) for leaf in trees.leaves(states)]
+        paths = self._list_paths(states, shapes)
+        sizes = {
+            path: math.prod(shape) * leaf.dtype.itemsize
+            for path, shape, leaf in zip(paths, shapes, trees.leaves(states), strict=True)
+            if path is not None
+        }
+        _reserve_room(sizes, is_new)
         leaves = []
-        for index, (name, leaf) in enumerate(named_leaves):
-            shape = (capacity, *leaf.shape[1:])
-            # A file without bytes cannot be mapped.
-            if self._folder is None or math.prod(shape) == 0:
+        for index, leaf in enumerate(trees.leaves(states)):
+            shape = shapes[index]
+            path = paths[index]
+            if path is None:
                 tensor = torch.empty(shape, dtype=leaf.dtype)
                 if old_leaves:
                     tensor[: self._num_rows] = old_leaves[index][: self._num_rows]
             else:
-                path = self._folder / f"{index}-{_sanitize_name(name)}{_SUFFIX}"
-                tensor = _map_file(path, shape, leaf.dtype, is_new)
+                tensor = _map_file(path, shape, leaf.dtype)
             leaves.append(tensor)
         self._stored = trees.unflatten(states, leaves)
+
+    def _list_paths(self, states: Tree, shapes: Sequence[tuple[int, ...]]) -> list[Path | None]:
+        """Return the file of each leaf, or None for a leaf that is kept in RAM."""
+        paths: list[Path | None] = []
+        for index, (name, shape) in enumerate(zip(trees.leaf_names(states), shapes, strict=True)):
+            # A file without bytes cannot be mapped.
+            if self._folder is None or math.prod(shape) == 0:
+                paths.append(None)
+            else:
+                paths.append(self._folder / f"{index}-{_sanitize_name(name)}{_SUFFIX}")
+        return paths
 
     def _refuse_used_folder(self) -> None:
         if self._folder is None:
@@ -155,12 +182,51 @@ class ClientStateStore:
         )
 
 
-def _map_file(path: Path, shape: tuple[int, ...], dtype: torch.dtype, is_new: bool) -> Tensor:
-    """Return a tensor whose memory is a file, which must not exist if it is new and else grows."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def _reserve_room(sizes: Mapping[Path, int], is_new: bool) -> None:
+    """Grow files to these sizes in bytes, with room for all of their content on the disk.
+
+    Writing to a mapped file for which the disk has no room would end the process.
+
+    Args:
+        sizes: The size of each file, at least as large as before.
+        is_new: Whether the files must not exist yet.
+
+    Raises:
+        OSError: The disk has no room; files that are new are removed, others as large as before.
+    """
+    old_sizes: dict[Path, int] = {}
+    try:
+        for path, size in sizes.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("xb" if is_new else "r+b") as file:
+                old_sizes[path] = file.seek(0, os.SEEK_END)
+                _extend_file(file.fileno(), old_sizes[path], size)
+    except OSError as problem:
+        for path, old_size in old_sizes.items():
+            if is_new:
+                path.unlink()
+            else:
+                os.truncate(path, old_size)
+        problem.filename = str(path)
+        raise
+
+
+def _extend_file(descriptor: int, old_size: int, size: int) -> None:
+    """Extend a file, whose position is at its end, by bytes that have room on the disk."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            return
+        except OSError as problem:
+            if problem.errno not in _NO_RESERVATION_ERRNOS:
+                raise
+    while old_size < size:
+        old_size += os.write(descriptor, _ZEROS[: size - old_size])
+
+
+def _map_file(path: Path, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Return a tensor whose memory is a file, which has room for it."""
     numel = math.prod(shape)
-    with path.open("xb" if is_new else "r+b") as file:
-        file.truncate(numel * dtype.itemsize)
     return torch.from_file(str(path), shared=True, size=numel, dtype=dtype).reshape(shape)
 
 

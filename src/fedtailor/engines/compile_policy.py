@@ -1,4 +1,4 @@
-"""When to compile the steps of a run, and where torch caches the compiled code.
+"""The decision whether the steps of a run are compiled, and the cache of the compiled code.
 
 Compiling takes about half a minute on a CPU and saves about two fifths of the time of steps
 (benchmarks/README.md). That time is estimated from the number of steps and from the operations of
@@ -6,19 +6,21 @@ one, never measured: the decision for a specification is the same on any machine
 """
 
 import os
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedtailor.compiler.inductor import CompileMode
 from fedtailor.core import autodiff
 from fedtailor.core.types import Batch
 from fedtailor.data.batching import BatchIndices
 from fedtailor.engines import client_loop
 from fedtailor.engines.context import EngineContext
-from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, compile_cache_dir
+from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV, get_compile_cache_dir
+
+CompileMode = bool | Literal["training"]
+"""Steps that are compiled: all, none, or all but those of personalization and evaluation."""
 
 STEP_SECONDS = 1e-3
 """Seconds that a step of a cohort takes whatever the size of its operations."""
@@ -29,7 +31,7 @@ MIN_STEP_SECONDS = {"cpu": 75.0, "cuda": 110.0}
 
 
 class CompileDecision(NamedTuple):
-    """Which steps to compile, and the reason, as the end of a sentence."""
+    """Steps to compile, and the reason, as the end of a sentence."""
 
     compile: CompileMode
     reason: str
@@ -43,7 +45,7 @@ def decide_compile(context: EngineContext, cohort_size: int, rounds: int) -> Com
         cohort_size: Number of clients in a round.
         rounds: Number of rounds of the whole run.
     """
-    reason = get_no_compile_reason(context)
+    reason = find_no_compile_reason(context)
     if reason:
         return CompileDecision(False, reason)
     device = context.device.type
@@ -58,7 +60,7 @@ def decide_compile(context: EngineContext, cohort_size: int, rounds: int) -> Com
     return CompileDecision(False, f"{size} are too few for it to pay")
 
 
-def get_no_compile_reason(context: EngineContext) -> str:
+def find_no_compile_reason(context: EngineContext) -> str:
     """Return why steps of the model are never compiled on the device; empty if they may be."""
     if context.device.type == "cpu" and client_loop.is_recurrent(context.task.train_module):
         return (
@@ -70,7 +72,7 @@ def get_no_compile_reason(context: EngineContext) -> str:
 
 def set_cache_dir() -> None:
     """Have torch cache compiled code beside the data, unless the user has set another folder."""
-    os.environ[INDUCTOR_CACHE_ENV] = str(compile_cache_dir())
+    os.environ[INDUCTOR_CACHE_ENV] = str(get_compile_cache_dir())
 
 
 def _estimate_round_steps(context: EngineContext, cohort_size: int) -> int:

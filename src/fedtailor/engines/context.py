@@ -1,4 +1,4 @@
-"""What an engine has to know about a run: method, task, data, seed, device and client states."""
+"""A run as engines see it: method, task, data, seed, device and client states."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from fedtailor.data.batching import count_steps, get_client_sizes
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.device_data import DeviceDataset
-from fedtailor.engines.scoring import select_offered
+from fedtailor.engines.offered_states import select_offered
 from fedtailor.errors import InputError, require
 from fedtailor.ops.transfer import to_device
 from fedtailor.prng.streams import Stream
@@ -31,7 +31,7 @@ from fedtailor.prng.streams import Stream
 
 @dataclass(frozen=True)
 class EngineContext:
-    """What an engine has to know about a run, and values that derive from it.
+    """A run as engines see it, and values that derive from it.
 
     Constructing it raises an InputError if the method draws batches from a split that the data do
     not have.
@@ -56,13 +56,7 @@ class EngineContext:
         """
         if params is None:
             params = self.task.params
-        params = trees.to(params, self.device)
-        return ServerState(
-            params=params,
-            round=torch.zeros((), dtype=torch.int64, device=self.device),
-            key=prng.key(self.seed, Stream.SERVER).to(self.device),
-            aux=self.method.init(params),
-        )
+        return init_server_state(self.method, params, self.seed, self.device)
 
     def make_client_dataset(self) -> DeviceDataset:
         """Return the clients' examples on the device."""
@@ -122,6 +116,26 @@ class EngineContext:
         return torch.full((), float(value), dtype=self.task.dtype, device=self.device)
 
 
+def init_server_state(
+    method: Method, params: Params, seed: int, device: torch.device
+) -> ServerState:
+    """Return the server state of a method before the first round.
+
+    Args:
+        method: Its `init` makes what the server keeps besides the model.
+        params: Initial model.
+        seed: Seed of the run.
+        device: Device of the state.
+    """
+    params = trees.to(params, device)
+    return ServerState(
+        params=params,
+        round=torch.zeros((), dtype=torch.int64, device=device),
+        key=prng.key(seed, Stream.SERVER).to(device),
+        aux=method.init(params),
+    )
+
+
 def resolve_device(name: str) -> torch.device:
     """Return a device by its name, such as "cuda:1"; raise an InputError if PyTorch sees none."""
     is_available = {
@@ -135,16 +149,24 @@ def resolve_device(name: str) -> torch.device:
         is_available[kind],
         f"Engine: device {name!r} was asked for, but PyTorch sees none here; use device=cpu.",
     )
+    index = name.partition(":")[2]
+    num_devices = torch.cuda.device_count() if kind == "cuda" else 0
+    is_index = index.isdecimal() and int(index) < num_devices
+    require(
+        name == kind or is_index,
+        f"Engine: device {name!r} was asked for, but PyTorch sees no device of that number here; "
+        f"use device={kind}.",
+    )
     return torch.device(name)
 
 
-def allow_tf32(allowed: bool) -> None:
+def allow_tf32(is_allowed: bool) -> None:
     """Set whether GPUs may round the factors of matrix products and convolutions to TF32.
 
     TF32 keeps 10 bits of the mantissa and is much faster than float32.
     """
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = is_allowed
+    torch.backends.cudnn.allow_tf32 = is_allowed
 
 
 def limit_to_one_step(method: Method) -> Method:

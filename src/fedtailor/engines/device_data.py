@@ -12,6 +12,7 @@ from fedtailor.data.batching import BatchIndices
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.data.examples import ClientExamples
 from fedtailor.data.store.memory_map import advise_random_access
+from fedtailor.data.store.verified_column import get_verified_column
 from fedtailor.ops.decode import decode_rows, decode_targets
 
 _TRANSFER_BYTES = 1 << 26
@@ -23,9 +24,9 @@ class DeviceDataset:
 
     Args:
         examples: Columns, which are copied to the device when the first batch is loaded.
-        example_spec: What the columns hold: tokens, or numbers with a scale.
+        example_spec: Content of the columns: tokens, or numbers with a scale.
         dtype: Floating-point type of the batches.
-        device: Where batches are gathered; a CPU shares the memory of the columns.
+        device: Device that batches are gathered on; a CPU shares the memory of the columns.
     """
 
     def __init__(
@@ -50,9 +51,22 @@ class DeviceDataset:
 
     def load_batch(self, indices: BatchIndices) -> Batch:
         """Return the examples of a batch, or of a stack of batches, on the device."""
+        self.verify_rows(indices.rows)
         if self.device.type != "cpu":
             indices = BatchIndices(*(leaf.to(self.device) for leaf in indices))
         return self.decode(self.columns, indices)
+
+    def verify_rows(self, rows: Tensor) -> None:
+        """Verify examples of a store before they are gathered from `columns`.
+
+        On a device other than a CPU, columns are verified when they are copied.
+        """
+        if self.device.type != "cpu":
+            return
+        for column in (self.examples.x, self.examples.y):
+            stored = get_verified_column(column)
+            if stored is not None:
+                stored.verify_rows(rows.numpy())
 
 
 def decode_batch(
@@ -64,7 +78,7 @@ def decode_batch(
     """Gather examples from columns and convert them to what models and losses take.
 
     Args:
-        example_spec: What the columns hold: tokens, or numbers with a scale.
+        example_spec: Content of the columns: tokens, or numbers with a scale.
         dtype: Floating-point type of the model.
         columns: Inputs and targets of all examples.
         indices: Rows of the batch, or of a stack of batches, on the device of the columns.
@@ -79,8 +93,12 @@ def _to_device_tensor(column: np.ndarray, device: torch.device) -> Tensor:
     """Return a column as a tensor on the device.
 
     On a CPU the tensor shares the memory of the column if torch can express it, even if that is
-    read-only: examples are never written to.
+    read-only: examples are never written to. Of a store's column these are rows that have not been
+    verified, see `DeviceDataset.verify_rows`; other devices get a copy of verified rows.
     """
+    stored = get_verified_column(column)
+    if stored is not None:
+        column = stored.unverified if device.type == "cpu" else np.asarray(stored)
     if not _is_valid_tensor_layout(column):
         column = np.ascontiguousarray(column)
     with silence_read_only_warning():

@@ -14,36 +14,19 @@ from fedtailor.compat.torch_internals import (
     is_torch_tested,
     record_vmap_fallbacks,
 )
-from fedtailor.compiler.inductor import CompileMode, bind_compiled
+from fedtailor.compiler.inductor import bind_compiled
 from fedtailor.data.batching import get_client_sizes
-from fedtailor.engines.base import Engine, ScoreResult, TrainResult
-from fedtailor.engines.chunking import PeakMemory, max_chunk_size
+from fedtailor.engines.base import Engine
+from fedtailor.engines.chunking import PeakMemory, compute_max_chunk_size
 from fedtailor.engines.client_state import ClientStateStore
-from fedtailor.engines.compile_policy import get_no_compile_reason, set_cache_dir
-from fedtailor.engines.context import EngineContext, limit_to_one_step, resolve_device
+from fedtailor.engines.compile_policy import CompileMode, find_no_compile_reason, set_cache_dir
+from fedtailor.engines.context import EngineContext, limit_to_one_step
 from fedtailor.engines.distributed.engine import DistributedEngine, make_rank_context
 from fedtailor.engines.distributed.process_group import get_launched_world_size, get_ranks
 from fedtailor.engines.sequential import SequentialEngine
 from fedtailor.engines.vectorized import VectorizedEngine
 from fedtailor.errors import InputError, RoutineError, is_number, require, suggest_name
 from fedtailor.ops import cpu
-
-__all__ = [
-    "ClientStateStore",
-    "CompileMode",
-    "DistributedEngine",
-    "Engine",
-    "EngineContext",
-    "EngineOptions",
-    "ScoreResult",
-    "SequentialEngine",
-    "TrainResult",
-    "VectorizedEngine",
-    "collect_client_states",
-    "get_engine_options",
-    "make_engine",
-    "resolve_device",
-]
 
 NAMES = ("vectorized", "sequential")
 """Engines of one process; `distributed` has one of them in each of several processes."""
@@ -98,7 +81,7 @@ def make_engine(
     notes = (_note_slow_operations(context, probe), uncompiled_note, _note_emulated_bf16(context))
     return VectorizedEngine(
         context,
-        chunk=chunk or max_chunk_size(probe.bytes_per_client, context.device),
+        chunk=chunk or compute_max_chunk_size(probe.bytes_per_client, context.device),
         compile=compile,
         notes=tuple(note for note in notes if note is not None),
     )
@@ -216,7 +199,7 @@ def _note_slow_operations(context: EngineContext, probe: VmapProbe) -> str | Non
 def _note_uncompiled(context: EngineContext) -> str | None:
     """Return a note on why steps cannot be compiled here, or None if they can."""
     prefix = f"{context.method.name} runs uncompiled"
-    reason = get_no_compile_reason(context)
+    reason = find_no_compile_reason(context)
     if reason:
         return f"{prefix}: {reason}."
     if not is_torch_tested():

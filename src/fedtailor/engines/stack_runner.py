@@ -20,14 +20,15 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.compiler.inductor import bind_compiled, bind_eager
-from fedtailor.compiler.step_program import StepProgram, step_stack
+from fedtailor.compiler.step_program import ProgramStep, StepProgram, step_stack
 from fedtailor.compiler.trace import TracedFunction
 from fedtailor.core import trees
 from fedtailor.core.types import Batch, Phase, Tree
 from fedtailor.data.batching import BatchIndices, iter_batch_index_blocks, iter_batch_indices
 from fedtailor.data.batching import count_steps as count_plan_steps
 from fedtailor.engines import client_loop
-from fedtailor.engines.chunking import cache_sized_slices
+from fedtailor.engines.base import ClientWork
+from fedtailor.engines.chunking import compute_cache_sized_slices
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.ops.transfer import to_device
 
@@ -100,19 +101,24 @@ class StackRunner:
     """Runs phases for stacks of clients, and keeps the programs and graphs that it makes.
 
     Args:
-        device: Where steps run.
+        device: Device of the stacks.
         use_programs: Whether steps are programs.
-        loops_clients: Whether clients run one after another where steps are not compiled.
-        steps_alone: Whether a CPU's programs are for one client, since one for a stack is slower.
+        should_loop_clients: Whether clients run one after another where steps are not compiled.
+        should_step_alone: Whether a CPU's programs are for one client, since one for a stack is
+            slower.
     """
 
     def __init__(
-        self, device: torch.device, use_programs: bool, loops_clients: bool, steps_alone: bool
+        self,
+        device: torch.device,
+        use_programs: bool,
+        should_loop_clients: bool,
+        should_step_alone: bool,
     ) -> None:
         self.use_programs = use_programs
-        self.loops_clients = loops_clients
         self._device = device
-        self._steps_alone = steps_alone
+        self._should_loop_clients = should_loop_clients
+        self._should_step_alone = should_step_alone
         # Keys contain ids of objects, which are kept in the values so that no id is used again.
         self._programs: dict[Any, tuple[Phase, StepProgram]] = {}
         self._traced: dict[tuple[int, bool], tuple[Any, TracedFunction]] = {}
@@ -142,15 +148,8 @@ class StackRunner:
 
     def _run_active(self, work: PhaseWork, stack: ClientStack) -> Tree:
         """Return the carry of a sorted stack whose members all have steps to take."""
-        if self.loops_clients and not work.is_compiled:
-            return client_loop.run_phase_per_client(
-                work.phase,
-                work.shared_input,
-                stack.carry,
-                work.device_data,
-                np.broadcast_to(stack.client_ids, stack.num_steps.shape),
-                stack.keys.expand(len(stack.num_steps)),
-            )
+        if self._should_loop_clients and not work.is_compiled:
+            return self._run_one_by_one(work, stack)
         # A step without batches runs once and may change the carry's shape; no program can.
         if self.use_programs and work.phase.plan.specs:
             return self._run_programs(work, stack)
@@ -158,12 +157,26 @@ class StackRunner:
             return self._run_stack_on_shared_batches(work, stack)
         return self._run_shrinking_stack(work, stack)
 
+    def _run_one_by_one(self, work: PhaseWork, stack: ClientStack) -> Tree:
+        """Return the carry after all steps of one member of the stack after another."""
+        num_members = len(stack.num_steps)
+        client_ids = np.broadcast_to(stack.client_ids, num_members).tolist()
+        keys = stack.keys.expand(num_members)
+        carries = []
+        for index, (client, key) in enumerate(zip(client_ids, keys, strict=True)):
+            carry = trees.take_row(stack.carry, index)
+            client_work = ClientWork(work.device_data, client, key)
+            carries.append(client_loop.run_phase(work.phase, work.shared_input, carry, client_work))
+        return trees.stack(carries)
+
     def _run_stack_on_shared_batches(self, work: PhaseWork, stack: ClientStack) -> Tree:
         carry = stack.carry
         members = torch.arange(len(stack.num_steps))
         for indices in work.iter_batch_indices(stack):
             batches = work.load_batches(indices, 0)
-            carry = step_stack(work.phase.step, True, work.shared_input, carry, batches, members)
+            carry = step_stack(
+                work.phase.step, work.shared_input, carry, batches, members, shares_batches=True
+            )
         return carry
 
     def _run_shrinking_stack(self, work: PhaseWork, stack: ClientStack) -> Tree:
@@ -179,7 +192,7 @@ class StackRunner:
                 num_stacked = num_active
             batches = work.load_batches(indices, slice(0, num_active))
             members = torch.arange(num_active)
-            carry = step_stack(work.phase.step, False, work.shared_input, carry, batches, members)
+            carry = step_stack(work.phase.step, work.shared_input, carry, batches, members)
         return trees.concat([carry, *finished]) if finished else carry
 
     def _run_programs(self, work: PhaseWork, stack: ClientStack) -> Tree:
@@ -204,9 +217,10 @@ class StackRunner:
             int(stack.num_steps[0]),
             full_width=True,
         )
-        first_block = next(index_blocks)
+        verified_blocks = _verify_blocks(work.device_data, index_blocks)
+        first_block = next(verified_blocks)
         program = self._get_program(work, stack, first_block[1])
-        all_blocks = itertools.chain([first_block], index_blocks)
+        all_blocks = itertools.chain([first_block], verified_blocks)
         backend = bind_compiled if work.is_compiled else bind_eager
         program.run(work.shared_input, stack.carry, all_blocks, stack.num_steps, backend, out)
 
@@ -220,14 +234,9 @@ class StackRunner:
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         key = (id(work.phase.step), stack.shares_batches, work.is_compiled, shapes)
         if key not in self._programs:
+            step = ProgramStep(work.phase.step, work.device_data.decode, stack.shares_batches)
             program = StepProgram(
-                work.phase.step,
-                work.device_data.columns,
-                work.device_data.decode,
-                work.shared_input,
-                stack.carry,
-                block,
-                stack.shares_batches,
+                step, work.device_data.columns, work.shared_input, stack.carry, block
             )
             self._programs[key] = work.phase, program
         return self._programs[key][1]
@@ -240,9 +249,9 @@ class StackRunner:
         num_members = len(stack.num_steps)
         if self._device.type != "cpu":
             return [slice(0, num_members)]
-        if self._steps_alone:
+        if self._should_step_alone:
             return [slice(index, index + 1) for index in range(num_members)]
-        return cache_sized_slices(num_members, trees.nbytes(stack.carry) // num_members)
+        return compute_cache_sized_slices(num_members, trees.nbytes(stack.carry) // num_members)
 
     def vmap_over_clients(
         self, function: Callable[[Tree, Tree], Tree], num_clients: int
@@ -264,6 +273,16 @@ class StackRunner:
             return called  # type: ignore[no-any-return]
         self._traced[key] = function, TracedFunction(called)
         return self._traced[key][1]
+
+
+def _verify_blocks(
+    device_data: DeviceDataset, index_blocks: Iterator[tuple[int, tuple[BatchIndices, ...]]]
+) -> Iterator[tuple[int, tuple[BatchIndices, ...]]]:
+    """Yield blocks of batches, each after verifying its examples, which programs gather."""
+    for num_steps, block in index_blocks:
+        for indices in block:
+            device_data.verify_rows(indices.rows)
+        yield num_steps, block
 
 
 def _reorder_rows(stacked: Tree, order: np.ndarray, device: torch.device) -> Tree:

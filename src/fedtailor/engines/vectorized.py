@@ -7,6 +7,7 @@ works. How a stack of clients takes its steps is up to `stack_runner.py`.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,18 +15,48 @@ from torch import Tensor
 
 from fedtailor import prng
 from fedtailor.compat.torch_internals import silence_speed_warnings
-from fedtailor.compiler.inductor import CompileMode
 from fedtailor.core import trees
 from fedtailor.core.types import ClientResult, CohortUpdate, Routine, ServerState, Tree
 from fedtailor.engines import client_loop
 from fedtailor.engines.aggregation import UpdateAggregator
-from fedtailor.engines.base import ScoreResult, TrainResult, count_upload_bytes, error_context
+from fedtailor.engines.base import (
+    ClientWork,
+    ScoreResult,
+    TrainResult,
+    count_upload_bytes,
+    error_context,
+)
 from fedtailor.engines.chunking import MAX_CHUNK
+from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.scoring import compute_mean_loss, scoring_routine
+from fedtailor.engines.device_data import DeviceDataset
+from fedtailor.engines.scoring import build_scoring_routine, compute_mean_loss
 from fedtailor.engines.stack_runner import ClientStack, PhaseWork, StackRunner
 from fedtailor.ops.conv2d import has_wide_convolutions
 from fedtailor.prng.streams import Stream
+
+
+class StackWork(NamedTuple):
+    """The members of a stack that a routine runs for: clients, or updates that the server corrects.
+
+    With `shares_batches` all members see the same batches, those of the only entry of `client_ids`
+    and `keys`. The server is client 0 of its own examples.
+    """
+
+    device_data: DeviceDataset | None  # examples of all clients; None: steps see no batches
+    client_ids: np.ndarray  # [members] or [1]
+    keys: Tensor  # [members] or [1]: random keys for this routine and round
+    is_compiled: bool
+    num_members: int
+    shares_batches: bool = False
+
+
+class ScoringInputs(NamedTuple):
+    """Inputs that the clients that are scored have in common."""
+
+    broadcast: Tree
+    initial_state: Tree
+    offering_ids: np.ndarray  # clients whose states an unseen client may start from
 
 
 class VectorizedEngine:
@@ -55,20 +86,21 @@ class VectorizedEngine:
         self.client_states = context.client_states
         self._client_data = context.make_client_dataset()
         self._server_data = context.make_server_dataset()
-        self._scoring_routine = scoring_routine(context.task)
-        self._adapt_scoring_routine = scoring_routine(context.task, "adapt")
+        self._scoring_routine = build_scoring_routine(context.task)
+        self._adapt_scoring_routine = build_scoring_routine(context.task, "adapt")
         # Made once, since the runner knows functions by their ids.
         self._server_function = partial(_run_without_phases, context.method.server)
         model = context.task.train_module
-        loops_clients = False
+        should_loop_clients = False
         if use_programs is None:
             use_programs = bool(compile) or context.device.type == "cuda"
-            loops_clients = context.device.type == "cpu" and client_loop.is_faster_unstacked(model)
+            is_on_cpu = context.device.type == "cpu"
+            should_loop_clients = is_on_cpu and client_loop.is_faster_unstacked(model)
         self._runner = StackRunner(
             context.device,
             use_programs,
-            loops_clients=loops_clients,
-            steps_alone=has_wide_convolutions(model),
+            should_loop_clients=should_loop_clients,
+            should_step_alone=has_wide_convolutions(model),
         )
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
@@ -97,7 +129,7 @@ class VectorizedEngine:
             updates = self._correct_updates(state, result.update, len(chunk), round_idx)
             aggregator.add(updates, self.context.compute_weights(chunk))
         return TrainResult(
-            self.context.make_cohort_update(aggregator.result(), cohort),
+            self.context.make_cohort_update(aggregator.compute_update(), cohort),
             bytes_down=len(cohort) * trees.nbytes(broadcast),
             bytes_up=bytes_up,
             steps=int(self.context.count_steps(cohort).sum()),
@@ -130,43 +162,32 @@ class VectorizedEngine:
         method = self.context.method
         after_routine = personalize or method.personalize
         before_routine = after_routine._replace(phases=())
-        broadcast = method.broadcast(state)
-        initial_state = method.init_client_state(state)
-        offering_ids = np.array([], dtype=np.int64)
-        if method.num_offered_states:
-            offering_ids = self.context.select_offered_clients()
+        inputs = ScoringInputs(
+            broadcast=method.broadcast(state),
+            initial_state=method.init_client_state(state),
+            offering_ids=self.context.select_offered_clients(),
+        )
         chunk_scores = []
         for chunk in split_into_chunks(client_ids, self.chunk):
-            client_states = self._gather_best_states(broadcast, initial_state, offering_ids, chunk)
-            before = self._personalize_and_score(before_routine, broadcast, client_states, chunk)
-            after = self._personalize_and_score(after_routine, broadcast, client_states, chunk)
-            chunk_scores.append((before, after))
+            states = self._gather_best_states(inputs, chunk)
+            before = self._personalize_and_score(before_routine, inputs.broadcast, states, chunk)
+            after = self._personalize_and_score(after_routine, inputs.broadcast, states, chunk)
+            chunk_scores.append(ScoreResult(before, after))
         if not chunk_scores:
             return ScoreResult({}, {})
-        before, after = trees.apply(lambda leaf: leaf.cpu(), trees.concat(chunk_scores))
-        return ScoreResult(before, after)
+        return trees.to(trees.concat(chunk_scores), torch.device("cpu"))
 
     def _run_server(self, state: ServerState, update: CohortUpdate, round_idx: int) -> Tree:
         """Return the result of the server's routine, whose steps are programs of a stack of one."""
         routine = self.context.method.server
-        keys = self.context.derive_keys(Stream.SERVER, round_idx, [0])
+        work = self._make_server_work(round_idx)
         if not self._runner.use_programs:
-            return client_loop.run_routine(routine, state, update, self._server_data, 0, keys[0])
+            server = ClientWork(self._server_data, 0, work.keys[0])
+            return client_loop.run_routine(routine, state, update, server)
         if not routine.phases:
             return self._runner.trace_once(self._server_function)(state, update)
-        server = np.array([0])
-        is_compiled = self._is_compiled(Stream.SERVER)
-        carry = self._runner.trace_once(routine.init)(state, update)
-        for phase_idx, phase in enumerate(routine.phases):
-            work = PhaseWork(phase, state, self._server_data, is_compiled)
-            stack = ClientStack(
-                carry=trees.apply(_add_row_dim, carry),
-                num_steps=work.count_steps(server),
-                client_ids=server,
-                keys=_fold_keys(keys, phase_idx),
-            )
-            carry = trees.take_row(self._runner.run_phase(work, stack), 0)
-        return self._runner.trace_once(routine.finalize)(state, carry)
+        inputs = trees.apply(_add_row_dim, update)
+        return trees.take_row(self._run_stack(routine, state, inputs, work), 0)
 
     def _personalize_and_score(
         self, personalize: Routine, broadcast: Tree, client_states: Tree, client_ids: np.ndarray
@@ -180,13 +201,7 @@ class VectorizedEngine:
         )
         return sums
 
-    def _gather_best_states(
-        self,
-        broadcast: Tree,
-        initial_state: Tree,
-        offering_ids: np.ndarray,
-        client_ids: np.ndarray,
-    ) -> Tree:
+    def _gather_best_states(self, inputs: ScoringInputs, client_ids: np.ndarray) -> Tree:
         """Return the stacked states that clients personalize from.
 
         These are their own states and, for unseen clients, the best of the offered ones.
@@ -194,30 +209,26 @@ class VectorizedEngine:
         is_unseen = ~self.client_states.initialized.numpy()[client_ids]
         unseen_ids = client_ids[is_unseen]
         state_owners = client_ids.copy()
-        if len(offering_ids) and len(unseen_ids):
-            losses = self._compute_adapt_losses(broadcast, initial_state, offering_ids, unseen_ids)
-            state_owners[is_unseen] = offering_ids[losses.argmin(1).cpu().numpy()]
-        return self.client_states.gather(state_owners, initial_state)
+        if len(inputs.offering_ids) and len(unseen_ids):
+            losses = self._compute_adapt_losses(inputs, unseen_ids)
+            state_owners[is_unseen] = inputs.offering_ids[losses.argmin(1).cpu().numpy()]
+        return self.client_states.gather(state_owners, inputs.initial_state)
 
-    def _compute_adapt_losses(
-        self,
-        broadcast: Tree,
-        initial_state: Tree,
-        offering_ids: np.ndarray,
-        client_ids: np.ndarray,
-    ) -> Tensor:
+    def _compute_adapt_losses(self, inputs: ScoringInputs, client_ids: np.ndarray) -> Tensor:
         """Return the loss of each client on what it adapts on, from each offered state.
 
         All pairs of a client and an offered state, [clients, states], run together, in chunks.
         """
+        personalize = self.context.method.personalize
+        offering_ids = inputs.offering_ids
         pair_clients = np.repeat(client_ids, len(offering_ids))
         pair_owners = np.tile(offering_ids, len(client_ids))
         losses = []
         for pairs in split_into_chunks(np.stack([pair_clients, pair_owners], axis=1), self.chunk):
             clients = pairs[:, 0]
-            states = self.client_states.gather(pairs[:, 1], initial_state)
+            states = self.client_states.gather(pairs[:, 1], inputs.initial_state)
             params = self._run_clients(
-                self.context.method.personalize, broadcast, states, clients, Stream.PERSONALIZE
+                personalize, inputs.broadcast, states, clients, Stream.PERSONALIZE
             )
             sums = self._run_clients(self._adapt_scoring_routine, (), params, clients, Stream.SCORE)
             losses.append(compute_mean_loss(sums))
@@ -238,20 +249,15 @@ class VectorizedEngine:
         round_idx: int = 0,
     ) -> Tree:
         """Return the stacked results of a routine for a stack of clients, with a key each."""
-        num_clients = len(client_ids)
-        keys = self.context.derive_keys(stream, round_idx, client_ids)
-        is_compiled = self._is_compiled(stream)
+        work = StackWork(
+            device_data=self._client_data,
+            client_ids=client_ids,
+            keys=self.context.derive_keys(stream, round_idx, client_ids),
+            is_compiled=self._is_compiled(stream),
+            num_members=len(client_ids),
+        )
         with self._error_context(f"{stream.label} work", round_idx, self._describe(client_ids)):
-            init = self._runner.vmap_over_clients(routine.init, num_clients)
-            finalize = self._runner.vmap_over_clients(routine.finalize, num_clients)
-            carry = init(shared_input, client_inputs)
-            for phase_idx, phase in enumerate(routine.phases):
-                work = PhaseWork(phase, shared_input, self._client_data, is_compiled)
-                phase_keys = _fold_keys(keys, phase_idx)
-                num_steps = work.count_steps(client_ids)
-                stack = ClientStack(carry, num_steps, client_ids, phase_keys)
-                carry = self._runner.run_phase(work, stack)
-            return finalize(shared_input, carry)
+            return self._run_stack(routine, shared_input, client_inputs, work)
 
     def _correct_updates(
         self, state: ServerState, updates: Tree, num_updates: int, round_idx: int
@@ -260,18 +266,41 @@ class VectorizedEngine:
         routine = self.context.method.correct_update
         if routine is None:
             return updates
-        server = np.array([0])
-        keys = self.context.derive_keys(Stream.SERVER, round_idx, server)
-        is_compiled = self._is_compiled(Stream.SERVER)
+        work = self._make_server_work(round_idx)
+        work = work._replace(num_members=num_updates, shares_batches=True)
         with self._error_context("server's correction", round_idx, "the server"):
-            carry = self._runner.vmap_over_clients(routine.init, num_updates)(state, updates)
-            for phase_idx, phase in enumerate(routine.phases):
-                work = PhaseWork(phase, state, self._server_data, is_compiled)
-                num_steps = work.count_steps(server).repeat(num_updates)
-                phase_keys = _fold_keys(keys, phase_idx)
-                stack = ClientStack(carry, num_steps, server, phase_keys, shares_batches=True)
-                carry = self._runner.run_phase(work, stack)
-            return self._runner.vmap_over_clients(routine.finalize, num_updates)(state, carry)
+            return self._run_stack(routine, state, updates, work)
+
+    def _make_server_work(self, round_idx: int) -> StackWork:
+        """Return the server as a stack of one."""
+        server = np.array([0])
+        return StackWork(
+            device_data=self._server_data,
+            client_ids=server,
+            keys=self.context.derive_keys(Stream.SERVER, round_idx, server),
+            is_compiled=self._is_compiled(Stream.SERVER),
+            num_members=1,
+        )
+
+    def _run_stack(
+        self, routine: Routine, shared_input: Tree, inputs: Tree, work: StackWork
+    ) -> Tree:
+        """Return the stacked results of a routine for stacked inputs, [members, ...]."""
+        init = self._runner.vmap_over_clients(routine.init, work.num_members)
+        finalize = self._runner.vmap_over_clients(routine.finalize, work.num_members)
+        carry = init(shared_input, inputs)
+        for phase_idx, phase in enumerate(routine.phases):
+            phase_work = PhaseWork(phase, shared_input, work.device_data, work.is_compiled)
+            num_steps = phase_work.count_steps(work.client_ids)
+            stack = ClientStack(
+                carry=carry,
+                num_steps=np.broadcast_to(num_steps, work.num_members),
+                client_ids=work.client_ids,
+                keys=_fold_keys(work.keys, phase_idx),
+                shares_batches=work.shares_batches,
+            )
+            carry = self._runner.run_phase(phase_work, stack)
+        return finalize(shared_input, carry)
 
     def _is_compiled(self, stream: Stream) -> bool:
         """Return whether the steps of a routine are compiled."""

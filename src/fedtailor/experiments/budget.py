@@ -40,7 +40,7 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
     rounds_by_config: dict[str, int] = {}
     budgeted_configs = []
     for config in configs:
-        without_seed = config.model_copy(update={"seed": 0}).model_dump_json()
+        without_seed = repr(config.model_copy(update={"seed": 0}))
         if without_seed not in rounds_by_config:
             cost = compute_cost_per_round(config, data)
             rounds_by_config[without_seed] = _compute_rounds(config.rounds, reference_cost, cost)

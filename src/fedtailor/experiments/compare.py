@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedtailor.engines import factory
+from fedtailor.engines.context import resolve_device
 from fedtailor.errors import DivergedError, require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.executor import (
@@ -15,6 +15,7 @@ from fedtailor.experiments.executor import (
 )
 from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, RunConfig
+from fedtailor.training.resources import check_threads
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import RunOutcome
 
@@ -71,12 +72,14 @@ def check_runs(
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
-    different = {config.model_copy(update={"seed": 0}).model_dump_json(): config for config in new}
+    different = {repr(config.model_copy(update={"seed": 0})): config for config in new}
     if not different:
         return
+    for config in new:
+        check_threads(config.threads)
     data = from_config.load_dataset(new[0])
     for config in different.values():
-        factory.resolve_device(config.device)
+        resolve_device(config.device)
         # What fits on the CPU fits on every device, and building there is fast.
         from_config.build_context(config.model_copy(update={"device": "cpu"}), data)
 

@@ -27,6 +27,7 @@ from fedtailor.errors import DivergedError, InputError, LostRankError, require
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.build import sum_costs
 from fedtailor.training.record.schema import RoundEntry, RunRecord
+from fedtailor.training.resources import check_jobs
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import InitialParams, resume_run, start_run
 
@@ -91,7 +92,7 @@ def execute(
         on_event: Called with every event of a run.
         should_stop: Whether to stop after the present rounds.
     """
-    require(jobs >= 1, f"jobs must be at least 1, got {jobs}.")
+    check_jobs(jobs)
     is_single = jobs == 1 or get_launched_world_size() == 1
     require(
         is_single, f"jobs={jobs} starts processes of its own; leave out either that or torchrun."
@@ -251,16 +252,19 @@ def _execute_run(
             outcome = resume_run(run.path, listeners, should_stop, params)
         else:
             outcome = start_run(run.config, run.path, listeners, should_stop, params)
+        num_rounds = len(outcome.record.rounds)
         if outcome.is_finished:
             kind = "finished"
     except DivergedError as problem:
         if not run_dir.has_record():
             raise
-        cost = sum_costs(run_dir.read_rounds())
+        record = run_dir.read_record()
+        num_rounds = len(record.rounds)
+        cost = sum_costs(record.rounds)
         changes = {"status": "diverged", "problem": str(problem), "cost": cost}
-        run_dir.write_record(run_dir.read_record().model_copy(update=changes))
+        run_dir.write_record(record.model_copy(update=changes))
         kind = "diverged"
-    on_event(Event(kind, run, len(run_dir.read_rounds()), seconds=time.perf_counter() - started_at))
+    on_event(Event(kind, run, num_rounds, seconds=time.perf_counter() - started_at))
 
 
 class _EventListener:

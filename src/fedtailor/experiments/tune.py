@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import RootModel
 from rich.table import Column, Table
 
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.errors import InputError, is_number, require, require_distinct, suggest_name
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.compare import check_runs
 from fedtailor.experiments.executor import OnEvent, PlannedRun, ShouldStop, execute
@@ -32,6 +32,8 @@ from fedtailor.training.run_dir import RunDir
 
 HParamPoint = dict[str, Any]
 """Values of hyper-parameters by name."""
+MAX_POINTS = 1_000_000
+"""Points of a grid at most; they are all listed before trials are drawn from them."""
 TRIALS_FILE = "trials.json"
 
 
@@ -176,6 +178,12 @@ def make_points(comparison: ComparisonConfig, variant: str) -> list[HParamPoint]
             {key: _sample_value(values, rng) for key, values in space.items()}
             for _ in range(trials)
         ]
+    num_points = math.prod(map(len, space.values()))
+    require(
+        num_points <= MAX_POINTS,
+        f"{variant}: there are {num_points:,} points to try, more than {MAX_POINTS:,}; "
+        "name fewer values, or a range.",
+    )
     grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     require(
         len(grid) >= trials,
@@ -285,7 +293,7 @@ def _build_space(comparison: ComparisonConfig, variant: str) -> dict[str, Any]:
 def _parse_values(key: str, raw: Any) -> list[Any] | _Range:
     if isinstance(raw, str) and ".." in raw:
         low, high = (parse_value(part) for part in raw.split("..", 1))
-        is_valid = all(isinstance(end, int | float) for end in (low, high)) and 0 < low < high
+        is_valid = is_number(low) and is_number(high) and 0 < low < high
         require(
             is_valid,
             f"tune: {key} must be like 0.01..0.3, from a positive number to a larger one, got "
@@ -294,6 +302,7 @@ def _parse_values(key: str, raw: Any) -> list[Any] | _Range:
         return _Range(float(low), float(high))
     values = raw if isinstance(raw, list) else [raw]
     require(bool(values), f"tune: {key} must have values to try, got none.")
+    require_distinct(f"tune: {key}", values)
     return values
 
 

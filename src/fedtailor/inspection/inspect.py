@@ -32,6 +32,7 @@ from fedtailor.inspection.trials import (
 )
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
+from fedtailor.training.resources import check_threads
 
 GAMMAS = (0.1, 0.3, 1.0)
 """Weights of FSL's server learning that are tried; the last one is FSL's own."""
@@ -139,6 +140,7 @@ def inspect(
         fractions: Parts of the server's data to try as well, if all of it helps.
     """
     report = _ignore_message if on_message is None else on_message
+    check_threads(config.threads)
     if config.threads:
         torch.set_num_threads(config.threads)
     data = from_config.load_dataset(config)

@@ -26,6 +26,7 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples, Split
 from fedtailor.data.label_table import subsample_evenly
 from fedtailor.engines import factory
+from fedtailor.engines.context import resolve_device
 from fedtailor.errors import DivergedError
 from fedtailor.inspection.statistics.gradients import make_batch
 from fedtailor.methods.hparams import LocalHParams
@@ -169,7 +170,7 @@ def build_bench(config: RunConfig, data: FederatedDataset) -> Bench:
 
     Inputs of the models "mlp" and "linear", which are made for no kind of data, are centered.
     """
-    task = _build_task(config, data).to(factory.resolve_device(config.device))
+    task = _build_task(config, data).to(resolve_device(config.device))
     rows = sample_train_examples(data, "validation", MAX_EVAL_EXAMPLES)
     like = next(iter(task.params.values()))
     eval_batch = make_batch(data.clients, rows, data.example_spec, like)

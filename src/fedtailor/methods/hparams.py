@@ -175,6 +175,8 @@ def _validate_value(value: Any, type_hint: Any, info: HParamInfo, subject: str) 
         return
     is_integer = float not in types
     kind = "whole number" if is_integer else "number"
+    if isinstance(value, int) and not isinstance(value, bool):
+        kind += " of at most 64 bits"
     require(is_number(value, is_integer), f"{subject} be a {kind}, got {value!r}.")
     rules = {POSITIVE: "be positive", NON_NEGATIVE: "not be negative"}
     rule = rules.get(info.range, f"be in {info.range}")

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from fedtailor.compat.torch_internals import get_default_cache_dir
-from fedtailor.ops.cpu import cpu_signature
+from fedtailor.ops.cpu import get_cpu_signature
 from fedtailor.storage.atomic import hidden_path, write_bytes
 from fedtailor.storage.locks import hold_lock
 from fedtailor.storage.paths import data_dir
@@ -34,7 +34,7 @@ _COMPILE_FLAGS = (
 _LINK_FLAGS = ("-shared", "-fPIC", "-fopenmp")
 
 
-def compile_cache_dir() -> Path:
+def get_compile_cache_dir() -> Path:
     """Return the folder of compiled code: beside the data sets, unless the user has set one."""
     configured = os.environ.get(INDUCTOR_CACHE_ENV)
     # Torch sets the variable to its default as soon as its compiler is imported.
@@ -61,9 +61,9 @@ def load_library(source: Path) -> ctypes.CDLL | None:
     if not compiler:
         return None
     command = (compiler, *_COMPILE_FLAGS, *_LINK_FLAGS)
-    build_settings = repr((command, cpu_signature()))
+    build_settings = repr((command, get_cpu_signature()))
     name = hash_parts((source.read_bytes(), build_settings.encode()))
-    path = compile_cache_dir() / "native" / f"{source.stem}-{name}.so"
+    path = get_compile_cache_dir() / "native" / f"{source.stem}-{name}.so"
     try:
         if not path.exists():
             _compile_library(source, command, path)

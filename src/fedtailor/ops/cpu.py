@@ -1,6 +1,7 @@
 """Capabilities of the CPU, and settings of the C library's allocator."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Hashable
 from functools import cache
@@ -32,8 +33,15 @@ def tune_malloc() -> None:
         mallopt(_TRIM_THRESHOLD, _TRIM_BYTES)
 
 
-def cpu_signature() -> tuple[Hashable, ...]:
-    """Return what code compiled for this CPU alone depends on: platform and capabilities."""
+def count_processors() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def get_cpu_signature() -> tuple[Hashable, ...]:
+    """Return the platform and the capabilities of this CPU, which compiled code depends on."""
     return sys.platform, *sorted(torch.cpu.get_capabilities().items())
 
 

@@ -87,7 +87,7 @@ def _load_native() -> Any:
 
 
 def _decode_rows_cpu(column: Tensor, rows: Tensor, scale: float) -> Tensor:
-    output = _empty_output(column, rows, scale)
+    output = _allocate_output(column, rows, scale)
     rows = rows.contiguous()
     num_missing = _load_native().decode_rows(
         column.data_ptr(),
@@ -107,7 +107,7 @@ def _decode_rows_cpu(column: Tensor, rows: Tensor, scale: float) -> Tensor:
     return output
 
 
-def _empty_output(column: Tensor, rows: Tensor, scale: float) -> Tensor:
+def _allocate_output(column: Tensor, rows: Tensor, scale: float) -> Tensor:
     return column.new_empty((*rows.shape, *column.shape[1:]), dtype=torch.float32)
 
 
@@ -115,4 +115,4 @@ def _empty_output(column: Tensor, rows: Tensor, scale: float) -> Tensor:
 _LIBRARY: Any = torch.library.Library("fedtailor", "FRAGMENT")  # type: ignore[no-untyped-call]
 _LIBRARY.define("decode_rows(Tensor column, Tensor rows, float scale) -> Tensor")
 _LIBRARY.impl("decode_rows", _decode_rows_cpu, "CPU")
-_LIBRARY.impl("decode_rows", _empty_output, "Meta")
+_LIBRARY.impl("decode_rows", _allocate_output, "Meta")

@@ -168,7 +168,7 @@ class _LSTMForward(_StackedFunction):
         are in `ctx`.
         """
         primal_inputs, primal_weight_ih, _, primal_weight_hh, _, _ = ctx.saved_tensors
-        previous_states, gate_slopes, output_slopes, forget_gates = _gate_derivatives(
+        previous_states, gate_slopes, output_slopes, forget_gates = _compute_gate_derivatives(
             *ctx.saved_tensors
         )
         projected = _project(inputs, primal_weight_ih) + _project(primal_inputs, weight_ih)
@@ -250,7 +250,7 @@ class _LSTMBackward(_StackedFunction):
 def _reference_backward(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Compute `_LSTMBackward` by differentiable operations, from its inputs without the gates."""
     inputs, weight_ih, _, weight_hh, states, _, grad_states, grad_cells = tensors
-    _, gate_slopes, output_slopes, forget_gates = _gate_derivatives(*tensors[:6])
+    _, gate_slopes, output_slopes, forget_gates = _compute_gate_derivatives(*tensors[:6])
     grad_hidden = torch.zeros_like(states[0])
     grad_cell = torch.zeros_like(states[0])
     grad_preacts = []
@@ -301,7 +301,7 @@ def _shift_steps(states: Tensor) -> Tensor:
     return torch.cat([torch.zeros_like(states[:1]), states[:-1]])
 
 
-def _gate_derivatives(
+def _compute_gate_derivatives(
     inputs: Tensor,
     weight_ih: Tensor,
     bias: Tensor,

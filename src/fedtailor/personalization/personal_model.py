@@ -11,16 +11,18 @@ from torch import Tensor, nn
 from fedtailor import prng
 from fedtailor.core import trees
 from fedtailor.core.task import Task, get_class_axis
-from fedtailor.core.types import Method, Params, ServerState, Tree
+from fedtailor.core.types import Params
 from fedtailor.data.arguments import to_numeric_array
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.data.examples import Split, single_client
-from fedtailor.engines.base import error_context
+from fedtailor.engines.base import ClientWork, error_context
 from fedtailor.engines.device_data import DeviceDataset
-from fedtailor.engines.sequential import choose_best_state, run_single_client
-from fedtailor.errors import DivergedError, require
+from fedtailor.engines.offered_states import choose_best_state
+from fedtailor.engines.single_client import run_single_client
+from fedtailor.errors import DivergedError, InputError, require
 from fedtailor.ops.decode import decode_inputs
 from fedtailor.prng.streams import Stream
+from fedtailor.training.trained_model import TrainedModel
 
 _MODULE_LOCK = threading.Lock()  # a task's module serves one thread at a time
 
@@ -33,22 +35,34 @@ class PersonalModel:
     example_spec: ExampleSpec
     params: Params
 
-    def compute_outputs(self, x: Any) -> Tensor:
-        """Return the model's raw outputs for a batch of inputs."""
+    def compute_outputs(self, x: Any, first_example: int = 0) -> Tensor:
+        """Return the model's raw outputs for a batch of inputs.
+
+        Inputs that overflow the model's type, and outputs that are not finite, raise `InputError`.
+
+        Args:
+            x: The inputs.
+            first_example: Number of the first one, from which errors count.
+        """
         array = _check_inputs("predict", self.example_spec, x)
         device = next(iter(self.params.values())).device
         stored = torch.as_tensor(array).to(device)
         inputs = decode_inputs(stored, self.example_spec, self.task.dtype)
+        if not self.example_spec.tokens:
+            reason = f"x overflows the model's {self.task.dtype}"
+            _require_finite(inputs, reason, first_example)
         with torch.no_grad(), _MODULE_LOCK:
-            return self.task.compute_outputs(self.params, inputs)
+            outputs = self.task.compute_outputs(self.params, inputs)
+        _require_finite(outputs, "the model's output is not finite", first_example)
+        return outputs
 
-    def predict(self, x: Any) -> np.ndarray:
+    def predict(self, x: Any, first_example: int = 0) -> np.ndarray:
         """Return predictions for a batch of inputs, by the kind of task.
 
         These are classes, tokens, 0 or 1 for each label of a multilabel task, or the numbers of a
-        regression.
+        regression. `first_example` is the number of the first input, from which errors count.
         """
-        outputs = self.compute_outputs(x)
+        outputs = self.compute_outputs(x, first_example)
         if self.task.kind == "multilabel":
             outputs = outputs > 0
         elif self.task.kind != "regression":
@@ -61,57 +75,59 @@ class PersonalModel:
         return self.task.to_module(self.params)
 
 
-def personalize_model(
-    method: Method,
-    task: Task,
-    state: ServerState,
-    example_spec: ExampleSpec,
-    seed: int,
-    x: Any,
-    y: Any,
-    offered_states: Tree | None = None,
-) -> PersonalModel:
-    """Personalize a trained method's model on the examples of an unseen client.
+def personalize_model(model: TrainedModel, x: Any, y: Any) -> PersonalModel:
+    """Personalize a trained model on the examples of an unseen client.
+
+    The client starts from the offered state with which it personalizes best, or from an initial
+    state if none are offered.
 
     Args:
-        method: The method that was trained.
-        task: Its task.
-        state: The server's state after training.
-        example_spec: Form of the training data, which the examples must have.
-        seed: Seed of the run.
+        model: The trained model.
         x: The client's inputs, in the units of the training data.
         y: The client's targets.
-        offered_states: Stacked states of participating clients; the client starts from the one
-            with which it personalizes best. None: it starts from an initial state.
     """
-    client_data = _make_client_dataset(example_spec, x, y)
+    method = model.method
+    task = model.task
+    state = model.state
+    client_data = _make_client_dataset(model.example_spec, x, y)
     device = next(iter(state.params.values())).device
-    device_data = DeviceDataset(client_data.clients, example_spec, task.dtype, device)
-    key = prng.key(seed, Stream.PERSONALIZE, Stream.UNSEEN_CLIENT)
-    shared_input = method.broadcast(state)
-    client_input = method.init_client_state(state)
+    device_data = DeviceDataset(client_data.clients, model.example_spec, task.dtype, device)
+    key = prng.key(model.seed, Stream.PERSONALIZE, Stream.UNSEEN_CLIENT)
+    work = ClientWork(device_data, 0, key)
+    broadcast = method.broadcast(state)
+    client_state = method.init_client_state(state)
     stage = f"{method.name}: personalize work"
     with error_context(stage, int(state.round), "the unseen client"), _MODULE_LOCK:
-        if offered_states is not None:
-            client_input = choose_best_state(
-                method, task, shared_input, offered_states, device_data, 0, key
-            )
-        params: Params = run_single_client(
-            method.personalize, shared_input, client_input, device_data, 0, key
-        )
+        if model.offered_states is not None:
+            client_state = choose_best_state(method, task, broadcast, model.offered_states, work)
+        params: Params = run_single_client(method.personalize, broadcast, client_state, work)
     if not trees.is_finite(params):
         raise DivergedError(
             f"{method.name}: the personalized model is no longer finite; train with a smaller "
             "finetune_lr."
         )
-    return PersonalModel(task, example_spec, params)
+    return PersonalModel(task, model.example_spec, params)
+
+
+def _require_finite(values: Tensor, reason: str, first_example: int) -> None:
+    """Raise an `InputError` that names the first example with a value that is not finite.
+
+    Args:
+        values: A row for each example.
+        reason: What is wrong with that example.
+        first_example: Number of the first row.
+    """
+    is_finite = torch.isfinite(values).flatten(1).all(1) if values.ndim > 1 else values.isfinite()
+    if not bool(is_finite.all()):
+        number = first_example + int((~is_finite).int().argmax())
+        raise InputError(f"predict: {reason} for example {number}; check its numbers.")
 
 
 def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:
     """Return inputs as an array; raise an InputError if they are not in the training data's form.
 
     Args:
-        caller: What the user called, with which messages begin.
+        caller: Name of the called function, with which messages begin.
         example_spec: Form of the training data.
         x: The inputs.
     """
@@ -149,7 +165,7 @@ def _make_client_dataset(example_spec: ExampleSpec, x: Any, y: Any) -> Federated
     no_clients = np.array([], dtype=np.int64)
     splits = {**examples.splits, "test": Split(no_rows, np.array([0, 0]))}
     return FederatedDataset(
-        name="personalize",  # what the data set's messages begin with
+        name="personalize",  # messages about the data set begin with it
         clients=examples._replace(splits=splits),
         client_names=np.array(["unseen"]),
         groups={

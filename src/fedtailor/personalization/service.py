@@ -5,6 +5,7 @@ A personalized model is a folder of its own:
     model.safetensors  the state dict, with all parameters and buffers
     personalized.json  how the model is made, and what its inputs look like
     own_model.py       a copy of the user's model file, if there is one
+    manifest.json      size and SHA-256 of these files, which are verified when they are read
 """
 
 from dataclasses import replace
@@ -20,24 +21,26 @@ from fedtailor.core.types import Params, ServerState
 from fedtailor.data.builtin.npz import read_npz
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.sequential import resolve_client_state, run_single_client
+from fedtailor.engines.sequential import SequentialEngine
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
-from fedtailor.prng.streams import Stream
 from fedtailor.storage.atomic import explain_disk_errors, replace_folder, write_bytes
-from fedtailor.storage.files import read_tensors, write_tensors
-from fedtailor.storage.typed_json import read_versioned, write_model
+from fedtailor.storage.files import encode_tensors, parse_tensors
+from fedtailor.storage.manifest import ListedFolder
+from fedtailor.storage.typed_json import encode_model, parse_versioned
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.dataset_summary import require_same_data
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, ConfigFile, RunDir
-from fedtailor.training.trained_run import load_trained_run, restore_server_state
+from fedtailor.training.trained_model import load_trained_model, restore_server_state
 
 PREDICT_BATCH_SIZE = 1024
 """Number of examples predicted at a time."""
 
 MODEL_FILE = "model.safetensors"
 METADATA_FILE = "personalized.json"
+MODEL_KIND = "model"
+"""What the manifest says that the folder of a personalized model holds."""
 
 _MAX_SUGGESTED_CLIENTS = 50
 """Number of clients whose names are compared with an unknown one."""
@@ -63,18 +66,8 @@ def personalize(out: Path, data: Path, to: Path) -> PersonalModel:
     """
     _require_empty(to)
     arrays = read_npz(data, ("x", "y"))
-    trained = load_trained_run(out)
-    model = personalize_model(
-        trained.method,
-        trained.task,
-        trained.state,
-        trained.example_spec,
-        trained.config.seed,
-        arrays["x"],
-        arrays["y"],
-        trained.offered_states,
-    )
-    _write_model(model, trained.config, out, to)
+    model = personalize_model(load_trained_model(out), arrays["x"], arrays["y"])
+    _write_model(model, RunDir(out).read_config(), out, to)
     return model
 
 
@@ -91,11 +84,11 @@ def export_client(out: Path, client: str, to: Path) -> PersonalModel:
     _require_empty(to)
     run_dir = RunDir(out)
     config = run_dir.read_config()
-    record = run_dir.read_record()
+    record = run_dir.read_stored_record()
     context = from_config.build_context(config, from_config.load_dataset(config), out)
     require_same_data(record, context.data)
     state = restore_server_state(
-        out, context.init_server_state(), context.method, context.client_states
+        run_dir, record, context.init_server_state(), context.method, context.client_states
     )
     params = _personalize_client(context, state, client)
     model = PersonalModel(context.task, context.data.example_spec, params)
@@ -110,18 +103,7 @@ def _personalize_client(context: EngineContext, state: ServerState, client: str)
             f"There is no client '{client}' in data set '{context.data.name}'; "
             f"{suggest_name(client, names[:_MAX_SUGGESTED_CLIENTS])}"
         )
-    client_idx = names.index(client)
-    method = context.method
-    device_data = context.make_client_dataset()
-    shared_input = method.broadcast(state)
-    client_input = resolve_client_state(
-        context, device_data, shared_input, method.init_client_state(state), client_idx
-    )
-    key = context.derive_keys(Stream.PERSONALIZE, 0, [client_idx])[0]
-    params: Params = run_single_client(
-        method.personalize, shared_input, client_input, device_data, client_idx, key
-    )
-    return params
+    return SequentialEngine(context).personalize(state, names.index(client))
 
 
 def predict(model_dir: Path, data: Path) -> NDArray[Any]:
@@ -130,7 +112,7 @@ def predict(model_dir: Path, data: Path) -> NDArray[Any]:
     model = load_personal_model(model_dir)
     require(x.ndim > 0 and len(x) > 0, f"predict: '{data}' holds no examples.")
     predictions = [
-        model.predict(x[start : start + PREDICT_BATCH_SIZE])
+        model.predict(x[start : start + PREDICT_BATCH_SIZE], first_example=start)
         for start in range(0, len(x), PREDICT_BATCH_SIZE)
     ]
     return np.concatenate(predictions)
@@ -152,7 +134,7 @@ def load_personal_model(model_dir: Path, trust_code: bool = False) -> PersonalMo
         from_config.trust_folder(model_dir)
     metadata = _read_metadata(model_dir)
     task = from_config.build_task(metadata.config, metadata.example_spec, model_dir)
-    tensors = read_tensors(model_dir / MODEL_FILE)
+    tensors = parse_tensors(model_dir / MODEL_FILE, ListedFolder(model_dir).read(MODEL_FILE))
     missing_names = [
         name
         for name, value in task.params.items()
@@ -169,7 +151,8 @@ def load_personal_model(model_dir: Path, trust_code: bool = False) -> PersonalMo
 
 
 def _read_metadata(model_dir: Path) -> PersonalModelFile:
-    return read_versioned(model_dir / METADATA_FILE, PersonalModelFile)
+    content = ListedFolder(model_dir).read(METADATA_FILE)
+    return parse_versioned(model_dir / METADATA_FILE, content, PersonalModelFile)
 
 
 def _require_empty(folder: Path) -> None:
@@ -189,16 +172,19 @@ def _write_model(model: PersonalModel, config: RunConfig, out: Path, to: Path) -
         out: The folder of the run, which may have the file of the user's model.
         to: The folder of the model.
     """
-    metadata = PersonalModelFile(config=config, example_spec=model.example_spec)
+    contents = {
+        METADATA_FILE: encode_model(
+            PersonalModelFile(config=config, example_spec=model.example_spec)
+        ),
+        MODEL_FILE: encode_tensors(dict(model.to_module().state_dict())),
+    }
+    if ":" in config.model:
+        contents[CUSTOM_MODEL_FILE] = ListedFolder(out).read(CUSTOM_MODEL_FILE)
     with (
         explain_disk_errors(to, "no part of the model was left there."),
         replace_folder(to.resolve()) as temp_dir,
     ):
-        custom_model = out / CUSTOM_MODEL_FILE
-        if custom_model.exists():
-            write_bytes(temp_dir / CUSTOM_MODEL_FILE, custom_model.read_bytes())
-        write_tensors(temp_dir / MODEL_FILE, dict(model.to_module().state_dict()))
-        write_model(temp_dir / METADATA_FILE, metadata)
+        ListedFolder(temp_dir).create(MODEL_KIND, contents)
 
 
 def write_predictions(path: Path, predictions: NDArray[Any]) -> None:
@@ -237,18 +223,10 @@ def format_load_snippet(to: Path) -> str:
             f"model = {call}"
         )
     else:
-        call = _format_call(factory)
+        call = factory.format_call()
         make_line = f"import torch, fedtailor.models; model = fedtailor.models.{call}"
     if config.precision == "float64":
         make_line += ".double()"
     import_line = "from safetensors.torch import load_file"
     load_line = f"model.load_state_dict(load_file({str(model_dir / MODEL_FILE)!r}))"
     return "\n".join([make_line, import_line, load_line])
-
-
-def _format_call(factory: Any) -> str:
-    """Format a partial application of a built-in model's function as a call."""
-    args = [repr(arg) for arg in factory.args]
-    for name, activation in factory.keywords.items():
-        args.append(f"{name}=torch.nn.{activation.__name__}")
-    return f"{factory.func.__name__}({', '.join(args)})"

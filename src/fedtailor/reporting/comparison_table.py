@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from fedtailor.evaluation.client_statistics import compute_share_better, compute_spread
 from fedtailor.training.config import is_fine_tuned_baseline, is_local_baseline
@@ -82,7 +83,8 @@ def _make_empty_table(title: str, caption: str, headings: Sequence[str]) -> Tabl
     table.add_column("method", no_wrap=True)
     table.add_column("", no_wrap=True)
     for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        # A `Text`, as a line break in a string from outside is none.
+        table.add_column(Text(heading), justify="right", no_wrap=True)
     return table
 
 

@@ -17,9 +17,19 @@ NEW_SUFFIX = "new"
 OLD_SUFFIX = "old"
 """Suffix of the hidden name of a folder that is being removed."""
 
+PREVIOUS_SUFFIX = "previous"
+"""Suffix of the hidden name of a folder while another takes its place."""
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of a file, all or nothing, and sync it to disk."""
+
+class DiskError(InputError):
+    """Failure to write a file or folder, such as on a full disk."""
+
+
+def write_bytes(path: Path, content: bytes, should_sync_folder: bool = True) -> None:
+    """Replace the content of a file, all or nothing, and sync it to disk.
+
+    Without `should_sync_folder` the old content may be back after a power failure.
+    """
     new_path = hidden_path(path, NEW_SUFFIX)
     try:
         with new_path.open("wb") as file:
@@ -30,7 +40,8 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         new_path.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if should_sync_folder:
+        sync_folder(path.parent)
 
 
 @contextmanager
@@ -39,7 +50,8 @@ def replace_folder(
 ) -> Iterator[Path]:
     """Yield an empty folder that takes the place of the one at `path` when the block ends.
 
-    If the block fails, the old folder stays and the new one is removed.
+    If the block fails, the old folder stays and the new one is removed. A process that dies between
+    the two renames at the end leaves the old folder to `restore_folder`.
 
     Args:
         path: Where the folder goes.
@@ -50,9 +62,17 @@ def replace_folder(
         yield new_path
         with error_context():
             sync_folder(new_path)
-            remove_folder(path)
-            new_path.replace(path)
+            previous_path = hidden_path(path, PREVIOUS_SUFFIX)
+            shutil.rmtree(previous_path, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                path.replace(previous_path)
+            try:
+                new_path.replace(path)
+            except BaseException:
+                restore_folder(path)
+                raise
             sync_folder(path.parent)
+            shutil.rmtree(previous_path, ignore_errors=True)
 
 
 @contextmanager
@@ -75,6 +95,31 @@ def scratch_folder(
         shutil.rmtree(new_path, ignore_errors=True)
 
 
+@contextmanager
+def make_folder(path: Path) -> Iterator[None]:
+    """Make a folder, with its parents, that is there until the end of the block.
+
+    Those of them that are new and still empty then are removed.
+    """
+    new_folders = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        for folder in new_folders:
+            with suppress(OSError):  # it is not empty, or was not made
+                folder.rmdir()
+
+
+def restore_folder(path: Path) -> None:
+    """Put a folder back that was not replaced to the end; if it was, remove what is left of it."""
+    previous_path = hidden_path(path, PREVIOUS_SUFFIX)
+    if not path.exists():
+        with suppress(FileNotFoundError):
+            previous_path.replace(path)
+    shutil.rmtree(previous_path, ignore_errors=True)
+
+
 def remove_folder(path: Path) -> None:
     """Remove a folder if it exists, so that other processes see all of it or nothing.
 
@@ -88,7 +133,7 @@ def remove_folder(path: Path) -> None:
 
 @contextmanager
 def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[None]:
-    """Turn an OSError into an InputError of one sentence that says what to do.
+    """Turn an OSError into a `DiskError` of one sentence that says what to do.
 
     Args:
         path: The file or folder to name if the error itself names none.
@@ -101,7 +146,7 @@ def explain_disk_errors(path: Path, remedy: str, prefix: str = "") -> Iterator[N
         failed_path = _get_visible_path(Path(problem.filename or path))
         reason = problem.strerror or str(problem)
         message = f"{prefix}'{failed_path}' could not be written: {reason}; {remedy}"
-        raise InputError(message) from problem
+        raise DiskError(message) from problem
 
 
 def _get_visible_path(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Checksums of files, and a writer that computes them while it writes."""
+"""Checksums of files and of their blocks, and a writer that computes them while it writes."""
 
 import hashlib
 import os
@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 _SYNC_BYTES = 1 << 27
@@ -32,28 +33,69 @@ def fingerprint(path: Path) -> FileRecord:
     return FileRecord(path.name, path.stat().st_size, compute_sha256(path))
 
 
+class BlockHasher:
+    """Checksums of consecutive blocks of equal size, of which the last may be shorter."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self._block_bytes = block_bytes
+        self._checksums: list[str] = []
+        self._hash = hashlib.sha256()
+        self._num_bytes = 0  # of the block that has begun
+
+    def update(self, content: memoryview) -> None:
+        """Append bytes, of any number."""
+        start = 0
+        while start < len(content):
+            end = min(len(content), start + self._block_bytes - self._num_bytes)
+            self._hash.update(content[start:end])
+            self._num_bytes += end - start
+            start = end
+            if self._num_bytes == self._block_bytes:
+                self._end_block()
+
+    def finish(self) -> tuple[str, ...]:
+        """Return the SHA-256 of each block as hexadecimal digits."""
+        if self._num_bytes > 0:
+            self._end_block()
+        return tuple(self._checksums)
+
+    def _end_block(self) -> None:
+        self._checksums.append(self._hash.hexdigest())
+        self._hash = hashlib.sha256()
+        self._num_bytes = 0
+
+
 class FileWriter:
-    """Writer of one file, from beginning to end, which computes its checksum on the way.
+    """Writer of one file, from beginning to end, which computes its checksums on the way.
 
     Hashing and syncing run in threads beside writing, so that `finish` has little to wait for. The
     file is not replaced atomically; write it into a folder that is.
+
+    Args:
+        path: The file.
+        block_bytes: Size of the blocks that `finish_blocks` returns checksums of; None: there are
+            none.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, block_bytes: int | None = None) -> None:
         self._path = path
         self._hash = hashlib.sha256()
+        self._block_hasher = None if block_bytes is None else BlockHasher(block_bytes)
         self._num_bytes = 0
         self._num_synced_bytes = 0  # covered by the last sync that was started
         self._file: IO[bytes] = path.open("wb")
-        self._executor = ThreadPoolExecutor(2)
+        self._executor = ThreadPoolExecutor(3)
         self._sync: Future[None] | None = None  # the last sync that was started
 
     def add(self, content: NDArray[Any] | bytes) -> None:
         """Append bytes, or the bytes of a contiguous array."""
-        view = content if isinstance(content, bytes) else content.data
-        hashing = self._executor.submit(self._hash.update, view)
+        view = _view_bytes(content)
+        hashing = [self._executor.submit(self._hash.update, view)]
+        if self._block_hasher is not None:
+            hashing.append(self._executor.submit(self._block_hasher.update, view))
         self._num_bytes += self._file.write(view)
-        hashing.result()
+        for future in hashing:
+            future.result()
         if self._should_sync():
             self._wait_for_sync()
             self._num_synced_bytes = self._num_bytes
@@ -66,6 +108,10 @@ class FileWriter:
         os.fsync(self._file.fileno())
         self.close()
         return FileRecord(self._path.name, self._num_bytes, self._hash.hexdigest())
+
+    def finish_blocks(self) -> tuple[str, ...]:
+        """Return the SHA-256 of each block of the file as hexadecimal digits."""
+        return () if self._block_hasher is None else self._block_hasher.finish()
 
     def close(self) -> None:
         """Close the file, complete or not, without a second try to write what failed."""
@@ -82,6 +128,12 @@ class FileWriter:
         """Wait for the last sync and raise its error: a full disk may report it only once."""
         if self._sync is not None:
             self._sync.result()
+
+
+def _view_bytes(content: NDArray[Any] | bytes) -> memoryview:
+    if isinstance(content, bytes):
+        return memoryview(content)
+    return content.reshape(-1).view(np.uint8).data
 
 
 def write_file(path: Path, content: NDArray[Any] | bytes) -> FileRecord:

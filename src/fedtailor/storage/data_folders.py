@@ -13,9 +13,11 @@ from fedtailor.errors import InputError, require
 from fedtailor.storage.atomic import (
     NEW_SUFFIX,
     OLD_SUFFIX,
+    PREVIOUS_SUFFIX,
     explain_disk_errors,
     hidden_path,
     replace_folder,
+    restore_folder,
     scratch_folder,
 )
 from fedtailor.storage.locks import hold_lock
@@ -75,7 +77,8 @@ def open_scratch_folder(name: str, path: Path) -> Iterator[Path]:
 def lock_folder(name: str, path: Path, wait: bool = False) -> Iterator[None]:
     """Keep other processes from building or removing a folder until the end of the block.
 
-    Leftovers beside the folder, of processes that died, are removed first.
+    Leftovers beside the folder, of processes that died, are removed first, or put back if they are
+    a folder that was about to be replaced.
 
     Args:
         name: The data set.
@@ -92,9 +95,17 @@ def lock_folder(name: str, path: Path, wait: bool = False) -> Iterator[None]:
         yield
 
 
+def restore_if_replaced(name: str, path: Path) -> None:
+    """Put a folder back that a process was about to replace when it died, if that is possible."""
+    if path.exists() or not hidden_path(path, PREVIOUS_SUFFIX).exists():
+        return
+    with suppress(InputError), lock_folder(name, path, wait=True):
+        pass  # taking the lock restores it
+
+
 def _remove_stale_neighbors(path: Path) -> None:
     """Remove leftovers of other folders beside `path` whose lock no live process holds."""
-    suffixes = (_LOCK_SUFFIX, NEW_SUFFIX, OLD_SUFFIX)
+    suffixes = (_LOCK_SUFFIX, NEW_SUFFIX, OLD_SUFFIX, PREVIOUS_SUFFIX)
     hidden = [entry for entry in path.parent.glob(".*.*") if entry.suffix[1:] in suffixes]
     neighbors = {entry.with_name(entry.stem[1:]) for entry in hidden} - {path}
     for neighbor in neighbors:
@@ -105,6 +116,7 @@ def _remove_stale_neighbors(path: Path) -> None:
 
 
 def _remove_leftovers(path: Path) -> None:
+    restore_folder(path)
     for suffix in (NEW_SUFFIX, OLD_SUFFIX):
         shutil.rmtree(hidden_path(path, suffix), ignore_errors=True)
 

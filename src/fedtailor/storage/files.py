@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from fedtailor.errors import InputError
@@ -23,36 +23,76 @@ from fedtailor.storage.atomic import write_bytes
 
 def write_json(path: Path, content: Any) -> None:
     """Replace a file by JSON of finite numbers, strings, booleans, None, lists and dicts."""
-    write_bytes(path, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode())
+    write_bytes(path, encode_json(content))
+
+
+def encode_json(content: Any) -> bytes:
+    """Return the content of a JSON file."""
+    return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file."""
+    return parse_json(path, read_file(path))
+
+
+def parse_json(path: Path, json_bytes: bytes) -> Any:
+    """Return what the bytes of a JSON file hold; `path` is for messages."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(json_bytes)
+    except (ValueError, RecursionError) as problem:
+        raise InputError(f"'{path}' is damaged: {problem}.") from None
+
+
+def read_file(path: Path) -> bytes:
+    """Return the content of a file."""
+    try:
+        return path.read_bytes()
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise InputError(f"'{path}' is damaged: {problem}.") from None
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
     """Write named tensors as safetensors and return the SHA-256 of the file's content."""
-    # The format refuses tensors that share memory, so each one is copied.
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    content = save(copies)
+    content = encode_tensors(tensors)
     write_bytes(path, content)
     return hashlib.sha256(content).hexdigest()
+
+
+def encode_tensors(tensors: dict[str, Tensor]) -> bytes:
+    """Return the content of a safetensors file of named tensors."""
+    # The format refuses tensors that share memory, so each one is copied.
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return save(copies)
+
+
+def parse_tensors(path: Path, content: bytes) -> dict[str, Tensor]:
+    """Return the tensors that the bytes of a safetensors file hold; `path` is for messages."""
+    try:
+        return load(content)
+    except (SafetensorError, ValueError) as problem:
+        raise InputError(f"'{path}' cannot be read as safetensors: {problem}.") from None
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file by name."""
     try:
-        return load_file(path)
+        if _is_decodable(path):
+            return load_file(path)
+        return load(path.read_bytes())  # safetensors opens no path whose bytes are no UTF-8
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except (SafetensorError, OSError, ValueError) as problem:
         raise InputError(f"'{path}' cannot be read as safetensors: {problem}.") from None
+
+
+def _is_decodable(path: Path) -> bool:
+    """Return whether the bytes of a path are text in the encoding of the file system."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:

@@ -9,8 +9,8 @@ from filelock import FileLock, Timeout
 
 from fedtailor.errors import InputError
 
-_NO_LOCK_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""Errors of file systems that do not support locks."""
+_NO_LOCK_ERRNOS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EROFS}
+"""Errors of file systems that do not support locks, or are read-only and need none."""
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedtailor.errors import InputError
-from fedtailor.storage.files import read_json, write_json
+from fedtailor.storage.files import encode_json, parse_json, read_file, read_json, write_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -22,6 +22,11 @@ class UnsupportedFormatError(InputError):
 def write_model(path: Path, content: BaseModel) -> None:
     """Replace a file by the JSON of a model."""
     write_json(path, content.model_dump(mode="json"))
+
+
+def encode_model(content: BaseModel) -> bytes:
+    """Return the JSON of a model, as `write_model` writes it."""
+    return encode_json(content.model_dump(mode="json"))
 
 
 def read_model(path: Path, model_class: type[Model]) -> Model:
@@ -40,7 +45,18 @@ def read_versioned(path: Path, model_class: type[Model]) -> Model:
         UnsupportedFormatError: The file has another version.
         InputError: The file has none, or content that its type does not allow.
     """
-    content: Any = read_json(path)
+    return parse_versioned(path, read_file(path), model_class)
+
+
+def parse_versioned(path: Path, json_bytes: bytes, model_class: type[Model]) -> Model:
+    """Return what `read_versioned` does from the content of a file, which has been read already.
+
+    Args:
+        path: The file, for messages.
+        json_bytes: Its content.
+        model_class: Its type.
+    """
+    content: Any = parse_json(path, json_bytes)
     file_format = content.get("format") if isinstance(content, dict) else None
     supported_format = model_class.model_fields["format"].default
     if isinstance(file_format, int) and file_format != supported_format:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedtailor import data as sources
-from fedtailor.errors import InputError, require
+from fedtailor.errors import InputError, require, require_distinct
 from fedtailor.studies.config import Part, Scalar, Study, Vary, format_overrides
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.overrides import parse_overrides, read_comparison, read_toml
@@ -106,6 +106,7 @@ def make_scenarios(
         comparison = read_part_comparison(request, part, planned_part.is_embedded)
         comparison = _apply_tuned(comparison, tuned or {}, "")
         return [PartScenario(part, None, comparison, part_dir)]
+    require_distinct(f"{part.name}: {vary.key}", vary.values)
     scenarios = []
     for value in vary.values:
         value_text = format_value(value)

@@ -1,6 +1,7 @@
 """Checkpoints: the server's state and every client's after a round, all or nothing.
 
-    OUT/checkpoints/000010/manifest.json      format, round, and the checksums of its files
+    OUT/checkpoints/000010/manifest.json      format, round, and the checksums of its files and of
+                                              the log of rounds up to there
                            state.safetensors  the server state's tensors, numbered
     OUT/client_state/000010-*.safetensors     client states changed since the checkpoint before
 
@@ -10,8 +11,7 @@ states. The last two checkpoints are kept. A damaged one is skipped, and removed
 is complete.
 """
 
-import hashlib
-import json
+import errno
 import shutil
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -26,14 +26,17 @@ from fedtailor.errors import InputError, require
 from fedtailor.storage.atomic import replace_folder
 from fedtailor.storage.checksums import compute_sha256
 from fedtailor.storage.files import read_tensors, write_tensors
+from fedtailor.storage.manifest import MANIFEST_FILE, SealedModel
 from fedtailor.storage.typed_json import UnsupportedFormatError, read_versioned, write_model
 from fedtailor.training.record.schema import RecordPart
+from fedtailor.training.round_log import RoundLog
 
 NUM_KEPT = 2
 """Checkpoints that are kept."""
 MAX_LOG_FACTOR = 2
 """States in the log, for each client that has one, beyond which the log is rewritten."""
-MANIFEST_FILE = "manifest.json"
+_FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of client states in files that the disk has no room for; the checkpoint is intact."""
 _DAMAGE_ERRORS = (InputError, OSError, KeyError, ValueError)
 """Errors that reading a damaged checkpoint may raise."""
 
@@ -46,19 +49,14 @@ class Segment(RecordPart):
     clients: int  # number of clients
 
 
-class CheckpointManifest(RecordPart):
+class CheckpointManifest(SealedModel):
     """The content of a checkpoint's `manifest.json`."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     round: int  # rounds done
+    rounds: str  # checksum of the lines of these rounds in the log
     state: str  # checksum of the file with the server's state
     client_state: list[Segment]  # oldest first
-    checksum: str = ""  # of all other fields
-
-    def compute_checksum(self) -> str:
-        """Return the checksum that the field `checksum` should have."""
-        content = self.model_dump(mode="json", exclude={"checksum"})
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 class RestoredCheckpoint(NamedTuple):
@@ -72,7 +70,9 @@ class RestoredCheckpoint(NamedTuple):
 class CheckpointManager:
     """The checkpoints of one run: saved, restored and pruned."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, round_log: RoundLog) -> None:
+        """Take the folder of the run, and its log, which checkpoints must belong to."""
+        self._round_log = round_log
         self._checkpoint_dir = out / "checkpoints"
         self._client_state_dir = out / "client_state"
         self._log: list[Segment] = []
@@ -94,13 +94,11 @@ class CheckpointManager:
         with replace_folder(path) as temp_dir:
             manifest = CheckpointManifest(
                 round=rounds_done,
+                rounds=self._round_log.get_checksum(rounds_done),
                 state=write_tensors(temp_dir / "state.safetensors", tensors),
                 client_state=log,
             )
-            checksum = manifest.compute_checksum()
-            write_model(
-                temp_dir / MANIFEST_FILE, manifest.model_copy(update={"checksum": checksum})
-            )
+            write_model(temp_dir / MANIFEST_FILE, manifest.seal())
         self._log = log
         self._damaged.discard(path)
         client_states.changed.zero_()
@@ -126,16 +124,17 @@ class CheckpointManager:
             except UnsupportedFormatError:
                 raise
             except _DAMAGE_ERRORS as problem:
+                if isinstance(problem, OSError) and problem.errno in _FULL_DISK_ERRNOS:
+                    raise
                 self._damaged.add(folder)
-                skipped.append(f"checkpoint {folder.name} is damaged and was skipped: {problem}")
+                skipped.append(f"checkpoint {folder.name} was skipped: {problem}")
             else:
                 return RestoredCheckpoint(state, int(folder.name), tuple(skipped))
         reasons = "; ".join(reason.rstrip(".") for reason in skipped)
         require(
             not skipped,
-            f"No checkpoint in '{self._checkpoint_dir}' is intact, so start the run again in "
-            "another folder: "
-            f"{reasons}.",
+            f"No checkpoint in '{self._checkpoint_dir}' can be used, so put back the files that "
+            f"were written, or start the run again in another folder: {reasons}.",
         )
         return None
 
@@ -143,6 +142,17 @@ class CheckpointManager:
         """Return the rounds done at the newest checkpoint, intact or not; 0 if there is none."""
         folders = self._list_checkpoints()
         return int(folders[-1].name) if folders else 0
+
+    def find_problems(self) -> dict[int, str]:
+        """Return what is wrong with each checkpoint by its round, "" with intact ones."""
+        problems: dict[int, str] = {}
+        for folder in self._list_checkpoints():
+            try:
+                self._read_verified_manifest(folder)
+                problems[int(folder.name)] = ""
+            except InputError as problem:
+                problems[int(folder.name)] = str(problem)
+        return problems
 
     def _restore(
         self,
@@ -152,16 +162,7 @@ class CheckpointManager:
         client_template: Tree,
     ) -> ServerState:
         """Read a checkpoint's client states into the store, and return its server state."""
-        manifest = read_versioned(folder / MANIFEST_FILE, CheckpointManifest)
-        is_intact = manifest.checksum == manifest.compute_checksum()
-        require(
-            is_intact and manifest.round == int(folder.name),
-            f"'{MANIFEST_FILE}' is not what was written.",
-        )
-        segments = manifest.client_state
-        _verify_checksum(folder / "state.safetensors", manifest.state)
-        for segment in segments:
-            _verify_checksum(self._client_state_dir / segment.file, segment.checksum)
+        segments = self._read_verified_manifest(folder).client_state
         tensors = read_tensors(folder / "state.safetensors")
         old_leaves = trees.leaves(tuple(server_template))
         leaves = [
@@ -173,6 +174,26 @@ class CheckpointManager:
         client_states.changed.zero_()
         self._log = segments
         return ServerState(*trees.unflatten(tuple(server_template), leaves))
+
+    def _read_verified_manifest(self, folder: Path) -> CheckpointManifest:
+        """Return a checkpoint's manifest; raise an InputError unless it and its files are intact.
+
+        So must be the lines of the log up to its round.
+        """
+        manifest = read_versioned(folder / MANIFEST_FILE, CheckpointManifest)
+        require(
+            manifest.is_intact() and manifest.round == int(folder.name),
+            f"'{MANIFEST_FILE}' is not what was written.",
+        )
+        _verify_checksum(folder / "state.safetensors", manifest.state)
+        for segment in manifest.client_state:
+            _verify_checksum(self._client_state_dir / segment.file, segment.checksum)
+        reason = self._round_log.damage or f"'{self._round_log.path.name}' is not that of this run"
+        require(
+            manifest.rounds == self._round_log.get_checksum(manifest.round),
+            f"{reason}, so the rounds up to this checkpoint are not known.",
+        )
+        return manifest
 
     def _replay(
         self, segment: Segment, client_states: ClientStateStore, client_template: Tree

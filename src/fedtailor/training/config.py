@@ -7,6 +7,7 @@ may hold a method several times, told apart by a label behind an @: `fedmeta fed
 fedmeta@first-order.order=1`. For hyper-parameters the word "none" is None.
 """
 
+import os
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedtailor import data as sources
 from fedtailor import methods
-from fedtailor.errors import require, suggest_name
+from fedtailor.errors import require, require_distinct, suggest_name
 
-NonNegativeInt = Annotated[int, Field(strict=True, ge=0)]
-PositiveInt = Annotated[int, Field(strict=True, ge=1)]
+NonNegativeInt = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+PositiveInt = Annotated[int, Field(strict=True, ge=1, lt=2**63)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 StrictBool = Annotated[bool, Field(strict=True)]
@@ -105,6 +106,9 @@ class RunConfig(CommonConfig):
 
         Everything is checked that can be checked without reading data.
         """
+        for key in ("data", "model", "device", "label"):
+            value = getattr(self, key)
+            require("\0" not in value, f"{key}: must not hold a null character, got {value!r}.")
         hparams = asdict(methods.make_hparams(self.method, **self.hparams))
         for name in self.tuned:
             require(
@@ -119,7 +123,7 @@ class RunConfig(CommonConfig):
         )
         data = self.data
         if data.endswith(".npz"):
-            data = str(Path(data).resolve())
+            data = os.path.realpath(data)  # resolving a `Path` fails for a loop of links
         changes = {
             "data": data,
             "data_options": sources.fill_defaults(self.data, self.data_options),
@@ -137,7 +141,7 @@ class RunConfig(CommonConfig):
             return self.model
         is_python_file = file.endswith(".py") and Path(file).is_file()
         require(is_python_file, f"model: there is no Python file '{file}'.")
-        return f"{Path(file).resolve()}:{name}"
+        return f"{os.path.realpath(file)}:{name}"
 
 
 def compute_evaluation_interval(rounds: int) -> int:
@@ -172,16 +176,26 @@ class ComparisonConfig(CommonConfig):
     """Those of them that `fedtailor tune` has chosen, for each method."""
     tune: dict[str, Any] = {}
     """What `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}."""
-    trials: PositiveInt = 4
+    trials: Annotated[PositiveInt, Field(le=10_000)] = 4
     """Trials for each method."""
     tuning_seed: Seed = 100
     """The seed of trials."""
 
     def make_run_configs(self) -> list[RunConfig]:
         """Return the specifications of the runs, resolved."""
+        self.check_distinct()
         return [
             self.make_run_config(variant, seed) for variant in self.methods for seed in self.seeds
         ]
+
+    def check_distinct(self) -> None:
+        """Raise an InputError for a method or a seed that is named twice: one run, in one folder.
+
+        Several runs of a method are told apart by labels.
+        """
+        remedy = "leave one out, or give it a label (METHOD@LABEL)"
+        require_distinct("methods", self.methods, remedy)
+        require_distinct("seeds", self.seeds)
 
     def make_run_config(self, variant: str, seed: int, **overrides: Any) -> RunConfig:
         """Return the specification of one run, resolved.

@@ -1,6 +1,7 @@
 """The context of a run: method, model and data brought together, if they fit each other."""
 
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,21 @@ from fedtailor.core.task import (
     sequences,
     validate_task,
 )
-from fedtailor.core.types import Method
-from fedtailor.data.batching import BatchIndices
+from fedtailor.core.types import BatchPlan, Method
+from fedtailor.data.batching import BatchIndices, count_steps
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.data.examples import ClientExamples
-from fedtailor.engines import factory
+from fedtailor.data.validation import find_overflow
 from fedtailor.engines.client_state import ClientStateStore
-from fedtailor.engines.context import EngineContext
+from fedtailor.engines.context import EngineContext, resolve_device
 from fedtailor.engines.device_data import DeviceDataset
-from fedtailor.errors import is_number, require
+from fedtailor.errors import MAX_INTEGER, InputError, is_number, require, summarize_error
 from fedtailor.methods.hparams import RunFacts
+from fedtailor.storage.memory import require_memory
 from fedtailor.training.loop import check_cohort_size
 
+BYTES_PER_STEP = 64
+"""Bytes at the least that laying out the batches of a step takes on the host."""
 ModelLike = nn.Module | Task | Callable[[], nn.Module | Task]
 
 
@@ -70,7 +74,7 @@ def prepare_context(
         isinstance(data, FederatedDataset),
         f"fit: data must be a FederatedDataset, got {type(data).__name__}.",
     )
-    torch_device = factory.resolve_device(str(device))
+    torch_device = resolve_device(str(device))
     task = infer_task(model, data.example_spec, int(seed)).to(torch_device)
     if isinstance(method, Method):
         require(
@@ -91,6 +95,7 @@ def prepare_context(
     client_states = ClientStateStore(view.clients.count, client_state_dir)
     context = EngineContext(method, task, view, int(seed), torch_device, client_states)
     check_cohort_size(context, get_cohort_size(context, int(cohort)))
+    _check_batch_plans(context)
     _check_model_runs(context)
     return context
 
@@ -98,8 +103,10 @@ def prepare_context(
 def _check_whole_number(name: str, value: Any, is_signed: bool) -> None:
     minimum = -(2**63) if is_signed else 0
     is_valid = is_number(value, integer=True) and value >= minimum
-    sign = "" if is_signed else " and not negative"
-    require(is_valid, f"fit: {name} must be a whole number{sign}, got {value!r}.")
+    condition = "" if is_signed else " and not negative"
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        condition += " that fits in 64 bits"
+    require(is_valid, f"fit: {name} must be a whole number{condition}, got {value!r}.")
 
 
 def compute_run_facts(data: FederatedDataset, rounds: int, cohort: int) -> RunFacts:
@@ -141,9 +148,7 @@ def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
             "fit: model must be an nn.Module, a function that makes one, or a Task, got "
             f"{model!r}.",
         )
-        with seed_initialization(seed):
-            built_model: nn.Module | Task = model()
-        return infer_task(built_model, example_spec, seed)
+        return infer_task(_build_model(model, seed), example_spec, seed)
     if example_spec.classes is None:
         return regression(model)
     if example_spec.tokens and example_spec.label_shape:
@@ -151,9 +156,92 @@ def infer_task(model: ModelLike, example_spec: ExampleSpec, seed: int) -> Task:
     return classification(model)
 
 
+def _check_batch_plans(context: EngineContext) -> None:
+    """Raise an InputError for more steps or larger batches than there is memory to lay out."""
+    method = context.method
+    data = context.data
+    for routine in (method.client, method.personalize):
+        for phase in routine.phases:
+            _check_batch_plan(context, phase.plan, data.clients)
+    for server_routine in (method.server, method.correct_update):
+        if server_routine is not None and data.server is not None:
+            for phase in server_routine.phases:
+                _check_batch_plan(context, phase.plan, data.server)
+
+
+def _check_batch_plan(context: EngineContext, plan: BatchPlan, examples: ClientExamples) -> None:
+    name = context.method.name
+    num_steps = plan.steps
+    if num_steps is None:
+        client_ids = np.arange(examples.count)
+        steps_per_epoch = count_steps(plan._replace(epochs=1), examples, client_ids)
+        num_steps = (plan.epochs or 0) * int(steps_per_epoch.max(initial=0))
+    require_memory(
+        f"{name}: laying out {num_steps:,} steps of a client",
+        num_steps * BYTES_PER_STEP,
+        "choose fewer steps or epochs",
+    )
+    itemsize = context.task.dtype.itemsize
+    for spec in plan.specs:
+        size = spec.size or 0
+        num_bytes = size * prod(examples.x.shape[1:]) * itemsize
+        require_memory(
+            f"{name}: a batch of {size:,} examples",
+            num_bytes,
+            "choose a smaller batch",
+            str(context.device),
+        )
+
+
+def _build_model(factory: Callable[[], nn.Module | Task], seed: int) -> nn.Module | Task:
+    """Return what the user's function makes; raise an `InputError` if that is no model."""
+    try:
+        with seed_initialization(seed):
+            model = factory()
+    except InputError:
+        raise
+    except (Exception, MemoryError) as error:
+        raise InputError(
+            f"fit: model must be a function that makes one without arguments, but it failed with "
+            f"{summarize_error(error)}."
+        ) from error
+    require(
+        isinstance(model, nn.Module | Task),
+        f"fit: model must be a function that makes an nn.Module or a Task, but it returned "
+        f"{model!r}.",
+    )
+    return model
+
+
+def _check_range(name: str, owner: str, examples: ClientExamples, task: Task, scale: float) -> None:
+    """Raise an `InputError` for numbers that overflow the type that the model calculates in.
+
+    Args:
+        name: Data set that the error names.
+        owner: "clients" or "server".
+        examples: Their examples.
+        task: The task.
+        scale: Factor of x.
+    """
+    largest = torch.finfo(task.dtype).max
+    for column_name, column, limit in (
+        ("x", examples.x, largest / scale),
+        ("y", examples.y, largest),
+    ):
+        row = find_overflow(column, limit)
+        require(
+            row is None,
+            f"{name}: {column_name} of example {row} of the {owner} overflows the model's "
+            f"{task.dtype}; make its numbers smaller.",
+        )
+
+
 def _check_model_runs(context: EngineContext) -> None:
     """Run the model once on a few real examples of the clients, and of the server."""
     data = context.data
+    _check_range(data.name, "clients", data.clients, context.task, data.scale)
+    if data.server is not None:
+        _check_range(data.name, "server", data.server, context.task, data.scale)
     _check_model_runs_on(context, data.clients, context.make_client_dataset())
     server_dataset = context.make_server_dataset()
     if data.server is not None and server_dataset is not None:

@@ -15,12 +15,15 @@ import torch
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
+from fedtailor.engines.compile_policy import CompileMode
+from fedtailor.engines.distributed.engine import DistributedEngine
 from fedtailor.engines.distributed.process_group import Ranks, get_ranks, join
-from fedtailor.engines.factory import DistributedEngine, EngineOptions
+from fedtailor.engines.factory import EngineOptions
 from fedtailor.errors import FedtailorError, InputError, LostRankError, require
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.dataset_summary import compute_fingerprint
+from fedtailor.training.resources import set_threads
 from fedtailor.training.shell_commands import format_resume_command
 
 
@@ -30,7 +33,7 @@ class StartRun(NamedTuple):
     config: dict[str, Any]
     run_path: str  # the run's folder
     chunk: int | None
-    compile: factory.CompileMode
+    compile: CompileMode
     threads: int
     remedy: str
 
@@ -116,7 +119,7 @@ def _take_part(ranks: Ranks, command: StartRun) -> Any:
     ranks.remedy = command.remedy
     ranks.round_idx = 0
     scratch = Path(command.run_path) / "scratch" / f"rank-{ranks.rank}"
-    torch.set_num_threads(command.threads)
+    set_threads(command.threads)
     try:
         engine, answer = _prepare_engine(command, scratch)
         ranks.all_gather_object(answer)

@@ -14,12 +14,14 @@ from fedtailor.training import distributed_launch
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import get_cohort_size
 from fedtailor.training.record.schema import Choices
+from fedtailor.training.resources import check_threads, set_threads
 
 
 def make_new_engine(
     config: RunConfig, context: EngineContext, run_path: Path
 ) -> tuple[Engine, Choices]:
     """Return the engine of a new run, and the choices that were made for it."""
+    check_threads(config.threads)
     if config.threads:
         torch.set_num_threads(config.threads)
     decision = _decide_compile(config, context)
@@ -46,7 +48,7 @@ def remake_engine(
     Raises:
         InputError: This machine cannot have an engine like the first one.
     """
-    torch.set_num_threads(choices.threads)
+    set_threads(choices.threads)
     requested = EngineOptions(choices.engine, choices.chunk, choices.compile)
     engine = _make_engine(config, context, run_path, requested)
     options = factory.get_engine_options(engine)

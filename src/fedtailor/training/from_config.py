@@ -3,8 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +17,11 @@ from fedtailor import methods, models
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import Task
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
-from fedtailor.engines.context import EngineContext, allow_tf32
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.engines.context import EngineContext, allow_tf32, resolve_device
+from fedtailor.errors import InputError, require, suggest_name, summarize_error
 from fedtailor.ops.conv2d import has_kernels_for
+from fedtailor.storage.manifest import ListedFolder
+from fedtailor.storage.memory import require_memory
 from fedtailor.storage.trusted_code import require_trusted_code, trust_code
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
@@ -40,7 +41,33 @@ IMAGE_MODELS = {
 TEXT_MODELS = {"shakespeare": models.shakespeare, "stackoverflow": models.stackoverflow}
 """Models that are made for the size of a vocabulary."""
 MODELS = ("mlp", "linear", *IMAGE_MODELS, *TEXT_MODELS, "lstm", "FILE.py:NAME")
+MODEL_COPIES = 4
+"""Copies of a model that training holds at the least.
+
+They are the server's, a client's, its gradient and its update.
+"""
 ACTIVATIONS = {"relu": nn.ReLU, "elu": nn.ELU, "tanh": nn.Tanh}
+
+
+@dataclass(frozen=True)
+class ModelFactory:
+    """A function that makes a model, with its arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        """Return a new model."""
+        return self.function(*self.args, **self.keywords)
+
+    def format_call(self) -> str:
+        """Return the call as Python code; layers are written as members of `torch.nn`."""
+        parts = [repr(arg) for arg in self.args]
+        for name, value in self.keywords.items():
+            code = f"torch.nn.{value.__name__}" if isinstance(value, type) else repr(value)
+            parts.append(f"{name}={code}")
+        return f"{self.function.__name__}({', '.join(parts)})"
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
@@ -63,12 +90,14 @@ def build_task(
         is_trusted: Whether that copy is run although this machine may not have run it before.
     """
     factory = get_model_factory(config, example_spec, run_path, is_trusted)
+    dtype = torch.float64 if config.precision == "float64" else torch.float32
+    if ":" not in config.model:
+        _check_model_size(factory, config, dtype)
     with seed_initialization(config.seed):
         if ":" in config.model:
             model = _make_custom_model(factory, config.model)
         else:
             model = _make_builtin_model(factory)
-    dtype = torch.float64 if config.precision == "float64" else torch.float32
     task = infer_task(model, example_spec, config.seed).to(dtype=dtype)
     if config.precision in ("tf32", "bf16") and has_kernels_for(torch.device(config.device)):
         task = task.with_stacked_ops()
@@ -88,8 +117,8 @@ def get_model_factory(
     example_spec: ExampleSpec,
     run_path: Path | None = None,
     is_trusted: bool = False,
-) -> Callable[[], Any]:
-    """Return the function that makes the model.
+) -> ModelFactory:
+    """Return the function that makes the model, with its arguments.
 
     Args:
         config: The specification.
@@ -100,12 +129,12 @@ def get_model_factory(
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
         if run_path is None:
-            return _load_custom_factory(Path(file), name)
+            return ModelFactory(_load_custom_function(Path(file), name))
         path = run_path / CUSTOM_MODEL_FILE
-        source = _read_custom_model(path)
+        source = ListedFolder(run_path).read(CUSTOM_MODEL_FILE)
         if not is_trusted:
             require_trusted_code(path, source)
-        return _import_factory(path, source, name)
+        return ModelFactory(_import_function(path, source, name))
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
@@ -119,33 +148,56 @@ def get_model_factory(
     )
     classes = example_spec.classes or 1
     if config.model in IMAGE_MODELS:
-        return partial(IMAGE_MODELS[config.model], example_spec.shape, classes)
+        return ModelFactory(IMAGE_MODELS[config.model], (example_spec.shape, classes))
     hidden = config.hidden if config.model == "mlp" else ()
-    factory = partial(models.mlp, prod(example_spec.shape), hidden, classes)
-    if config.activation == "relu":
-        return factory
-    return partial(factory, activation=ACTIVATIONS[config.activation])
+    keywords = {}
+    if config.activation != "relu":
+        keywords["activation"] = ACTIVATIONS[config.activation]
+    return ModelFactory(models.mlp, (prod(example_spec.shape), hidden, classes), keywords)
 
 
-def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> Callable[[], Any]:
+def _get_text_factory(config: RunConfig, example_spec: ExampleSpec) -> ModelFactory:
     require(
         example_spec.tokens,
         f"model: {config.model} is for texts, but data set '{config.data}' has none.",
     )
-    width = config.hidden[0]
-    lstm_factory = partial(
-        models.language_model, embedding=width, hidden=width, layers=len(config.hidden)
+    args = (example_spec.classes or 1,)
+    keywords: dict[str, Any] = {"last_only": not example_spec.label_shape}
+    if config.model in TEXT_MODELS:
+        return ModelFactory(TEXT_MODELS[config.model], args, keywords)
+    require(
+        len(config.hidden) > 0,
+        f"model: {config.model} needs the width of its layers; name one (hidden=64, say).",
     )
-    factory = TEXT_MODELS.get(config.model, lstm_factory)
-    return partial(factory, example_spec.classes or 1, last_only=not example_spec.label_shape)
+    width = config.hidden[0]
+    sizes = {"embedding": width, "hidden": width, "layers": len(config.hidden)}
+    return ModelFactory(models.language_model, args, sizes | keywords)
 
 
 def _make_builtin_model(factory: Callable[[], nn.Module]) -> nn.Module:
     """Make a built-in model; raise an InputError if the data do not fit it."""
     try:
         return factory()
+    except TypeError as problem:
+        raise InputError(f"model: {summarize_error(problem)}.") from problem
     except ValueError as problem:
         raise InputError(f"model: {problem}") from problem
+
+
+def _check_model_size(
+    factory: Callable[[], nn.Module], config: RunConfig, dtype: torch.dtype
+) -> None:
+    """Raise an InputError if training a model takes more memory than there is."""
+    subject = f"model: {config.model}"
+    if config.model in ("mlp", "lstm"):
+        subject += f" with hidden={','.join(map(str, config.hidden))}"
+    try:
+        with torch.device("meta"):
+            model = _make_builtin_model(factory)
+    except RuntimeError:  # more bytes than 64 bits can count
+        raise InputError(f"{subject} is too large for any machine; choose a smaller one.") from None
+    num_bytes = sum(parameter.numel() for parameter in model.parameters()) * dtype.itemsize
+    require_memory(subject, MODEL_COPIES * num_bytes, "choose a smaller model")
 
 
 def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
@@ -153,7 +205,7 @@ def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
     try:
         result = factory()
     except Exception as problem:
-        raise InputError(f"model: '{model}' failed with {_describe_error(problem)}") from problem
+        raise InputError(f"model: '{model}' failed with {summarize_error(problem)}.") from problem
     require(
         isinstance(result, nn.Module | Task),
         f"model: '{model}' must make an nn.Module or a fedtailor Task, but made a "
@@ -162,21 +214,12 @@ def _make_custom_model(factory: Callable[[], Any], model: str) -> Any:
     return result
 
 
-def _describe_error(problem: Exception) -> str:
-    return f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}"
-
-
-def _load_custom_factory(path: Path, name: str) -> Callable[[], Any]:
+def _load_custom_function(path: Path, name: str) -> Callable[[], Any]:
     require(path.suffix == ".py" and path.is_file(), f"model: there is no Python file '{path}'.")
-    return _import_factory(path, path.read_bytes(), name)
+    return _import_function(path, path.read_bytes(), name)
 
 
-def _read_custom_model(path: Path) -> bytes:
-    require(path.is_file(), f"'{path}' is missing; put back the file, which makes the model.")
-    return path.read_bytes()
-
-
-def _import_factory(path: Path, source: bytes, name: str) -> Callable[[], Any]:
+def _import_function(path: Path, source: bytes, name: str) -> Callable[[], Any]:
     """Return the function of that name in a module.
 
     Args:
@@ -193,15 +236,15 @@ def _import_factory(path: Path, source: bytes, name: str) -> Callable[[], Any]:
         # Not by the import system, which may run a compiled copy beside the file instead.
         exec(compile(source, path, "exec"), module.__dict__)
     except Exception as problem:
-        raise InputError(f"model: '{path}' failed with {_describe_error(problem)}") from problem
+        raise InputError(f"model: '{path}' failed with {summarize_error(problem)}.") from problem
     names = [attribute for attribute in vars(module) if not attribute.startswith("_")]
     require(hasattr(module, name), f"model: '{path}' has no '{name}'; {suggest_name(name, names)}")
-    factory: Callable[[], Any] = getattr(module, name)
+    function: Callable[[], Any] = getattr(module, name)
     require(
-        callable(factory),
+        callable(function),
         f"model: '{name}' in '{path}' must be a class or function that makes a model.",
     )
-    return factory
+    return function
 
 
 def trust_folder(folder: Path) -> None:
@@ -232,8 +275,14 @@ def build_context(
         client_state_dir: Where client states are kept; None keeps them in RAM.
         is_trusted: Whether that copy is run although this machine may not have run it before.
     """
+    resolve_device(config.device)  # refuses one that is not there
     check_pretraining(get_pretraining_config(config), data)
     check_patience(config.patience, data)
+    require(
+        config.eval_groups != "validation" or len(data.groups["validation"]) > 0,
+        f"eval_groups: validation clients alone are to be evaluated, but data set '{data.name}' "
+        "has none; set some aside, for example with data.validation_clients=0.2.",
+    )
     allow_tf32(config.precision == "tf32")
     return prepare_context(
         config.method,

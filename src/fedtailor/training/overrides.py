@@ -1,8 +1,9 @@
 """Read specifications from TOML files and KEY=VALUE arguments, and write them as TOML."""
 
 import copy
+import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +25,15 @@ NONE = "none"
 _Config = TypeVar("_Config", bound=CommonConfig)
 _HPARAM_TABLES = ("hparams", "tune", "tuned")
 """Tables that hold hyper-parameters."""
+_ARGUMENT_HINTS = {
+    "data_options": "write data.KEY=VALUE for an option of the data set.",
+    "hparams": "write KEY=VALUE for a hyper-parameter, or METHOD.KEY=VALUE for that of one method.",
+    "tune": "write tune.KEY=VALUES or tune.METHOD.KEY=VALUES.",
+}
+"""What to write in arguments for tables of a file."""
+MAX_TOML_BYTES = 1 << 24
+MAX_TOML_DEPTH = 50
+"""Limits of a file, far above any specification."""
 
 
 def read_run_config(args: list[str], base: dict[str, Any] | None = None) -> RunConfig:
@@ -36,7 +46,7 @@ def read_run_config(args: list[str], base: dict[str, Any] | None = None) -> RunC
     for arg in args:
         require("=" in arg or arg.endswith(".toml"), f"'{arg}' is neither FILE.toml nor KEY=VALUE.")
     values = parse_overrides(args, RunConfig, base)
-    method = values.get("method", _get_default(RunConfig, "method"))
+    method = _get_method(values)
     hparams = dict(values["hparams"])
     method_hparams = hparams.pop(method, {})
     for key, value in hparams.items():
@@ -60,6 +70,8 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
     if variants:
         values["methods"] = variants
     comparison = validate_config(ComparisonConfig, values)
+    comparison.check_distinct()
+    _check_tune_table(comparison.tune)
     all_variants = comparison.add_baselines().methods
     valid_names = {name for method in all_variants for name in list_hparam_names(method)}
     for key, value in comparison.hparams.items():
@@ -73,11 +85,8 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
                 f"'{key}' is not among the methods {', '.join(comparison.methods)}.",
             )
         else:
-            require(
-                key in valid_names,
-                f"There is no key '{key}'; "
-                f"{suggest_name(key, sorted({*valid_names, *ComparisonConfig.model_fields}))}",
-            )
+            if key not in valid_names:
+                raise InputError(_describe_unknown_key(key, valid_names, ComparisonConfig))
     return comparison
 
 
@@ -126,9 +135,10 @@ def parse_overrides(
         base: The content of a file that was read already.
     """
     values = copy.deepcopy(base or {})
-    for arg in args:
-        if arg.endswith(".toml") and "=" not in arg:
-            values = read_toml(Path(arg))
+    files = [arg for arg in args if arg.endswith(".toml") and "=" not in arg]
+    require(len(files) <= 1, f"One file is expected, got {', '.join(files)}.")
+    for file in files:
+        values = read_toml(Path(file))
     _check_tables(values, config_class)
     for arg in args:
         key, equals, text = arg.partition("=")
@@ -166,17 +176,40 @@ def _apply_override(
         values["data_options"][inner_key] = parse_value(text)
     elif prefix.partition(".")[0] == "tune" and config_class is ComparisonConfig:
         method = prefix.partition(".")[2]
-        space = values["tune"].setdefault(method, {}) if method else values["tune"]
+        space = _get_table(values["tune"], method, "tune.") if method else values["tune"]
         space[inner_key] = text if ".." in text else _parse_list(text)
     elif dot:
+        require(
+            prefix not in _ARGUMENT_HINTS, f"'{key}' is no argument; {_ARGUMENT_HINTS.get(prefix)}"
+        )
         methods.load_method_module(parse_method(prefix))
-        values["hparams"].setdefault(prefix, {})[inner_key] = parse_value(text)
+        _get_table(values["hparams"], prefix)[inner_key] = parse_value(text)
     elif _is_field(key, config_class):
         is_list = key in ("hidden", "methods", "seeds", "tuned")
         values[key] = _parse_list(text) if is_list else parse_value(text, key=key)
     else:
         _check_hparam_key(key, values, config_class)
         values["hparams"][key] = parse_value(text)
+
+
+def _get_table(tables: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
+    """Return a table in another one, new and empty if it is not there."""
+    table: dict[str, Any] = tables.setdefault(key, {})
+    require(isinstance(table, dict), f"{prefix}{key}: must be a table, got {table!r}.")
+    return table
+
+
+def _check_tune_table(tune: dict[str, Any]) -> None:
+    """Raise an InputError for a name in `tune` that is no hyper-parameter and no method."""
+    names = _list_all_hparam_names() if tune else set[str]()
+    for key, values in tune.items():
+        if isinstance(values, dict):
+            methods.load_method_module(parse_method(key))
+        else:
+            require(
+                key in names,
+                f"tune: there is no hyper-parameter '{key}'; {suggest_name(key, sorted(names))}",
+            )
 
 
 def _is_field(key: str, config_class: type[CommonConfig]) -> bool:
@@ -190,23 +223,91 @@ def _parse_list(text: str) -> list[Any]:
 def _check_hparam_key(key: str, values: dict[str, Any], config_class: type[CommonConfig]) -> None:
     """Raise an error for a key that is neither a field nor a hyper-parameter."""
     if config_class is RunConfig:
-        method = values.get("method", _get_default(RunConfig, "method"))
-        valid_names = set(list_hparam_names(str(method)))
+        valid_names = set(list_hparam_names(_get_method(values)))
     else:
         valid_names = _list_all_hparam_names()
     if key not in valid_names:
-        names = sorted({*valid_names, *config_class.model_fields})
-        raise InputError(f"There is no key '{key}'; {suggest_name(key, names)}")
+        raise InputError(_describe_unknown_key(key, valid_names, config_class))
+
+
+def _get_method(values: dict[str, Any]) -> str:
+    """Return the method of a run, or the default one."""
+    method = values.get("method", _get_default(RunConfig, "method"))
+    require(isinstance(method, str), f"method: must be a name, got {method!r}.")
+    return str(method)
+
+
+def _describe_unknown_key(
+    key: str, hparam_names: Iterable[str], config_class: type[CommonConfig]
+) -> str:
+    """Return a sentence on a key that a command does not have.
+
+    Args:
+        key: The key.
+        hparam_names: Hyper-parameters of the methods of the command.
+        config_class: The specification that the command reads.
+    """
+    if key in _ARGUMENT_HINTS:
+        return f"'{key}' is no argument; {_ARGUMENT_HINTS[key]}"
+    keys = set(config_class.model_fields) - set(_list_tables(config_class))
+    has_counterpart = f"{key}s" in keys or key.removesuffix("s") in keys
+    is_run = config_class is RunConfig
+    other_class = ComparisonConfig if is_run else RunConfig
+    if key in other_class.model_fields and not has_counterpart:
+        commands = "`compare` and `tune`" if is_run else "`run`"
+        return f"There is no key '{key}'; it is one of {commands}."
+    owners = [method for method in methods.NAMES if key in list_hparam_names(method)]
+    if owners:
+        return f"There is no key '{key}'; it is a hyper-parameter of {', '.join(owners)}."
+    return f"There is no key '{key}'; {suggest_name(key, sorted({*hparam_names, *keys}))}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
+    _check_toml_file(path)
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        content = tomllib.loads(path.read_text("utf-8"))
+    except OSError as problem:
+        raise InputError(f"'{path}' cannot be read: {problem.strerror}.") from None
+    except ValueError as problem:
+        raise InputError(f"'{path}' cannot be read as TOML: {problem}.") from None
+    except RecursionError:
+        raise InputError(_describe_depth(path)) from None
+    _check_depth(path, content)
+    return content
+
+
+def _check_toml_file(path: Path) -> None:
+    """Raise an InputError for what would be read for ever, or cannot be read at all."""
+    try:
+        status = path.stat()
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as problem:
-        raise InputError(f"'{path}' cannot be read as TOML: {problem}.") from None
+    except OSError as problem:
+        raise InputError(f"'{path}' cannot be read: {problem.strerror}.") from None
+    require(stat.S_ISREG(status.st_mode), f"'{path}' is not a file.")
+    require(
+        status.st_size <= MAX_TOML_BYTES,
+        f"'{path}' has {status.st_size:,} bytes, too many for a specification.",
+    )
+
+
+def _check_depth(path: Path, content: Any) -> None:
+    """Raise an InputError for tables and lists in each other that recursion could not follow."""
+    level = [content]
+    for _ in range(MAX_TOML_DEPTH):
+        inner: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+        level = inner
+    require(not level, _describe_depth(path))
+
+
+def _describe_depth(path: Path) -> str:
+    return f"'{path}' has tables or lists that are nested too deeply for a specification."
 
 
 def validate_config(config_class: type[_Config], values: dict[str, Any]) -> _Config:
@@ -217,10 +318,10 @@ def validate_config(config_class: type[_Config], values: dict[str, Any]) -> _Con
         first = problem.errors()[0]
         key = str(first["loc"][0])
         if first["type"] == "extra_forbidden":
-            hint = suggest_name(key, config_class.model_fields)
+            message = _describe_unknown_key(key, (), config_class)
             if key in _list_all_hparam_names():
-                hint = f"put it under [hparams] as {key} = ..."
-            raise InputError(f"There is no key '{key}'; {hint}") from None
+                message = f"There is no key '{key}'; put it under [hparams] as {key} = ..."
+            raise InputError(message) from None
         raise InputError(f"{key}: {_describe_expected(problem)}, got {first['input']!r}.") from None
 
 

@@ -8,9 +8,9 @@ from fedtailor.core import optimizers
 from fedtailor.core.trees import is_finite
 from fedtailor.core.types import BatchPlan, BatchSpec, Params, Phase, Routine
 from fedtailor.data.dataset import FederatedDataset
-from fedtailor.engines.base import error_context
+from fedtailor.engines.base import ClientWork, error_context
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import DivergedError, is_number, require
 from fedtailor.methods import local_training
 from fedtailor.prng.streams import Stream
@@ -64,7 +64,7 @@ def run_pretraining(context: EngineContext, pretraining: PretrainingConfig) -> P
     dataset = context.make_server_dataset()
     key = prng.key(context.seed, Stream.PRETRAIN)
     with error_context("pre-training", 0, "the server"):
-        params: Params = run_single_client(routine, initial_params, (), dataset, 0, key)
+        params: Params = run_single_client(routine, initial_params, (), ClientWork(dataset, 0, key))
     if not is_finite(params):
         raise DivergedError("pretrain: the model was no longer finite; lower pretrain_lr.")
     return params

@@ -80,7 +80,7 @@ def _check_rounds(run_dir: RunDir, config: RunConfig, rounds: int) -> None:
         f"patience={config.patience}, as it would have with {rounds}; begin a new run from its "
         f"weights with: {_format_branch_command(path, f'rounds={rounds}')}",
     )
-    rounds_done = CheckpointManager(path).find_last_round()
+    rounds_done = CheckpointManager(path, run_dir.open_round_log()).find_last_round()
     require(
         rounds >= rounds_done,
         f"resume: the run in '{path}' has done {rounds_done} rounds already, so there cannot be "

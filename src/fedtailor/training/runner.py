@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from torch import Tensor
+
 from fedtailor.core.types import Params, ServerState
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
@@ -21,8 +23,6 @@ from fedtailor.engines.base import Engine
 from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.evaluation.evaluate import TEST_GROUPS, evaluate, evaluate_final, sample_group
-from fedtailor.storage.atomic import explain_disk_errors
-from fedtailor.storage.files import write_tensors
 from fedtailor.training import engine_choice, from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.config import RunConfig
@@ -46,14 +46,16 @@ from fedtailor.training.record.summary import (
     compute_final_window,
     summarize_group,
 )
+from fedtailor.training.resources import check_threads
 from fedtailor.training.resume_changes import (
     change_config,
     change_record,
     check_same_hparams,
     describe_change,
 )
+from fedtailor.training.round_log import RoundLog
 from fedtailor.training.run_dir import RunDir
-from fedtailor.training.shell_commands import format_resume_command, format_run_command
+from fedtailor.training.shell_commands import format_run_command
 from fedtailor.training.start_weights import (
     check_same_start,
     describe_start,
@@ -105,6 +107,8 @@ def start_run(
             not there.
     """
     run_dir = RunDir(out)
+    check_threads(config.threads)
+    run_dir.check_new()
     data = from_config.load_dataset(config)
     client_state_dir = _get_client_state_dir(config, run_dir)
     context = from_config.build_context(config, data, client_state_dir=client_state_dir)
@@ -112,9 +116,7 @@ def start_run(
     if config.start_from:
         initial_params[config.seed] = read_start_params(config, context)
     loggers = make_loggers(config.log, run_dir.path)
-    with explain_disk_errors(run_dir.path, "nothing has begun, so fix that and run it again."):
-        run_dir.create(config)
-    with _prepare_folder(run_dir):
+    with run_dir.create(config), _clear_scratch(run_dir):
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
         return run.execute(initial_params)
 
@@ -142,14 +144,13 @@ def resume_run(
     run_dir = RunDir(out)
     old_config = run_dir.read_config()
     config = change_config(run_dir, old_config, changes or {})
-    if run_dir.has_record() and config.rounds == old_config.rounds:
-        record = run_dir.read_record()
-        if record.status == "finished":
-            return RunOutcome(record, True)
+    if run_dir.read_status() == "finished" and config.rounds == old_config.rounds:
+        run_dir.settle()
+        return RunOutcome(run_dir.read_record(), True)
     data = from_config.load_dataset(config)
     check_same_hparams(run_dir, old_config, config, data)
     loggers = make_loggers(config.log, run_dir.path)
-    with _prepare_folder(run_dir):
+    with run_dir.explain_disk_errors(), run_dir.lock(), _clear_scratch(run_dir):
         client_state_dir = _get_client_state_dir(config, run_dir)
         context = from_config.build_context(config, data, run_dir.path, client_state_dir)
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
@@ -161,16 +162,13 @@ def _get_client_state_dir(config: RunConfig, run_dir: RunDir) -> Path | None:
 
 
 @contextmanager
-def _prepare_folder(run_dir: RunDir) -> Iterator[None]:
-    """Lock a run's folder, and leave no temporary files of this or of a killed process in it."""
-    command = format_resume_command(run_dir.path)
-    hint = f"the last checkpoint is intact, so fix that and resume with: {command}"
-    with explain_disk_errors(run_dir.path, hint), run_dir.lock():
+def _clear_scratch(run_dir: RunDir) -> Iterator[None]:
+    """Leave no temporary files of this or of a killed process in a run's folder."""
+    shutil.rmtree(run_dir.scratch_path, ignore_errors=True)
+    try:
+        yield
+    finally:
         shutil.rmtree(run_dir.scratch_path, ignore_errors=True)
-        try:
-            yield
-        finally:
-            shutil.rmtree(run_dir.scratch_path, ignore_errors=True)
 
 
 @dataclass
@@ -190,6 +188,7 @@ class Run:
     checkpoints: CheckpointManager = field(init=False)
     meter: CostMeter = field(init=False)
     record: RunRecord = field(init=False)
+    round_log: RoundLog = field(init=False)
     state: ServerState = field(init=False)
     scored_rounds: list[RoundEntry] = field(init=False)
 
@@ -200,7 +199,7 @@ class Run:
             listener.on_run_start(self.record, rounds_done)
         is_complete = self._train()
         if not is_complete:
-            rounds = self.run_dir.read_rounds()
+            rounds = self.round_log.entries
             self._update_record(status="interrupted", rounds=rounds, cost=sum_costs(rounds))
             return RunOutcome(self.record, False)
         self._finish()
@@ -210,7 +209,7 @@ class Run:
 
     def _open(self, initial_params: InitialParams) -> int:
         """Make or restore engine, state and record, and return the number of rounds done."""
-        previous = self.run_dir.read_record() if self.run_dir.has_record() else None
+        previous = self.run_dir.read_stored_record() if self.run_dir.has_record() else None
         if previous is None:
             self.engine, new_choices = engine_choice.make_new_engine(
                 self.config, self.context, self.run_dir.path
@@ -220,7 +219,8 @@ class Run:
             self.engine, new_choices = engine_choice.remake_engine(
                 self.config, self.context, self.run_dir.path, previous.choices
             )
-        self.checkpoints = CheckpointManager(self.run_dir.path)
+        self.round_log = self.run_dir.open_round_log()
+        self.checkpoints = CheckpointManager(self.run_dir.path, self.round_log)
         restored = self._restore()
         if restored is None:
             self.state = self._make_first_state(initial_params)
@@ -238,7 +238,7 @@ class Run:
                 self.config,
                 from_config.resolve_hparams(self.config, self.data),
                 self.context,
-                compute_checksums(self.data, self.state.params),
+                compute_checksums(self.run_dir.read_config_bytes(), self.data, self.state.params),
                 new_choices,
                 format_run_command(self.config, self.run_dir.path),
             )
@@ -256,7 +256,7 @@ class Run:
         new_choices = new_choices.model_copy(
             update={"notes": tuple(dict.fromkeys(filter(None, notes)))}
         )
-        self.run_dir.truncate_rounds(rounds_done)
+        self.round_log.truncate(rounds_done)
         self.scored_rounds = [entry for entry in self._list_rounds() if entry.scores]
         self.record = record
         self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
@@ -283,9 +283,9 @@ class Run:
         pretraining = from_config.get_pretraining_config(self.config)
         return run_pretraining(self.context, pretraining)
 
-    def _update_record(self, **changes: Any) -> None:
+    def _update_record(self, model: dict[str, Tensor] | None = None, **changes: Any) -> None:
         self.record = self.record.model_copy(update=changes)
-        self.run_dir.write_record(self.record)
+        self.run_dir.write_record(self.record, model)
 
     def _train(self) -> bool:
         """Train to the last round or until asked to stop; return whether the last was reached.
@@ -306,7 +306,7 @@ class Run:
             is_last = rounds_done == self.config.rounds or self._should_stop_early()
             is_stopping = self.should_stop()
             should_save = is_stopping or is_last or rounds_done % self.config.checkpoint_every == 0
-            self.run_dir.append_round(entry, should_sync=should_save)
+            self.round_log.append(entry, should_sync=should_save)
             for listener in self.listeners:
                 listener.on_round_end(entry)
             if should_save:
@@ -378,10 +378,10 @@ class Run:
             self.config.final_eval_clients,
         )
         module = self.context.task.to_module(self.state.params)
-        write_tensors(self.run_dir.path / "model.safetensors", dict(module.state_dict()))
         metric = self.record.metric
         rounds_done = len(rounds)
         self._update_record(
+            model=dict(module.state_dict()),
             status="finished",
             rounds=rounds,
             stopped_early_after=rounds_done if rounds_done < self.config.rounds else None,
@@ -401,7 +401,7 @@ class Run:
         """
         return [
             entry if self._is_evaluated(entry.round) else entry.model_copy(update={"scores": None})
-            for entry in self.run_dir.read_rounds()
+            for entry in self.round_log.entries
         ]
 
     def _collect_rounds(self) -> list[RoundEntry]:

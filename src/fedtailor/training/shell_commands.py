@@ -2,9 +2,11 @@
 
 import os
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from fedtailor.errors import make_printable
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import parse_value
 
@@ -14,7 +16,29 @@ _FIRST_KEYS = ("method", "data", "rounds", "seed")
 
 def format_resume_command(out: Path) -> str:
     """Return the command that resumes a run."""
-    return f"{format_program()} resume {shlex.quote(str(out))}"
+    return f"{format_program()} resume {quote_path(out)}"
+
+
+def quote_path(path: Path) -> str:
+    """Return a path as an argument of a command, which is no option if it begins with a dash."""
+    text = str(path)
+    return quote(f"./{text}" if text.startswith("-") else text)
+
+
+def join_args(args: Iterable[str]) -> str:
+    """Return arguments as they are typed in a shell."""
+    return " ".join(quote(arg) for arg in args)
+
+
+def quote(arg: str) -> str:
+    r"""Return an argument as it is typed in a shell.
+
+    Characters that cannot be printed need the quotes $'...' of bash and zsh, which know escapes.
+    """
+    if arg.isprintable():
+        return shlex.quote(arg)
+    escaped = arg.replace("\\", "\\\\").replace("'", "\\'")
+    return f"$'{make_printable(escaped)}'"
 
 
 def format_program() -> str:
@@ -44,7 +68,7 @@ def format_run_command(config: RunConfig, out: Path) -> str:
         else:
             args.append(f"{key}={format_value(value)}")
     args.append(f"out={out}")
-    return f"{format_program()} run {shlex.join(args)}"
+    return f"{format_program()} run {join_args(args)}"
 
 
 def format_value(value: Any) -> str:

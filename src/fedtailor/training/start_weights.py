@@ -18,7 +18,7 @@ from fedtailor.training.config import RunConfig, compute_evaluation_interval
 from fedtailor.training.record.build import hash_params
 from fedtailor.training.record.schema import Checksums, StartWeights
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, RunDir
-from fedtailor.training.trained_run import load_trained_run
+from fedtailor.training.trained_model import load_trained_model
 
 _NOT_INHERITED = {"start_from", "pretrain", "pretrain_lr", "pretrain_batch", "budget"}
 """Keys of the other run that concern its own first weights, or the comparison that it was in."""
@@ -65,7 +65,7 @@ def read_start_params(config: RunConfig, context: EngineContext) -> Params:
 
     They are those of its last checkpoint.
     """
-    trained = load_trained_run(Path(config.start_from))
+    trained = load_trained_model(Path(config.start_from))
     source_task = trained.task
     task = context.task
     _check_shapes(config, task.params, trained.state.params)
@@ -123,12 +123,14 @@ def describe_start(start_from: str, checksums: Checksums) -> StartDescription:
         start_from: The folder of that run.
         checksums: Of the data and of the first weights of the run that begins.
     """
-    source = RunDir(start_from).read_record()
+    run_dir = RunDir(start_from)
+    source = run_dir.read_record()
+    checkpoints = CheckpointManager(run_dir.path, run_dir.open_round_log())
     started_from = StartWeights(
         path=start_from,
         name=source.name,
         seed=source.config.seed,
-        rounds=CheckpointManager(Path(start_from)).find_last_round(),
+        rounds=checkpoints.find_last_round(),
         weights=checksums.weights,
     )
     note = ""

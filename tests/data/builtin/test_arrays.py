@@ -207,10 +207,47 @@ def test_server_arrays_take_the_clients_type_of_number() -> None:
     with pytest.raises(InputError, match=r"of uint8 as the clients', got shape \[2\] of int64"):
         from_arrays(x.astype(np.uint8), y, client, server=([[1, 256]], [1]))
     with pytest.raises(InputError, match="its example 0 equals example 3 of client"):
-        from_arrays(x, y, client, server=(x[3:4].astype(np.float64), [1]))
-    assert (
-        from_arrays(x, y, client, server=(x, y), overlap="all of it is public").server is not None
+        from_arrays(x, y, client, server=(x[3:4].astype(np.float64), y[3:4]))
+    assert from_arrays(x, y, client, server=(x, y), overlap=True).server is not None
+
+
+def test_equal_rows_of_a_table_are_different_examples() -> None:
+    """The server takes rows of a table whose rows repeat; no other row goes with them."""
+    x = np.zeros((60, 2))
+    y = np.arange(60) % 2
+    client = np.arange(60) % 3
+    unique = from_arrays(np.arange(120.0).reshape(60, 2), y, client, server=0.1, seed=4)
+    dataset = from_arrays(x, y, client, server=0.1, seed=4)
+    assert dataset.server is not None
+    assert len(dataset.server.x) == 6
+    for split_name in ("train", "test"):
+        np.testing.assert_array_equal(
+            dataset.clients.splits[split_name].index, unique.clients.splits[split_name].index
+        )
+    assert dataset.row_counts == unique.row_counts
+    assert str(dataset.row_counts) == (
+        "60 rows read: 54 used by clients, 6 held by the server, 0 left out."
     )
+
+
+def test_with_overlap_clients_keep_what_the_server_draws_and_it_gives_up_what_is_tested() -> None:
+    x, y, client = columns([20, 20, 20])
+    dataset = from_arrays(x, y, client, server=30, overlap=True)
+    apart = from_arrays(x, y, client, server=30)
+    alone = from_arrays(x, y, client)
+    assert dataset.server is not None
+    assert apart.server is not None
+    for split_name in ("train", "test"):
+        np.testing.assert_array_equal(
+            dataset.clients.splits[split_name].index, alone.clients.splits[split_name].index
+        )
+    tested = set(x[alone.clients.splits["test"].index, 0].tolist())
+    drawn = set(apart.server.x[:, 0].tolist())
+    assert set(dataset.server.x[:, 0].tolist()) == drawn - tested
+    counts = dataset.row_counts
+    assert counts.server == counts.shared == len(drawn - tested)
+    assert counts.given_up == len(drawn & tested) > 0
+    assert (counts.read, counts.clients) == (60, 60)
 
 
 X, Y, CLIENT = columns([8, 5, 3])
@@ -255,7 +292,12 @@ BAD: list[tuple[dict[str, Any], str]] = [
         {"x": np.where(X.max() == X, np.nan, X)},
         "x must be finite, but example .* of client '(10|20|30)'",
     ),
-    ({"x": np.zeros((16, 2)), "server": 2}, "the server's examples must not be clients'"),
+    (
+        {"server": (X[3:4], Y[3:4])},
+        "the server's examples must not be clients', but its example 0 equals example 3 of "
+        "client '20' in x and y",
+    ),
+    ({"overlap": "it is public"}, "overlap must be true or false, got 'it is public'"),
 ]
 
 

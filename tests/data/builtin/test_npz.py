@@ -60,7 +60,7 @@ def test_damaged_files_are_refused(tmp_path: Path, compressed: bool) -> None:
         b"",
     ):
         path.write_bytes(damaged)
-        with pytest.raises(InputError, match=r"cannot be read as an \.npz file of plain arrays"):
+        with pytest.raises(InputError, match=r"cannot be read as an \.npz|must be an \.npz file"):
             read_npz(path, ("x",))
 
 
@@ -68,7 +68,7 @@ def test_missing_and_pickled_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         read_npz(tmp_path / "no.npz", ("x",))
     np.savez(tmp_path / "objects.npz", x=np.array([{}, []], dtype=object))
-    with pytest.raises(InputError, match=r"cannot be read as an \.npz file of plain arrays"):
+    with pytest.raises(InputError, match="'x' is of Python objects, which are never loaded"):
         read_npz(tmp_path / "objects.npz", ("x",))
     np.savez(tmp_path / "other.npz", a=np.ones(3))
     with pytest.raises(InputError, match="must hold arrays x, y, but has only a"):

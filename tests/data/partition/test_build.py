@@ -93,7 +93,7 @@ def test_every_image_is_held_once_with_its_label(name: str, partition: str) -> N
         name,
         about.classes,
         1 / 255,
-        "",
+        False,
     )
     assert made.clients.x.shape[1:] == data.columns["x"].shape[1:]
     assert made.clients.count == SMALL[partition]["clients"]

@@ -23,7 +23,6 @@ from divided import (
     writers,
 )
 from fedtailor.data import FederatedDataset, add, load
-from fedtailor.data.partition.build import OVERLAP_REASON
 from fedtailor.data.server_data import holdout
 from fedtailor.data.server_data.damage import damage_examples
 from fedtailor.data.sources import open_dataset
@@ -76,7 +75,7 @@ def test_the_server_has_what_it_asked_for_and_clients_have_the_rest(name: str, s
     assert set(rows).isdisjoint(left)
     assert set(rows) | set(left) == set(before) == set(range(open_dataset(name).num_rows))
     assert served(made)[1].tolist() == open_dataset(name).columns["y"][rows].tolist()
-    assert made.overlap == ""
+    assert made.overlap is False
     gave = [before[row] for row in rows]
     if (
         source in ("whole-clients", "client-samples") or name == "femnist"
@@ -112,13 +111,13 @@ def test_with_overlap_clients_keep_what_the_server_draws(name: str, source: str)
     alone = load(name, **options_of(name, source, overlap=True, server=0))
     assert whose_rows(made) == whose_rows(alone)
     assert set(rows_served(made)) <= set(whose_rows(made))
-    assert made.overlap == OVERLAP_REASON
-    assert made.overlap in str(made.describe())
+    assert made.overlap is True
+    assert "clients may have, too (overlap)" in str(made.describe())
     tested = set(made.clients.splits["test"].index.tolist())
     assert tested.isdisjoint(rows_served(made))
     most = len(rows_served(load(name, **options_of(name, source))))
     assert most / 3 < len(rows_served(made)) < most
-    assert alone.overlap == ""
+    assert alone.overlap is False
 
 
 @pytest.mark.parametrize("source", [*DRAWN, "rendered", "set"])
@@ -135,56 +134,22 @@ def test_the_servers_examples_do_not_change_with_the_partition() -> None:
 
 @pytest.mark.usefixtures("place")
 @pytest.mark.parametrize("source", DRAWN)
-def test_no_client_has_an_image_that_equals_one_of_the_servers(source: str, place: Path) -> None:
+def test_images_that_repeat_are_dealt_out_like_all_others(source: str, place: Path) -> None:
+    """Draws depend on labels and numbers of rows alone, not on what the images show."""
     arrays = images_of("mnist", 400, 100)
+    options = {"partition": "iid", "clients": 10, "server_from": source} | DRAWN[source]
+    add("mnist", saved(place / "mnist.npz", arrays))
+    unique = load("mnist", **options)
     arrays["x_train"][200:] = arrays["x_train"][:200]
     arrays["x_test"][50:] = arrays["x_train"][:50]
-    add("mnist", saved(place / "mnist.npz", arrays))
-    made = load(
-        "mnist", **{"partition": "iid", "clients": 10, "server_from": source} | DRAWN[source]
-    )
-    index, own = held(made)[0], contents(served(made)[0])
-    kept = contents(made.clients.x[index])
-    assert set(kept).isdisjoint(own)
-    if source in ("examples", "classes"):
-        assert len(own) == 63
-        everything = contents(open_dataset("mnist").columns["x"])
-        assert sorted(kept) == sorted(image for image in everything if image not in set(own))
-    else:
-        assert len(index) == 500 - (150 if source == "whole-clients" else 24)
-        assert 0 < len(own) < 500 - len(index)  # it gave up what others have too
-
-
-@pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("source", ["examples", "whole-clients", "client-samples"])
-def test_of_texts_the_server_gives_up_what_clients_say_too(source: str) -> None:
-    draws = np.random.default_rng(0)
-    sentences = np.minimum(draws.geometric(0.05, 200), 60)[:, None].astype(
-        np.int32
-    )  # a few are said by many
-    add_people([[False] * 10] * 20, x=np.repeat(sentences, 4, axis=1), tokens=True)
-    drawn = {
-        "examples": {"server": 40},
-        "whole-clients": {"server": 4},
-        "client-samples": {"server": 8, "server_each": 5},
-    }[source]
-    made = load("people", server_from=source, **drawn)
-    index, own = held(made)[0], contents(served(made)[0])
-    said = set(contents(made.clients.x[index]))
-    assert len(index) == 160
-    assert said.isdisjoint(own)
-    taken = np.delete(np.arange(200), index)
-    assert own == [text for text in contents(made.clients.x[taken]) if text not in said]
-    assert 0 < len(own) < 40
-
-
-@pytest.mark.usefixtures("place")
-def test_what_all_examples_are_alike_leaves_nobody_anything() -> None:
-    add_people([[False] * 4] * 5, x=np.zeros((20, 1), np.float32))
-    with pytest.raises(
-        InputError, match=r"^people: the server leaves nothing to clients; ask for less than 3"
-    ):
-        load("people", server=3)
+    add("mnist", saved(place / "repeated.npz", arrays))
+    made = load("mnist", **options)
+    assert whose_rows(made) == whose_rows(unique)
+    assert served(made)[1].tolist() == served(unique)[1].tolist()
+    counts = made.row_counts
+    assert counts == unique.row_counts
+    assert (counts.read, counts.given_up, counts.left_out) == (500, 0, {})
+    assert counts.clients + counts.server == 500
 
 
 @pytest.mark.parametrize(
@@ -279,22 +244,52 @@ def test_so_many_of_each_of_so_many_clients(
 
 
 @pytest.mark.usefixtures("place")
-def test_a_server_that_would_give_up_everything_is_told() -> None:
-    add_people([[False] * 4] * 5, x=np.tile(np.arange(4), 5)[:, None], tokens=True)
-    with pytest.raises(
-        InputError,
-        match=r"^people: the server must have an example of its own, "
-        r"but clients have equals of all 4",
-    ):
-        load("people", server=1, server_from="whole-clients")
-    assert (
-        0 < len(served(load("people", server=1, server_from="whole-clients", overlap=True))[0]) < 4
+@pytest.mark.parametrize("tokens", [False, True])
+def test_equal_rows_of_a_stored_table_all_stay(tokens: bool) -> None:
+    """Rows are dealt out by their number: equal ones are neither removed nor given up."""
+    x = np.zeros((20, 1), np.int64)
+    add_people([[False] * 4] * 5, x=x, tokens=tokens)
+    made = load("people", server=3)
+    assert len(served(made)[0]) == 3
+    assert len(held(made)[0]) == 17
+    assert str(made.row_counts) == (
+        "20 rows read: 17 used by clients, 3 held by the server, 0 left out."
     )
+    assert load("people", server=3).row_counts == made.row_counts  # from the cached scenario
+    whole = load("people", server=1, server_from="whole-clients")
+    assert len(served(whole)[0]) == 4
+    assert len(held(whole)[0]) == 16
+
+
+@pytest.mark.usefixtures("place")
+def test_rows_that_are_left_out_are_counted_by_reason() -> None:
+    add_people([[False] * size for size in (1, 2, 5, 6, 7)])
+    made = load("people", server=1, least=2, most=4, reserved=2, server_from="whole-clients")
+    counts = made.row_counts
+    sizes = dict(
+        zip(made.client_names.tolist(), made.clients.splits["train"].compute_sizes(), strict=True)
+    )
+    assert len(sizes) == 2
+    assert counts.read == 21
+    assert counts.left_out["of clients with fewer than least=2 examples"] == 1
+    assert counts.read == counts.clients + counts.server + sum(counts.left_out.values())
+    assert set(counts.left_out) <= {
+        "of clients with fewer than least=2 examples",
+        "of reserved clients",
+        "beyond most=4 of a client",
+    }
+    few = load("people", server=0, clients=3)
+    assert few.row_counts.left_out == {
+        "of clients that were not drawn": 21 - few.describe().examples
+    }
 
 
 @pytest.mark.usefixtures("place")
 def test_a_server_whose_examples_are_all_tested_is_told() -> None:
-    add_people([[False] * 4] * 5, x=np.zeros((20, 1), np.int64), tokens=True)
-    said = r"^people: .* are tested on equals of all 4 drawn for it; ask for more than 1\.$"
+    add_people([[False, False, True, True]] * 5)
+    said = r"^people: .* are tested on all \d drawn for it; ask for more than 1\.$"
+    options = {"server": 1, "server_from": "client-samples", "server_each": 1, "split": "own"}
+    made = load("people", overlap=True, seed=0, **options)
+    assert made.row_counts.shared == made.row_counts.server == 1
     with pytest.raises(InputError, match=said):
-        load("people", server=1, server_from="whole-clients", overlap=True)
+        load("people", overlap=True, seed=1, **options)

@@ -110,13 +110,21 @@ def test_the_server_gives_up_what_clients_have(place: Path) -> None:
     doubled = np.concatenate(
         [arrays["x_train"][:40], RNG.integers(0, 256, (60, 28, 28), np.uint8)]
     )[:, None]
-    built("other", doubled, np.arange(100) % 10, "mnist")
+    copied_labels = arrays["y_train"][:40]
+    missing = 10 - np.bincount(copied_labels, minlength=10)
+    labels = np.append(copied_labels, np.repeat(np.arange(10), missing))
+    built("other", doubled, labels, "mnist")
     made = load("mnist", partition="iid", clients=5, **other(70, "other"))
     x, index = served(made)[0], held(made)[0]
     assert 30 <= len(x) < 70
     assert set(contents(x)) <= set(contents(doubled[40:]))
     assert len(index) == 150
+    assert made.row_counts.given_up == 70 - len(x)
+    assert (made.row_counts.elsewhere, made.row_counts.server) == (len(x), 0)
     kept = load("mnist", partition="iid", clients=5, **other(70, "other", overlap=True))
+    assert kept.row_counts.equal == len(
+        set(contents(served(kept)[0])) - set(contents(doubled[40:]))
+    )
     assert len(x) < len(served(kept)[0]) < 70
     assert set(contents(served(kept)[0])).isdisjoint(
         contents(kept.clients.x[kept.clients.splits["test"].index])
@@ -127,7 +135,8 @@ def test_another_content_of_the_other_set_is_another_division(place: Path) -> No
     add("emnist-balanced", saved(place / "e.npz", images_of("emnist-balanced", 470, 47)))
     made = []
     for seed in (1, 2):
-        add("mnist", saved(place / "mnist.npz", images_of("mnist", seed=seed)))
+        path = saved(place / "mnist.npz", images_of("mnist", seed=seed))
+        add("mnist", path, replace=True)
         made.append(load("emnist-balanced", **RULED, **other(20, "mnist")))
         assert set(contents(served(made[-1])[0])) <= set(
             contents(open_dataset("mnist").columns["x"])

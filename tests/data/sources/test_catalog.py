@@ -181,7 +181,15 @@ def test_words_are_those_of_the_list_or_the_most_frequent(
 def test_added_again_it_takes_the_place_of_the_first(place: Path, tmp_path: Path) -> None:
     first = add("mnist", saved(tmp_path / "a.npz", images_of("mnist", 30, 10)))
     load("mnist", partition="iid", clients=3)
-    second = add("mnist", saved(tmp_path / "b.npz", images_of("mnist", 20, 10, seed=1)))
+    path = saved(tmp_path / "b.npz", images_of("mnist", 20, 10, seed=1))
+    with pytest.raises(
+        InputError,
+        match=r"^mnist: there is a data set of this name already; say --replace \(in Python, "
+        r"replace=True\) to put this one in its place, or choose another name\.$",
+    ):
+        add("mnist", path)
+    assert open_dataset("mnist").content_hash == first.content_hash
+    second = add("mnist", path, replace=True)
     assert (second.num_rows, open_dataset("mnist").num_rows) == (30, 30)
     assert first.content_hash != second.content_hash
     assert load("mnist", partition="iid", clients=3, server=0).describe().examples == 30
@@ -243,7 +251,7 @@ def test_another_file_is_refused_and_nothing_is_left(
 
 def refused(name: str, path: Path, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
-        add(name, path)
+        add(name, path, replace=True)
     said = str(caught.value)
     assert said.endswith(f"; expected {CATALOG[name].expected_files}.")
     assert "\n" not in said
@@ -314,16 +322,19 @@ def test_your_own_set_has_a_name_too(place: Path) -> None:
         ("auto", 4),
         (5, 5),
     ):  # None: whole numbers, but to be predicted as such
-        add_custom("numbers", numbers, DatasetAttributes(classes=classes))  # type: ignore[arg-type]
+        attributes = DatasetAttributes(classes=classes)  # type: ignore[arg-type]
+        add_custom("numbers", numbers, attributes, replace=True)
         made = load("numbers", partition="dirichlet", clients=3, least=2)
         assert (made.classes, made.clients.count) == (found, 3)
 
 
 def test_labels_beyond_the_classes_are_told(place: Path) -> None:
     numbers = Block("", {"x": np.eye(30, dtype=np.float32), "y": np.arange(30) % 4})
-    add_custom("few", [numbers], DatasetAttributes(classes=3))
-    with pytest.raises(InputError, match=r"^few: labels must be from 0 to 2, but example .* has 3"):
-        load("few", partition="iid", clients=3)
+    with pytest.raises(
+        InputError, match=r"^few: labels must be from 0 to 2, but example 3, of client '', has 3\.$"
+    ):
+        add_custom("few", [numbers], DatasetAttributes(classes=3))
+    assert list_installed() == []
 
 
 def test_labels_have_names_and_checksums_are_well_formed() -> None:

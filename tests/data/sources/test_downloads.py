@@ -85,11 +85,11 @@ def test_what_is_published_is_downloaded_once(
     assert first.num_rows == 12
     assert sorted(path.name for path in place.iterdir()) == ["downloads", "stores"]
     assert files_in(place / "downloads") == ["cifar10/cifar.tar.gz"]
-    assert add("cifar10").content_hash == first.content_hash
+    assert add("cifar10", replace=True).content_hash == first.content_hash
     assert published.asked == ["/cifar.tar.gz"]
     assert [file.name for file in first.provenance.files] == ["cifar.tar.gz"]
     (place / "downloads" / "cifar10" / "cifar.tar.gz").write_bytes(b"damaged")
-    assert add("cifar10").content_hash == first.content_hash
+    assert add("cifar10", replace=True).content_hash == first.content_hash
     assert len(published.asked) == 2
 
 
@@ -138,7 +138,7 @@ def test_sets_that_share_a_file_share_its_download(
 
 def refused(name: str, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
-        add(name)
+        add(name, replace=True)
     said = str(caught.value)
     assert said.startswith(f"{name}: ")
     assert said.endswith(

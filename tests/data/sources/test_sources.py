@@ -64,7 +64,7 @@ def test_enough_clients_by_default_with_validation_new_and_server(name: str) -> 
         "unseen": new,
     }
     assert summary.server > 0
-    assert summary.overlap == ""
+    assert summary.overlap is False
     assert summary.classes == 10
 
 

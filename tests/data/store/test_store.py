@@ -29,8 +29,10 @@ from fedtailor.data.store import (
     open_store,
     remove,
 )
+from fedtailor.data.store.verified_column import get_verified_column
 from fedtailor.errors import InputError
 from fedtailor.storage import checksums
+from fedtailor.storage.checked_json import CHECKSUM_KEY, dump_checked
 from fedtailor.storage.checksums import fingerprint
 from stores import MADE, NO_FACTS, blocks_of, full, left_behind, toy
 
@@ -73,13 +75,13 @@ def test_what_is_built_is_what_came(blocks: list[Block], buffer: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(columns, "_BUFFER_BYTES", buffer)
         patched.setattr(columns, "_NAMES_PER_WRITE", 2)
-        stored = build("any", blocks, DatasetAttributes(about="ü", scale=0.5), MADE)
+        stored = build("any", blocks, DatasetAttributes(about="ü", is_dark=True), MADE)
     stored.verify()
-    assert stored.attributes == DatasetAttributes(about="ü", scale=0.5)
+    assert stored.attributes == DatasetAttributes(about="ü", is_dark=True)
     assert list(stored.columns) == list(blocks[0].columns)
     for what, column in stored.columns.items():
         wanted = np.concatenate([block.columns[what] for block in blocks])
-        assert isinstance(column, np.memmap)
+        assert get_verified_column(column) is not None
         assert column.dtype == wanted.dtype
         np.testing.assert_array_equal(column, wanted)
     whose = [block.client for block in blocks for _ in next(iter(block.columns.values()))]
@@ -250,8 +252,25 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
         ({"classes": 0}, "classes must be a whole number, None or 'auto', got 0"),
         ({"classes": 2.5}, "classes must be a whole number, None or 'auto', got 2.5"),
         ({"classes": "many"}, "classes must be a whole number, None or 'auto', got 'many'"),
-        ({"scale": float("nan")}, "scale must be a number, got nan"),
-        ({"scale": "1/255"}, "scale must be a number, got '1/255'"),
+        ({"scale": float("nan")}, "scale must be a positive number, got nan"),
+        ({"scale": "1/255"}, "scale must be a positive number, got '1/255'"),
+        ({"scale": 0}, "scale must be a positive number, got 0"),
+        ({"scale": -1.5}, "scale must be a positive number, got -1.5"),
+        (
+            {"scale": 0.5},
+            "scale is a factor of integer inputs that are not tokens, but x is float32; leave it "
+            "out, got 0.5",
+        ),
+        (
+            {"scale": 0.5, "tokens": True},
+            "scale is a factor of integer inputs that are not tokens, but x is tokens; leave it "
+            "out, got 0.5",
+        ),
+        (
+            {"classes": 10**12},
+            r"a model of 1,000,000,000,000 classes needs at least 16,000\.0 GB, but this machine "
+            r"has \d.* GB; number the classes from 0 on",
+        ),
         ({"tokens": 1}, "tokens must be true or false, got 1"),
     ],
 )
@@ -263,11 +282,91 @@ def test_attributes_that_cannot_be_are_refused(
     assert list_stores() == []
 
 
+BIG = np.array([0, 3_000_000_000], np.int64)
+
+
+@pytest.mark.parametrize(
+    ("classes", "y", "sentence"),
+    [
+        (3, np.array([0, 3]), "labels must be from 0 to 2, but example 1, of client 'a', has 3."),
+        (3, np.array([-1, 0]), "labels must be from 0 to 2, but example 0, of client 'a', has -1."),
+        (
+            "auto",
+            np.array([[0, 1], [4, -7]]),
+            "labels must be whole numbers from 0 on, but example 1, of client 'a', has -7.",
+        ),
+        (
+            3,
+            np.array([0.0, 1.0]),
+            "labels must be whole numbers where classes is given, but y is float64; leave it out, "
+            "got 3.",
+        ),
+        ("auto", BIG * 2**20, "a model of 3,145,728,000,000,001 classes needs at least 50,"),
+        ("auto", np.array([0, 2**64 - 1], np.uint64), "a model of 18,446,744,073,709,551,616 clas"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused_and_the_old_store_stays(
+    classes: Any, y: Array, sentence: str
+) -> None:
+    before = toy()
+    block = Block("a", {"x": np.zeros((2, 3), np.float32), "y": y})
+    with pytest.raises(InputError, match=re.escape(f"toy: {sentence}")):
+        build("toy", [block], DatasetAttributes(classes=classes), MADE)
+    assert open_store("toy").content_hash == before.content_hash
+    numbers = build("toy", [block], DatasetAttributes(classes=None), MADE)  # as targets they may be
+    np.testing.assert_array_equal(numbers.columns["y"], y)
+
+
+SERVER_X = np.ones((3, 2), np.float32)
+SERVER_Y = np.array([0, 2, 1], np.uint8)
+
+
+def test_the_servers_own_examples_are_kept() -> None:
+    plain = toy()
+    assert plain.server_columns == {}
+    server = [
+        Block("", {"x": SERVER_X[:1], "y": SERVER_Y[:1]}, is_server=True),
+        Block("", {"x": SERVER_X[1:], "y": SERVER_Y[1:]}, is_server=True),
+    ]
+    blocks = [server[0], *blocks_of([3, 1, 4, 2]), Block("", {}, num_dropped=5), server[1]]
+    stored = build("toy", blocks, DatasetAttributes(classes=3), MADE)
+    assert (stored.num_rows, stored.num_clients, stored.num_dropped) == (10, 4, 5)
+    np.testing.assert_array_equal(stored.columns["x"], plain.columns["x"])
+    np.testing.assert_array_equal(stored.server_columns["x"], SERVER_X)
+    np.testing.assert_array_equal(stored.server_columns["y"], SERVER_Y)
+    assert stored.content_hash != plain.content_hash
+    stored.verify()
+    flip(stored.folder / "server-y.bin", 1)
+    with pytest.raises(InputError, match=r"rows 0 to 2 of column y \('server-y\.bin'\) are not"):
+        np.asarray(open_store("toy").server_columns["y"])
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (
+            SERVER_X[:, :1],
+            SERVER_Y,
+            "the server's x must be float32 [2] as the clients', got float",
+        ),
+        (SERVER_X, SERVER_Y + 0.5, "the server's y must be uint8 [] as the clients', got float"),
+        (SERVER_X[1:], SERVER_Y, "the server's x and y must be equally many examples, one or more"),
+        (SERVER_X[:0], SERVER_Y[:0], "the server's x and y must be equally many examples, one or"),
+        (SERVER_X * np.inf, SERVER_Y, "column x must be finite, but example 0 of the server has a"),
+        (SERVER_X, SERVER_Y + 1, "labels must be from 0 to 2, but example 1 of the server has 3."),
+    ],
+)
+def test_bad_examples_of_the_server_are_refused(x: Array, y: Array, sentence: str) -> None:
+    blocks = [*blocks_of([3]), Block("", {"x": x, "y": y.astype(y.dtype)}, is_server=True)]
+    with pytest.raises(InputError, match=re.escape(f"toy: {sentence}")):
+        build("toy", blocks, DatasetAttributes(classes=3), MADE)
+
+
 def test_every_attribute_comes_back() -> None:
     attributes = DatasetAttributes(
         classes=None,
-        scale=0.5,
-        tokens=True,
+        scale=1.5,
+        tokens=False,
         padding=(0, 2),
         unscored_tokens=(3,),
         labels=("a", "ü"),
@@ -275,11 +374,14 @@ def test_every_attribute_comes_back() -> None:
         is_dark=True,
         about="all of it",
     )
-    assert all(
-        getattr(attributes, field.name) != field.default for field in dataclasses.fields(attributes)
-    )
-    assert build("toy", blocks_of([1]), attributes, MADE).attributes == attributes
-    assert open_store("toy").attributes == attributes
+    tokens = dataclasses.replace(attributes, scale=1.0, tokens=True)  # which have no scale
+    for field in dataclasses.fields(attributes):
+        values = {getattr(attributes, field.name), getattr(tokens, field.name)}
+        assert values != {field.default}
+    block = Block("a", {"x": np.ones((3, 2), np.uint8), "y": np.ones(3, np.uint8)})
+    for expected in (attributes, tokens):
+        assert build("toy", [block], expected, MADE).attributes == expected
+        assert open_store("toy").attributes == expected
 
 
 def test_a_store_of_the_first_format_is_refused_with_what_to_do() -> None:
@@ -292,7 +394,7 @@ def test_a_store_of_the_first_format_is_refused_with_what_to_do() -> None:
     (folder / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(
         InputError,
-        match=r"^toy: '.*' is in format 1, not 2; build it again with `fedtailor data add toy`\.$",
+        match=r"^toy: '.*' is in format 1, not 3; build .* `fedtailor data add toy --replace`\.$",
     ):
         open_store("toy")
 
@@ -411,7 +513,7 @@ def test_what_it_was_made_from_is_told(tmp_path: Path) -> None:
     )
     with pytest.raises(
         InputError,
-        match="was built by version 7, not 8; build it again with `fedtailor data add toy`",
+        match=r"was built by version 7, not 8; build it .* `fedtailor data add toy --replace`",
     ):
         open_store("toy", "8")
 
@@ -435,13 +537,20 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = json.loads((folder / "manifest.json").read_text())
         change(content)
-        (folder / "manifest.json").write_text(json.dumps(content))
+        content.pop(CHECKSUM_KEY)
+        (folder / "manifest.json").write_bytes(dump_checked(content))
 
     return damage
 
 
 def cut(folder: Path) -> None:
     os.truncate(folder / "column-x.bin", 79)
+
+
+def corrected(folder: Path) -> None:
+    """Another factor of x in the manifest, whose checksum stays."""
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"scale": 1.0', '"scale": 2.0'))
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -463,9 +572,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: (f / "manifest.json").write_text("[]"),
         "'manifest.json' is not a manifest",
     ),
+    "another value": (corrected, "'manifest.json' is not a manifest"),
+    "deep": (
+        lambda f: (f / "manifest.json").write_text("[" * 100_000),
+        "'manifest.json' is not a manifest",
+    ),
     "a key less": (edited(lambda m: m.pop("client_names")), "'manifest.json' is not a manifest"),
     "a key more": (edited(lambda m: m.update(more=1)), "'manifest.json' is not a manifest"),
-    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 2"),
+    "other format": (edited(lambda m: m.update(format=0)), "is in format 0, not 3"),
     "no format": (edited(lambda m: m.pop("format")), "'manifest.json' is not a manifest"),
     "an attribute more": (
         edited(lambda m: m["attributes"].update(more=1)),
@@ -508,21 +622,37 @@ def test_a_damaged_store_is_refused_when_opened(kind: str) -> None:
     damage(toy().folder)
     with pytest.raises(InputError, match=sentence) as refused:
         open_store("toy")
-    assert str(refused.value).endswith("; build it again with `fedtailor data add toy`.")
+    assert str(refused.value).endswith("; build it again with `fedtailor data add toy --replace`.")
     toy()
     open_store("toy").verify()
 
 
-@pytest.mark.parametrize(
-    "file", ["column-x.bin", "column-y.bin", "offsets.bin", "client_names.bin"]
-)
-def test_a_changed_byte_is_found_by_verify(file: str) -> None:
-    path = toy().folder / file
+def flip(path: Path, position: int) -> None:
     content = bytearray(path.read_bytes())
-    content[-9] ^= 1  # in the last but one of the widest numbers: sizes and ends stay as they are
+    content[position] ^= 1
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["offsets.bin", "client_names.bin"])
+def test_a_changed_byte_of_the_clients_is_noticed_on_opening(file: str) -> None:
+    flip(toy().folder / file, -9)  # sizes and ends stay as they are
     with pytest.raises(
         InputError,
         match=f"toy: the store is damaged, '{file}' is not what was written; build it again",
     ):
-        open_store("toy").verify()
+        open_store("toy")
+
+
+def test_verify_says_which_rows_of_which_column_are_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(columns, "_BLOCK_BYTES", 24)
+    stored = toy()
+    np.testing.assert_array_equal(stored.columns["x"][:, 0], np.arange(10))  # all verified once
+    flip(stored.folder / "column-x.bin", 8 * 7)
+    with pytest.raises(
+        InputError,
+        match=r"^toy: the store is damaged, rows 6 to 8 of column x \('column-x\.bin'\) are not "
+        r"what was written; build it again with `fedtailor data add toy --replace`\.$",
+    ):
+        stored.verify()

@@ -100,6 +100,52 @@ def test_a_killed_build_leaves_a_whole_store_or_none() -> None:
     assert begun > 0
 
 
+REPLACED = """
+from fedtailor.storage import atomic
+toy([5, 6], value=1)
+calls = {"rename": 0, "remove": 0}
+renamed, removed = Path.replace, atomic.shutil.rmtree
+def die(kind, at):
+    calls[kind] += 1
+    if calls[kind] > at:
+        os._exit(9)
+def build_and_die(kind, at):
+    child = os.fork()
+    if child == 0:
+        calls.update(rename=0, remove=0)
+        def replace(path, target):
+            die("rename", at) if kind == "rename" else None
+            return renamed(path, target)
+        def rmtree(path, *args, **kwargs):
+            die("remove", at) if kind == "remove" else None
+            return removed(path, *args, **kwargs)
+        Path.replace, atomic.shutil.rmtree = replace, rmtree
+        toy([7, 8, 9], value=2)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+seen = set()
+for kind, most in (("rename", 3), ("remove", 9)):
+    for at in range(most + 1):
+        toy([5, 6], value=1)
+        code = build_and_die(kind, at)
+        assert list_stores() == ["toy"], (kind, at, code)
+        stored = open_store("toy")
+        stored.verify()
+        value = int(stored.columns["x"][0, 0])
+        assert (value, stored.num_rows) in ((1, 11), (2, 24))
+        seen.add((code, value))
+        toy(name="another")
+        remove("another")
+        assert left_behind(get_stores_dir().parent) == ["toy"], (kind, at)
+print(*sorted(seen))
+"""
+
+
+def test_a_store_whose_replacing_is_killed_is_the_old_or_the_new_one() -> None:
+    """At every rename and every removal of the end: the old one, the new one, or all done."""
+    assert run_script(REPLACED).strip() == "(0, 2) (9, 1) (9, 2)"
+
+
 BESIDE = """
 toy([1000, 2000], "read")
 ready, go = os.pipe(), os.pipe()

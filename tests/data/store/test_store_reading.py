@@ -25,6 +25,7 @@ from fedtailor.data.store import (
     pick_int_dtype,
 )
 from fedtailor.data.store.row_ranges import compact
+from fedtailor.data.store.verified_column import get_verified_column
 from fedtailor.errors import InputError
 from stores import MADE, NO_FACTS, full, toy
 
@@ -33,7 +34,10 @@ def test_another_process_is_sent_no_copy() -> None:
     stored = toy([50_000])
     sent = pickle.dumps(stored)
     assert len(sent) < 500
-    assert isinstance(pickle.loads(sent).columns["x"], np.memmap)
+    received = pickle.loads(sent).columns["x"]
+    assert get_verified_column(received) is not None
+    np.testing.assert_array_equal(received, stored.columns["x"])
+    assert len(pickle.dumps(stored.columns["x"])) < 1000
 
 
 def test_holders_share_the_columns_and_keep_the_promises() -> None:
@@ -44,7 +48,7 @@ def test_holders_share_the_columns_and_keep_the_promises() -> None:
             "test": make_range_split(stored.offsets[:-1], np.zeros(4, np.int64)),
         }
     )
-    assert isinstance(holders.x, np.memmap)
+    assert get_verified_column(holders.x) is not None
     assert not holders.x.flags.writeable
     assert np.shares_memory(holders.x, stored.columns["x"])
     assert np.shares_memory(holders.y, stored.columns["y"])
@@ -244,7 +248,7 @@ def test_contiguous_splits_cost_nothing_for_each_row() -> None:
     assert sum(path.stat().st_size for path in (stored.folder / "scenarios").rglob("*.npy")) < 1000
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "options"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "options", "names", "nested"])
 def test_a_damaged_scenario_is_made_again(
     damage: str, making: tuple[Callable[[], CachedScenario], list[str]]
 ) -> None:
@@ -256,12 +260,43 @@ def test_a_damaged_scenario_is_made_again(
         (folder / "array-unseen.npy").unlink()
     elif damage == "options":
         os.truncate(folder / "scenario.json", 20)
+    elif damage == "names":
+        content = (folder / "scenario.json").read_text()
+        (folder / "scenario.json").write_text(content.replace('"adapt":', '"adopt":'))
+    elif damage == "nested":
+        (folder / "scenario.json").write_text("[" * 100_000)
     else:
         os.truncate(folder / "split-test-index.npy", 20 if damage == "cut" else 0)
     assert same(load_or_build_scenario(stored, {}, make), make())
     assert len(made) == 3
     assert same(load_or_build_scenario(stored, {}, make), make())
     assert len(made) == 4
+
+
+def test_a_flipped_bit_of_any_file_of_a_scenario_is_noticed(
+    making: tuple[Callable[[], CachedScenario], list[str]],
+) -> None:
+    make, _ = making
+    stored = toy()
+    load_or_build_scenario(stored, {}, make)
+    (folder,) = (stored.folder / "scenarios").iterdir()
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) == 7
+    positions = np.random.default_rng(0)
+    for name in names:
+        for _ in range(4):
+            path = folder / name
+            content = bytearray(path.read_bytes())
+            place = int(positions.integers(len(content)))
+            content[place] ^= 1 << int(positions.integers(8))
+            path.write_bytes(content)
+            # Whitespace of JSON alone may be another.
+            is_harmless = name == "scenario.json" and chr(content[place]).isspace()
+            if not is_harmless:
+                with pytest.raises(InputError, match=r"^toy: the scenario in '.*' is damaged, "):
+                    stored.verify()
+            assert same(load_or_build_scenario(stored, {}, make), make())
+            stored.verify()
 
 
 def test_a_scenario_that_cannot_be_kept_is_used(

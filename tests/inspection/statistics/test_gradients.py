@@ -127,9 +127,7 @@ def test_a_server_with_everybodys_examples_is_no_distance_away() -> None:
     people = data.groups["train"]
     rows = np.concatenate([data.clients.splits["train"].get_rows(who) for who in people])
     own = single_client(data.clients.x[rows], data.clients.y[rows])
-    found = compute_gradient_gaps(
-        task, task.params, replace(data, server=own, overlap="on purpose")
-    )
+    found = compute_gradient_gaps(task, task.params, replace(data, server=own, overlap=True))
     assert found.server == pytest.approx(0, abs=1e-20)
     assert found.loss == pytest.approx(found.server_loss)
     assert found.clients > 1e-3

@@ -67,7 +67,7 @@ def people(
         classes=classes,
         scale=scale,
         tokens=tokens,
-        overlap="not of interest here",
+        overlap=True,
     )
 
 

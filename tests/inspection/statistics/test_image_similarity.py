@@ -175,9 +175,7 @@ def test_the_range_is_what_the_scale_says_or_what_occurs() -> None:
 def test_images_of_one_brightness_are_alike() -> None:
     x = np.full((12, 1, 8, 8), 7, np.uint8)
     y = np.zeros(12, np.int64)
-    data = from_arrays(
-        x[3:], y[3:], np.arange(9) % 3, server=(x[:3], y[:3]), overlap="they are all equal"
-    )
+    data = from_arrays(x[3:], y[3:], np.arange(9) % 3, server=(x[:3], y[:3]), overlap=True)
     found = mean_image_ssim(data)
     assert found is not None
     np.testing.assert_allclose(found.clients, 1)

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 import fedtailor as ft
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
+from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext
-from fedtailor.engines.sequential import run_single_client
+from fedtailor.engines.single_client import run_single_client
 from fedtailor.evaluation.evaluate import evaluate_final
 from fedtailor.evaluation.per_class import MAX_CLASSES, build_class_metrics
 from fedtailor.prng.streams import Stream
@@ -63,7 +64,10 @@ def predictions(
     for client_idx in data.groups[group].tolist():
         key = made.derive_keys(Stream.PERSONALIZE, 0, [client_idx])[0]
         model = run_single_client(
-            work, made.method.broadcast(state), (), made.make_client_dataset(), client_idx, key
+            work,
+            made.method.broadcast(state),
+            (),
+            ClientWork(made.make_client_dataset(), client_idx, key),
         )
         rows = data.clients.splits["test"].get_rows(client_idx)
         x = torch.from_numpy(data.clients.x[rows]).to(made.task.dtype) * data.scale

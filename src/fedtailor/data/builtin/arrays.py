@@ -1,12 +1,14 @@
 """Data sets from arrays in memory, with a column for the client of each example."""
 
 import inspect
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.data.arguments import (
+    require_bool,
     require_classes,
     require_scale,
     resolve_count,
@@ -19,6 +21,9 @@ from fedtailor.data.partition.splits import SplitConfig, assign_random_groups, s
 from fedtailor.data.rng import make_rng
 from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
+
+MAX_LABEL = 2**31 - 1
+"""Largest label of which a number of classes follows."""
 
 ServerData = tuple[Any, Any] | float | None
 """The server's own (x, y); or a share (float) or number (int) of examples to take from clients."""
@@ -40,7 +45,7 @@ def from_arrays(
     seed: int = 0,
     scale: float = 1.0,
     tokens: bool = False,
-    overlap: str = "",
+    overlap: bool = False,
 ) -> FederatedDataset:
     """Return a dataset of examples whose clients are known, with random splits and groups.
 
@@ -65,12 +70,15 @@ def from_arrays(
         seed: Seed of everything random.
         scale: Factor of integer x when it is converted to floating point.
         tokens: Whether x is token ids, which stay integers.
-        overlap: Reason why server data may overlap clients'; "": it must not, which is checked.
+        overlap: Whether clients may have the server's examples, too: given ones may equal theirs,
+            and they keep what it draws from them; of that, it gives up what they are tested on.
     """
     split_config = SplitConfig(test_share, adapt, validation_clients, unseen_clients, support)
     split_config.validate(name)
     require_scale(name, scale)
     require_classes(name, classes)
+    require_bool(name, "overlap", overlap)
+    require_bool(name, "tokens", tokens)
     x = to_numeric_array(name, "x", x)
     y = to_numeric_array(name, "y", y)
     client_names, owners = _encode_clients(name, client)
@@ -81,13 +89,22 @@ def from_arrays(
     )
     require(lengths[0] > 0, f"{name}: x, y and client must hold examples, got none.")
     server_rng = make_rng(seed, DataStream.SERVER)
-    server_examples, rows = _take_server_examples(name, x, y, owners, server, server_rng)
+    drawn_rows = _draw_server_rows(name, owners, server, server_rng)
+    rows = np.arange(len(x))
+    if not overlap:
+        rows = np.delete(rows, drawn_rows)
     splits_rng = make_rng(seed, DataStream.SPLITS)
     splits = split_rows(owners[rows], len(client_names), split_config, splits_rng)
     for split_name, split in splits.items():
         splits[split_name] = Split(rows[split.index], split.offsets)
     if isinstance(adapt, str):
         splits["adapt"] = splits[adapt]
+    server_rows = _give_up_test_rows(name, drawn_rows, splits["test"])
+    server_examples = None
+    if isinstance(server, tuple | list):
+        server_examples = _convert_server_examples(name, x, y, server)
+    elif len(server_rows) > 0:
+        server_examples = single_client(x[server_rows], y[server_rows])
     is_test_only = np.zeros(len(client_names), bool)
     groups_rng = make_rng(seed, DataStream.GROUPS)
     return FederatedDataset(
@@ -100,7 +117,9 @@ def from_arrays(
         scale=scale,
         tokens=tokens,
         support=support,
-        overlap=overlap,
+        overlap=bool(overlap),
+        server_rows=server_rows if len(server_rows) > 0 else None,
+        given_up=len(drawn_rows) - len(server_rows),
     )
 
 
@@ -123,6 +142,14 @@ SPLIT_DEFAULTS: dict[str, Any] = {
 
 def _encode_clients(name: str, client: Any) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
     """Return the sorted names of the clients, and the number of each example's client."""
+    if isinstance(client, list | tuple):
+        # NumPy would turn numbers among strings into strings, and so join clients 1 and "1".
+        num_strings = sum(isinstance(value, str) for value in client)
+        require(
+            num_strings in (0, len(client)),
+            f"{name}: client must be integers or strings, got {num_strings} strings among "
+            f"{len(client)} values.",
+        )
     column = to_array(name, "client", client)
     if column.dtype.kind == "O" and all(isinstance(value, str) for value in column.flat):
         column = column.astype(str)
@@ -136,40 +163,54 @@ def _encode_clients(name: str, client: Any) -> tuple[NDArray[np.str_], NDArray[n
     return clients.astype(str), owners
 
 
-def _take_server_examples(
-    name: str,
-    x: Array,
-    y: Array,
-    owners: NDArray[np.int64],
-    server: ServerData,
-    rng: np.random.Generator,
-) -> tuple[ClientExamples | None, NDArray[np.int64]]:
-    """Return the server's examples, if any, and the rows that the clients keep."""
-    if isinstance(server, tuple | list):
-        require(
-            len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} values."
-        )
-        server_x = _cast_like(name, "x", server[0], x)
-        server_y = _cast_like(name, "y", server[1], y)
-        return single_client(server_x, server_y), np.arange(len(x))
-    count = 0 if server is None else resolve_count(name, server, len(x))
-    order = rng.permutation(len(x))
+def _convert_server_examples(
+    name: str, x: Array, y: Array, server: Sequence[Any]
+) -> ClientExamples:
+    """Return the server's own examples in the types of the clients' columns x and y."""
+    require(len(server) == 2, f"{name}: server must be the pair (x, y), got {len(server)} values.")
+    server_x = cast_like(name, "x", server[0], x)
+    server_y = cast_like(name, "y", server[1], y)
+    return single_client(server_x, server_y)
+
+
+def _draw_server_rows(
+    name: str, owners: NDArray[np.int64], server: ServerData, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return the rows that the server takes from the clients, sorted; none if it has its own.
+
+    Args:
+        name: Data set that errors name.
+        owners: Client of each row, [rows]; each client keeps at least one.
+        server: What the server has.
+        rng: Draws the rows.
+    """
+    if server is None or isinstance(server, tuple | list):
+        return np.zeros(0, np.int64)
+    count = resolve_count(name, server, len(owners))
+    order = rng.permutation(len(owners))
     # Each client keeps the example that comes last of its own; the others are taken in this order.
     _, positions_from_end = np.unique(owners[order][::-1], return_index=True)
-    last_positions = len(x) - 1 - positions_from_end
+    last_positions = len(owners) - 1 - positions_from_end
     candidates = np.delete(order, last_positions)
     require(
         count <= len(candidates),
         f"{name}: server must leave every client one, so at most {len(candidates)}, got {count}.",
     )
-    server_rows = np.sort(candidates[:count])
-    remaining_rows = np.delete(np.arange(len(x)), server_rows)
-    if count == 0:
-        return None, remaining_rows
-    return single_client(x[server_rows], y[server_rows]), remaining_rows
+    return np.sort(candidates[:count])
 
 
-def _cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
+def _give_up_test_rows(name: str, drawn_rows: NDArray[np.int64], test: Split) -> NDArray[np.int64]:
+    """Return the rows drawn for the server that no client is tested on; at least one of any."""
+    kept_rows = drawn_rows[~np.isin(drawn_rows, test.index)]
+    require(
+        len(kept_rows) > 0 or len(drawn_rows) == 0,
+        f"{name}: the server must have an example of its own, but clients are tested on all "
+        f"{len(drawn_rows)} drawn for it; ask for more, or for overlap=false.",
+    )
+    return kept_rows
+
+
+def cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
     """Return a column of the server in the clients' type, if that loses nothing but precision.
 
     Otherwise the column keeps its type, which the dataset's checks then refuse.
@@ -195,4 +236,9 @@ def _count_classes(name: str, y: Array, server: ClientExamples | None) -> int | 
     largest_label = int(y.max(initial=0))
     if server is not None:
         largest_label = max(largest_label, int(server.y.max(initial=0)))
+    require(
+        largest_label <= MAX_LABEL,
+        f"{name}: labels must be numbers of classes from 0 to at most {MAX_LABEL}, got "
+        f"{largest_label}; number the classes from 0.",
+    )
     return max(1, largest_label + 1)

@@ -14,6 +14,7 @@ from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import UNASSIGNED
 from fedtailor.data.partition.helpers import deal_labels, split_unevenly
 from fedtailor.data.rng import make_rng
+from fedtailor.data.row_counts import RowCounts, make_left_out
 from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
@@ -84,7 +85,19 @@ def digits(
         np.arange(clients), [num_train, num_train + num_validation]
     )
     groups = {"train": train, "participating": train, "validation": validation, "unseen": unseen}
-    return replace(dataset, groups=groups, should_check=False)  # only the grouping has changed
+    num_unused = len(rest) - len(rows)
+    row_counts = RowCounts(
+        read=len(x),
+        clients=len(rows),
+        server=num_server_examples,
+        shared=0,
+        left_out=make_left_out({"with labels of no client": num_unused}, num_unused),
+        elsewhere=0,
+        given_up=0,
+        equal=0,
+    )
+    # Only the grouping has changed.
+    return replace(dataset, groups=groups, row_counts=row_counts, should_check=False)
 
 
 def _partition_examples(

@@ -18,14 +18,21 @@ from typing import NamedTuple, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.arguments import require_int
+from fedtailor.data.arguments import require_bool, require_int
 from fedtailor.data.builtin.arrays import SplitOptions, from_arrays
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.rng import make_rng
-from fedtailor.errors import require
+from fedtailor.errors import is_number, require
 from fedtailor.prng.streams import DataStream
+from fedtailor.storage.memory import require_memory
 
 FloatArray = NDArray[np.float64]
+
+MIN_EXAMPLES = 50
+"""Least number of examples of a client, unless `most` is less."""
+
+MAX_DEVIATION = 1e12
+"""Largest `alpha` and `beta`, with which x is far from overflowing."""
 
 
 class SyntheticParams(NamedTuple):
@@ -91,20 +98,26 @@ def synthetic(
     """
     for option, deviation in (("alpha", alpha), ("beta", beta)):
         require(
-            0 <= deviation < np.inf,
-            f"synthetic: {option} must be at least 0 and finite, got {deviation}.",
+            is_number(deviation) and 0 <= deviation <= MAX_DEVIATION,
+            f"synthetic: {option} must be at least 0 and at most {MAX_DEVIATION:g}, got "
+            f"{deviation!r}.",
         )
+    require_bool("synthetic", "iid", iid)
     require_int("synthetic", "clients", clients, 1)
     require_int("synthetic", "features", features, 2)
     require_int("synthetic", "classes", classes, 2)
     require_int("synthetic", "most", most, 1)
     require_int("synthetic", "server", server, 0)
     require_int("synthetic", "server_clients", server_clients, 1)
+    smallest_size = min(MIN_EXAMPLES, most)
+    num_values = (clients * smallest_size + server + classes) * features
+    advice = "ask for fewer clients, features or classes"
+    require_memory("synthetic: the examples", 4 * num_values, advice)
     params = SyntheticParams(alpha, beta, features, classes, iid, seed)
     client_examples = []
     for client in range(clients):
         rng = make_rng(seed, DataStream.SYNTHETIC_CLIENT, client)
-        size = min(50 + int(rng.lognormal(4, 2)), most)
+        size = min(MIN_EXAMPLES + int(rng.lognormal(4, 2)), most)
         client_examples.append(_draw_examples(params, size, rng))
     sizes = [len(examples.y) for examples in client_examples]
     x, y = _concatenate(client_examples)

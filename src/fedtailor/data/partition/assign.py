@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data import content_hash
 from fedtailor.data.arguments import require_int, resolve_count
 from fedtailor.data.examples import UNASSIGNED, Array, Split
 from fedtailor.data.partition import LabelHierarchy, Owners, by_user, relabel
@@ -46,6 +45,8 @@ class ClientAssignment(NamedTuple):
     server_rows: Rows  # the server's rows of the data set
     y: Array | None  # new labels, [rows]; None: clients have those of the data set
     relabeled_clients: Rows  # numbers of the clients that permute their labels
+    left_out: dict[str, int]  # numbers of rows that were left out on purpose, by reason
+    unassigned_reason: str  # reason for all other rows that neither clients nor the server have
 
 
 def assign_clients(data: StoredDataset, options: ScenarioOptions) -> ClientAssignment:
@@ -62,9 +63,14 @@ def _assign_natural_clients(
     general = options.general
     source = options.server_source
     clients = by_user.select_clients(data, general, natural)
+    left_out = by_user.count_left_out(data, clients, natural)
     server_rows = NO_ROWS
     if source.draw_clients is not None or natural.reserved:
+        selected_clients = clients
         clients, server_rows = _reserve_server_clients(data, options, natural, clients)
+        if not general.overlap:
+            num_reserved = selected_clients.sizes.sum() - clients.sizes.sum() - len(server_rows)
+            left_out["of reserved clients"] = int(num_reserved)
     client_names = np.asarray(data.client_names[clients.client_ids])
     if _can_split_into_ranges(data, options):
         rng = make_rng(general.seed, DataStream.GROUPS)
@@ -75,6 +81,8 @@ def _assign_natural_clients(
             server_rows=server_rows,
             y=None,
             relabeled_clients=NO_ROWS,
+            left_out=left_out,
+            unassigned_reason=_describe_unassigned(natural),
         )
     owners = by_user.compute_owners(data, clients, general, natural)
     if source.draw_rows is not None:
@@ -84,7 +92,13 @@ def _assign_natural_clients(
         )
         is_remaining = np.isin(np.arange(data.num_rows), remaining_rows)
         owners = np.where(is_remaining, owners, UNASSIGNED)
-    return _finish_assignment(data, options, owners, server_rows, client_names)
+    assignment = _finish_assignment(data, options, owners, server_rows, client_names)
+    return assignment._replace(left_out=left_out, unassigned_reason=_describe_unassigned(natural))
+
+
+def _describe_unassigned(natural: NaturalOptions) -> str:
+    """Return why a row of a client of the dataset can be left out."""
+    return f"beyond most={natural.most} of a client"
 
 
 def _can_split_into_ranges(data: StoredDataset, options: ScenarioOptions) -> bool:
@@ -187,10 +201,8 @@ def _draw_server_rows(
 ) -> tuple[Rows, Rows]:
     """Return which of these rows are the server's, and which remain for clients.
 
-    With `overlap` all remain. Otherwise, examples that equal one of the server's are removed,
-    except texts: there the server gives up its own, see `load_federated`.
+    With `overlap` all remain.
     """
-    x = data.columns["x"]
     y = data.columns["y"]
     general = options.general
     rng = make_rng(general.seed, DataStream.STORE_SERVER)
@@ -198,12 +210,7 @@ def _draw_server_rows(
     server_rows = rows[positions]
     if general.overlap:
         return server_rows, rows
-    remaining_rows = np.delete(rows, positions)
-    if len(server_rows) > 0 and not data.attributes.tokens:
-        server_hashes = content_hash.hash_examples(x, server_rows)
-        is_duplicate = content_hash.is_duplicate(x, remaining_rows, server_hashes)
-        remaining_rows = remaining_rows[~is_duplicate]
-    return server_rows, remaining_rows
+    return server_rows, np.delete(rows, positions)
 
 
 def _take_whole_clients(
@@ -285,6 +292,8 @@ def _finish_assignment(
         server_rows=server_rows,
         y=y,
         relabeled_clients=relabeled_clients,
+        left_out={},
+        unassigned_reason=f"not used by partition={general.partition}",
     )
 
 

@@ -4,18 +4,33 @@ Examples stay in the store, memory-mapped. Which rows each client has is compute
 options and kept beside the store as a scenario.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data import content_hash
+from fedtailor.data.arguments import require_bool
 from fedtailor.data.dataset import FederatedDataset
-from fedtailor.data.examples import Array, ClientExamples, Split, single_client
+from fedtailor.data.equality import find_equal_examples
+from fedtailor.data.examples import (
+    UNASSIGNED,
+    Array,
+    ClientExamples,
+    Split,
+    mark_rows,
+    single_client,
+)
 from fedtailor.data.partition.assign import NO_ROWS, ClientAssignment, assign_clients
-from fedtailor.data.partition.options import ScenarioOptions, parse_options, resolve_options
+from fedtailor.data.partition.options import (
+    GeneralOptions,
+    ScenarioOptions,
+    parse_options,
+    resolve_options,
+)
 from fedtailor.data.rng import make_rng
+from fedtailor.data.row_counts import RowCounts
 from fedtailor.data.server_data import Examples
 from fedtailor.data.server_data.damage import damage_examples
 from fedtailor.data.sources import CATALOG, count_classes, open_dataset
@@ -23,17 +38,11 @@ from fedtailor.data.store import CachedScenario, StoredDataset, load_or_build_sc
 from fedtailor.errors import require
 from fedtailor.prng.streams import DataStream
 
-ASSIGNMENT_VERSION = 3
+ASSIGNMENT_VERSION = 4
 """Version of the code that assigns examples; scenarios of other versions are not read."""
 
 MAX_CHECKED_ROWS = 1 << 24
 """Largest number of examples of a data set that is checked when its scenario is built."""
-
-OVERLAP_REASON = "clients train on examples that the server has drawn from them, or has too"
-"""Reason that a dataset with `overlap` gives in its records."""
-
-HASHED_ROWS = 1 << 20
-"""Number of clients' examples that are compared with the server's at a time."""
 
 Rows = NDArray[np.int64]
 
@@ -44,9 +53,8 @@ def load_federated(name: str, **overrides: Any) -> FederatedDataset:
     `fedtailor data NAME` lists all options, as `format_option_help` does. One that has no effect
     beside the others is refused.
 
-    Without overlap no client has an example that equals one of the server's. If the server draws
-    from all examples, clients lose theirs. From other sources, and of texts, where many clients
-    have the same short sentence, the server gives up its own.
+    Without overlap no client has a row that the server draws from the data set, nor an example
+    that equals one of the server's from elsewhere in x and y: the server gives those up.
 
     Args:
         name: Name of the data set.
@@ -63,22 +71,28 @@ def load_federated(name: str, **overrides: Any) -> FederatedDataset:
     scenario = load_or_build_scenario(data, scenario_key, build)
     assignment = _restore_assignment(scenario)
     server_examples = _load_server_examples(data, scenario.arrays)
-    return _build_dataset(data, options, assignment, server_examples, should_check=False)
+    dataset = _build_dataset(data, options, assignment, server_examples, should_check=False)
+    return replace(dataset, row_counts=_restore_counts(scenario.arrays), should_check=False)
 
 
 def get_dataset_defaults(name: str) -> dict[str, Any]:
     """Return a data set's own defaults, which replace those of the options."""
-    return dict(CATALOG[name].defaults) if name in CATALOG else {}
+    if name in CATALOG:
+        return dict(CATALOG[name].defaults)
+    return {"server_from": "own"} if open_dataset(name).server_columns else {}
 
 
 def _build_scenario(data: StoredDataset, options: ScenarioOptions) -> CachedScenario:
     """Return the assignment in the form in which it is stored, after checking the dataset."""
     assignment = assign_clients(data, options)
-    arrays = _select_server_arrays(data, options, assignment)
+    arrays, num_given_up = _select_server_arrays(data, options, assignment)
+    assignment = assignment._replace(server_rows=arrays.get("server_rows", NO_ROWS))
     server_examples = _load_server_examples(data, arrays)
     # Of larger data sets, all that is checked here already holds by construction.
     should_check = data.num_rows <= MAX_CHECKED_ROWS
-    _build_dataset(data, options, assignment, server_examples, should_check)
+    dataset = _build_dataset(data, options, assignment, server_examples, should_check)
+    row_counts = dataset.row_counts.name_unassigned(assignment.unassigned_reason)
+    arrays |= _store_counts(row_counts._replace(given_up=num_given_up))
     for group, client_ids in assignment.groups.items():
         arrays[f"group_{group}"] = client_ids
     arrays["client_names"] = assignment.client_names
@@ -99,10 +113,32 @@ def _restore_assignment(scenario: CachedScenario) -> ClientAssignment:
         splits=scenario.splits,
         groups=groups,
         client_names=arrays["client_names"],
-        server_rows=NO_ROWS,
+        server_rows=arrays.get("server_rows", NO_ROWS),
         y=arrays.get("y"),
         relabeled_clients=arrays["relabeled_clients"],
+        left_out={},
+        unassigned_reason="",
     )
+
+
+def _store_counts(row_counts: RowCounts) -> dict[str, Array]:
+    """Return the counts of a dataset's rows as arrays."""
+    left_out = row_counts.left_out
+    numbers = {name: n for name, n in row_counts._asdict().items() if name != "left_out"}
+    return {
+        "row_counts": np.array(list(numbers.values()), np.int64),
+        "left_out_reasons": np.array(list(left_out), str),
+        "left_out_counts": np.array(list(left_out.values()), np.int64),
+    }
+
+
+def _restore_counts(arrays: dict[str, Array]) -> RowCounts:
+    """Return the counts that `_store_counts` turned into arrays."""
+    reasons = arrays["left_out_reasons"].tolist()
+    left_out = dict(zip(reasons, arrays["left_out_counts"].tolist(), strict=True))
+    names = [name for name in RowCounts._fields if name != "left_out"]
+    numbers = dict(zip(names, arrays["row_counts"].tolist(), strict=True))
+    return RowCounts(left_out=left_out, **numbers)
 
 
 def _build_dataset(
@@ -122,6 +158,7 @@ def _build_dataset(
     if assignment.y is not None:
         y = assignment.y
         columns_hash = ""
+    require_bool(data.name, "augment", options.conditional.augment)
     if options.conditional.augment:
         rng = make_rng(general.seed, DataStream.AUGMENT)
         x = augment_clients(x, assignment.splits, assignment.relabeled_clients, rng)
@@ -137,10 +174,8 @@ def _build_dataset(
             rng=make_rng(general.seed, DataStream.DAMAGE),
         )
     server = None
-    overlap = ""
     if server_examples is not None:
         server = single_client(*server_examples)
-        overlap = OVERLAP_REASON if general.overlap else ""
     return FederatedDataset(
         name=data.name,
         clients=ClientExamples(x, y, assignment.splits),
@@ -154,30 +189,61 @@ def _build_dataset(
         unscored_tokens=attributes.unscored_tokens,
         support=general.support,
         content_hash=columns_hash,
-        overlap=overlap,
+        overlap=general.overlap and server is not None,
+        server_rows=assignment.server_rows if len(assignment.server_rows) > 0 else None,
+        left_out=assignment.left_out,
         should_check=should_check,
     )
 
 
 def _select_server_arrays(
     data: StoredDataset, options: ScenarioOptions, assignment: ClientAssignment
-) -> dict[str, Array]:
-    """Return the server's data in the form in which it is stored.
+) -> tuple[dict[str, Array], int]:
+    """Return the server's data in the form in which it is stored, and how many it gives up.
 
     It is "server_rows", rows of the data set, or "server_x" and "server_y", examples from
-    elsewhere. Examples that the server must give up are left out.
+    elsewhere. The server gives up examples from elsewhere that equal a client's in x and y. With
+    `overlap` it only gives up those, and rows of the data set, that a client is tested on.
     """
     general = options.general
     rows = assignment.server_rows
     if not general.server:
-        return {"server_rows": rows}
+        return {"server_rows": rows}, 0
+    splits = list(assignment.splits.values())
+    if general.overlap:
+        splits = [assignment.splits["test"]]
     make_examples = options.server_source.make_examples
     if make_examples is None:
-        kept = _select_server_positions(data, options, assignment, data.columns["x"], rows)
-        return {"server_rows": rows[kept]}
+        is_kept = np.ones(len(rows), bool)
+        if general.overlap:
+            is_kept = ~mark_rows(splits, data.num_rows)[rows]
+        _require_any_kept(data.name, general, is_kept)
+        return {"server_rows": rows[is_kept]}, int((~is_kept).sum())
     x, y = make_examples(data, general.server, make_rng(general.seed, DataStream.STORE_SERVER))
-    kept = _select_server_positions(data, options, assignment, x, np.arange(len(x)))
-    return {"server_x": x[kept], "server_y": y[kept]}
+    clients = data.to_client_examples(assignment.splits)
+    is_compared = mark_rows(splits, data.num_rows)
+    is_kept = find_equal_examples(single_client(x, y), clients, is_compared) == UNASSIGNED
+    _require_any_kept(data.name, general, is_kept)
+    return {"server_x": x[is_kept], "server_y": y[is_kept]}, int((~is_kept).sum())
+
+
+def _require_any_kept(name: str, general: GeneralOptions, is_kept: NDArray[np.bool_]) -> None:
+    """Raise `InputError` if the server may keep none of the examples drawn for it.
+
+    Args:
+        name: Data set that the error names.
+        general: Options that the error names.
+        is_kept: Whether the server keeps each example, [examples].
+    """
+    reason = "clients are tested on" if general.overlap else "clients have equals of"
+    advice = f"ask for more than {general.server}"
+    if not general.overlap:
+        advice += ", or for overlap=true"
+    require(
+        bool(is_kept.any()),
+        f"{name}: the server must have an example of its own, but {reason} all {len(is_kept)} "
+        f"drawn for it; {advice}.",
+    )
 
 
 def _load_server_examples(data: StoredDataset, arrays: dict[str, Array]) -> Examples | None:
@@ -189,59 +255,6 @@ def _load_server_examples(data: StoredDataset, arrays: dict[str, Array]) -> Exam
         x = data.columns["x"][arrays["server_rows"]]
         y = data.columns["y"][arrays["server_rows"]]
     return (x, y) if len(x) > 0 else None
-
-
-def _select_server_positions(
-    data: StoredDataset,
-    options: ScenarioOptions,
-    assignment: ClientAssignment,
-    server_x: Array,
-    rows: Rows,
-) -> Rows:
-    """Return the positions in `rows` of the examples that the server may keep; at least one.
-
-    It gives up examples that equal a client's, or, with `overlap`, a client's test example.
-
-    Args:
-        data: Stored data set.
-        options: All options that apply.
-        assignment: The clients' rows.
-        server_x: Column of the data set, or of examples from elsewhere.
-        rows: Rows of `server_x` that are drawn for the server.
-    """
-    general = options.general
-    splits = list(assignment.splits.values())
-    if general.overlap:
-        splits = [assignment.splits["test"]]
-    server_hashes = content_hash.hash_examples(server_x, rows)
-    shared_hashes = _find_shared_hashes(data.columns["x"], splits, server_hashes)
-    kept = np.flatnonzero(~np.isin(server_hashes, shared_hashes))
-    if general.overlap:
-        reason = "are tested on"
-        advice = f"ask for more than {general.server}"
-    else:
-        reason = "have"
-        advice = f"ask for more than {general.server}, or for overlap=true"
-    require(
-        len(kept) > 0,
-        f"{data.name}: the server must have an example of its own, but clients {reason} equals of "
-        f"all {len(rows)} drawn for it; {advice}.",
-    )
-    return kept
-
-
-def _find_shared_hashes(
-    x: Array, splits: list[Split], server_hashes: NDArray[np.uint64]
-) -> NDArray[np.uint64]:
-    """Return the hashes of clients' examples, in some splits, that equal one of the server's."""
-    shared_hashes = [np.zeros(0, np.uint64)]
-    distinct_splits = {id(split): split for split in splits}
-    for split in distinct_splits.values():
-        for start in range(0, len(split.index), HASHED_ROWS):
-            rows = np.asarray(split.index[start : start + HASHED_ROWS])
-            shared_rows = rows[content_hash.is_duplicate(x, rows, server_hashes)]
-            shared_hashes.append(content_hash.hash_examples(x, shared_rows))
-    return np.concatenate(shared_hashes)
 
 
 def augment_clients(

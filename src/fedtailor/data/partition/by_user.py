@@ -89,6 +89,19 @@ def select_clients(
     )
 
 
+def count_left_out(
+    data: StoredDataset, clients: NaturalClients, natural: NaturalOptions
+) -> dict[str, int]:
+    """Return how many rows are of clients that are not selected, by reason."""
+    sizes = np.diff(data.offsets)
+    num_small = int(sizes[sizes < natural.least].sum())
+    num_other = data.num_rows - int(clients.sizes.sum()) - num_small
+    return {
+        f"of clients with fewer than least={natural.least} examples": num_small,
+        "of clients that were not drawn": num_other,
+    }
+
+
 def get_test_column(data: StoredDataset) -> Array:
     """Return whether each row is of the data set's own test part, [rows].
 

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtailor.data.arguments import require_bool
 from fedtailor.data.keyword_options import bind_keywords, get_keyword_defaults
 from fedtailor.data.partition import HIERARCHICAL_PARTITIONERS, PARTITIONERS, Owners, mixture
 from fedtailor.data.partition.splits import SplitConfig
 from fedtailor.data.server_data import NO_SOURCE, SERVER_SOURCES, ServerSource
 from fedtailor.data.server_data.damage import DAMAGES
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.errors import InputError, is_number, require, suggest_name
 
 NATURAL = "natural"
 """Value of `partition` that keeps the data set's own clients."""
@@ -51,8 +52,8 @@ class GeneralOptions:
     server_damage: str = _option("none", f"damage to the server's data: {', '.join(DAMAGES)}")
     overlap: bool = _option(
         False,
-        "whether clients keep the examples that the server draws from them, as in FSL's paper; the "
-        "server gives up those that are some client's test examples",
+        "whether clients may have the server's examples, too: they keep what it draws from them, "
+        "as in FSL's paper; the server gives up what clients are tested on",
     )
     split: str = _option(
         "random",
@@ -237,10 +238,10 @@ def _check_choices(name: str, general: GeneralOptions) -> None:
     require(
         can_mix, f"{name}: others cannot go beside partition={general.partition}; leave it out."
     )
-    require(
-        isinstance(general.overlap, bool),
-        f"{name}: overlap must be true or false, got {general.overlap!r}.",
-    )
+    require_bool(name, "overlap", general.overlap)
+    for option in ("server", "zeta"):
+        value = getattr(general, option)
+        require(is_number(value), f"{name}: {option} must be a number, got {value!r}.")
 
 
 def _get_dependent_options(general: GeneralOptions) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import numpy as np
 
@@ -41,11 +41,19 @@ def translate_read_errors(path: object, kind: str) -> Iterator[None]:
         raise InputError(f"'{path}' cannot be read as {kind}: {reason}.") from problem
 
 
+def is_present(path: Path) -> bool:
+    """Return whether there is a file or folder; names that no disk can hold are of none."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def summarize_error(problem: Exception) -> str:
-    """Return the first line of an error's text without a final period, or else its type's name."""
+    """Return the first line of an error's text without its last period, or else its type's name."""
     lines = str(problem).strip().splitlines()
     summary = lines[0] if lines else type(problem).__name__
-    return summary.rstrip(".")
+    return summary.rstrip(".:")
 
 
 def format_location(path: object, client: str) -> str:
@@ -195,6 +203,37 @@ def read_fixed_rows(
     require(not has_more, f"'{path}' must end after {count} examples, but has more.")
 
 
+class _StrictTarInfo(tarfile.TarInfo):
+    """A header of a tar archive; a damaged one is an error and not the end of the archive."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> Self:
+        """Return the next header of an archive."""
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # missing in its stubs
+            raise
+        except tarfile.HeaderError as problem:
+            raise tarfile.ReadError(f"it is cut off or damaged ({problem})") from None
+
+
+@contextmanager
+def open_tar(path: str | Path) -> Iterator[tarfile.TarFile]:
+    """Yield a tar archive, and read it to its end after the block.
+
+    The rest of the file is checked then: it must be zeros, and have the checksum of its
+    compression. A plain tar has no checksum but those of its headers.
+    """
+    with tarfile.open(path, tarinfo=_StrictTarInfo) as archive:
+        yield archive
+        archive.getmembers()
+        rest = archive.fileobj
+        assert rest is not None  # it is open
+        while content := rest.read(BLOCK_BYTES):
+            if content.count(0) < len(content):
+                raise tarfile.ReadError("there is more after its end")
+
+
 class FileSource:
     """Files by name, from a folder (or one folder below it) or from a tar archive."""
 
@@ -239,9 +278,5 @@ class FileSource:
             entries = [*self.path.glob("*"), *self.path.glob("*/*")]
             file_paths = [str(entry) for entry in entries if entry.is_file()]
             return sorted(file_paths, key=lambda file_path: (file_path.count("/"), file_path))
-        with tarfile.open(self.path) as archive:
-            names = [member.name for member in archive.getmembers() if member.isfile()]
-            # Reading on to the end checks the checksum of the compression.
-            while archive.fileobj.read(BLOCK_BYTES):
-                pass
-            return names
+        with open_tar(self.path) as archive:
+            return [member.name for member in archive if member.isfile()]

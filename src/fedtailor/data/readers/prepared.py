@@ -79,6 +79,8 @@ def femnist(path: str | Path) -> Iterator[Block]:
     labels = parse_labels(path, arrays["labels"], 62)
     owners = _parse_owners(path, arrays["writer"], len(writer_names), "writers")
     kept = np.flatnonzero(arrays["is_dup"] == 0)
+    if len(kept) < len(images):
+        yield Block("", {}, num_dropped=len(images) - len(kept))
     for writer, rows in _group_rows(owners[kept], kept):
         columns = {
             "x": images[rows][:, None],

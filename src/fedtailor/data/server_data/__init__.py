@@ -23,6 +23,10 @@ SERVER_SOURCES: dict[str, ServerSource] = {
         "some examples of each of random clients; `server` is the amount of clients",
         draw_client_rows=holdout.draw_from_clients,
     ),
+    "own": ServerSource(
+        "all examples that the data set has for the server; `server` is without effect, unless 0",
+        make_examples=external.get_own_examples,
+    ),
     "rendered": ServerSource(
         "rendered characters, for data sets of images of characters",
         make_examples=external.render_examples,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtailor.data.arguments import resolve_count
+from fedtailor.data.arguments import require_bool, resolve_count
 from fedtailor.data.examples import Array
 from fedtailor.data.server_data.holdout import draw_balanced
 from fedtailor.data.server_data.rendered import (
@@ -47,6 +47,7 @@ def render_examples(
         server_points: Font sizes in points, with commas between.
         server_fill: Whether characters fill as much of their images as those of EMNIST.
     """
+    require_bool(data.name, "server_fill", server_fill)
     labels = data.attributes.labels
     has_characters = bool(labels) and all(len(label) == 1 for label in labels)
     require(
@@ -71,13 +72,29 @@ def render_examples(
     x, y = render_characters(
         add_lowercase(labels),
         layout,
-        fonts=_parse_words(server_fonts),
+        fonts=_parse_words("server_fonts", server_fonts),
         is_dark=data.attributes.is_dark,
         per_class=-(-count // len(labels)),
         rng=rng,
     )
     rows = draw_balanced(data.name, y, min(count, len(y)), rng)
     return x[rows], y[rows].astype(data.columns["y"].dtype)
+
+
+def get_own_examples(data: StoredDataset, amount: float, rng: np.random.Generator) -> Examples:
+    """Return all examples that a data set has for the server; the amount is without effect.
+
+    Args:
+        data: Data set of the clients, which must have such examples.
+        amount: Not used.
+        rng: Not used.
+    """
+    require(
+        bool(data.server_columns),
+        f"{data.name}: server_from=own needs examples that the data set has for the server, but "
+        "it has none; choose another server_from.",
+    )
+    return np.asarray(data.server_columns["x"]), np.asarray(data.server_columns["y"])
 
 
 def draw_from_other_set(
@@ -93,8 +110,9 @@ def draw_from_other_set(
         rng: Draws the examples.
         server_set: Name of the other data set, which must have been added.
     """
+    has_name = isinstance(server_set, str) and server_set != ""
     require(
-        bool(server_set),
+        has_name,
         f"{data.name}: server_from=set needs the name of another data set as server_set.",
     )
     other = open_dataset(server_set)
@@ -113,7 +131,8 @@ def draw_from_other_set(
 
 def hash_other_set(*, server_set: str = "") -> str:
     """Return the hash of the other data set's content, or "" if it is not named."""
-    return open_dataset(server_set).content_hash if server_set else ""
+    has_name = isinstance(server_set, str) and server_set != ""
+    return open_dataset(server_set).content_hash if has_name else ""
 
 
 def _map_labels(data: StoredDataset, other: StoredDataset) -> NDArray[np.int64]:
@@ -157,16 +176,19 @@ def _match_images(data: StoredDataset, other: StoredDataset, rows: NDArray[np.in
     return np.asarray(x if has_same_polarity else 255 - x)
 
 
-def _parse_words(value: Words) -> list[str]:
+def _parse_words(option: str, value: Words) -> list[str]:
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
+    require(
+        isinstance(value, Sequence), f"{option} must be words with commas between, got {value!r}."
+    )
     return [str(part) for part in value]
 
 
 def _parse_numbers(option: str, value: Numbers) -> list[float]:
     parts: Sequence[object] = [value]
     if isinstance(value, str):
-        parts = _parse_words(value)
+        parts = _parse_words(option, value)
     elif isinstance(value, Sequence):
         parts = value
     try:

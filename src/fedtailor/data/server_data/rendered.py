@@ -20,6 +20,12 @@ ROTATIONS = (-20, -10, 0, 10, 20)
 POINTS = (100, 110, 120)
 """FSL's font sizes, in points."""
 
+MIN_POINTS = 10
+"""Smallest font size; of smaller ones, a figure in proportion would take much memory."""
+
+MAX_POINTS = 1000
+"""Largest font size."""
+
 FIGURE_POINTS = 144
 """Width and height of FSL's figures: two inches, with 72 points in an inch."""
 
@@ -192,8 +198,14 @@ def _validate_options(classes: Sequence[str], fonts: Sequence[str], layout: Layo
         has_angles,
         f"rendered: rotations must be one or more numbers of degrees, got {rotations!r}.",
     )
-    has_sizes = len(points) > 0 and all(is_number(size) and size > 0 for size in points)
-    require(has_sizes, f"rendered: points must be one or more positive numbers, got {points!r}.")
+    has_sizes = len(points) > 0
+    for size in points:
+        has_sizes &= is_number(size) and MIN_POINTS <= size <= MAX_POINTS
+    require(
+        has_sizes,
+        f"rendered: points must be one or more numbers from {MIN_POINTS} to {MAX_POINTS}, got "
+        f"{points!r}.",
+    )
     require_in_range("rendered", "pen", layout.pen, 0.01, 0.3)
     if layout.fill is not None:
         require_in_range("rendered", "fill", layout.fill, 0.5, 1)

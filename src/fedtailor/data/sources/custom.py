@@ -6,12 +6,17 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.data.arguments import to_numeric_array
+from fedtailor.data.builtin.arrays import cast_like
 from fedtailor.data.builtin.npz import read_npz
+from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.readers.files import split_into_blocks
+from fedtailor.data.readers.files import is_present, split_into_blocks
 from fedtailor.data.readers.folders import read_array_folders, read_image_folders
 from fedtailor.data.readers.parquet import read_parquet
 from fedtailor.errors import require
+
+SERVER_ARRAYS = ("x_server", "y_server")
+"""Arrays of an .npz file with the server's own examples."""
 
 EXPECTED_FILES = (
     "a Parquet file with a client column, an .npz file with x, y and client, "
@@ -32,7 +37,8 @@ def read_custom_blocks(
     """
     source_path = Path(path)
     require(
-        source_path.exists(), f"There is no file or folder '{path}'; expected {EXPECTED_FILES}."
+        is_present(source_path),
+        f"There is no file or folder '{path}'; expected {EXPECTED_FILES}.",
     )
     if source_path.is_dir():
         has_arrays = any(source_path.glob("*/x.npy"))
@@ -46,9 +52,29 @@ def read_custom_blocks(
     return read_parquet(source_path, inputs, y, client)
 
 
+def _read_server_block(path: Path, arrays: dict[str, Array], x: str, y: str) -> Iterator[Block]:
+    """Yield the server's own examples of an .npz file, if it has any, in the clients' types."""
+    has_server = [name in arrays for name in SERVER_ARRAYS]
+    if not any(has_server):
+        return
+    require(
+        all(has_server),
+        f"'{path}' must hold both of {' and '.join(SERVER_ARRAYS)} or neither, but has only one.",
+    )
+    columns = {
+        "x": cast_like(f"'{path}'", "x", arrays["x_server"], arrays[x]),
+        "y": cast_like(f"'{path}'", "y", arrays["y_server"], arrays[y]),
+    }
+    yield Block("", columns, is_server=True)
+
+
 def _read_npz_blocks(path: Path, x: str, y: str, client: str) -> Iterator[Block]:
-    """Yield the examples of an .npz file client by client, in the order of the clients' names."""
+    """Yield the examples of an .npz file client by client, in the order of the clients' names.
+
+    The server's own examples come first.
+    """
     arrays = read_npz(path, (x, y, client))
+    yield from _read_server_block(path, arrays, x, y)
     columns = {
         "x": to_numeric_array(f"'{path}'", x, arrays[x]),
         "y": to_numeric_array(f"'{path}'", y, arrays[y]),

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.readers.files import summarize_error
+from fedtailor.data.readers.files import is_present, summarize_error
 from fedtailor.data.sources.catalog import BUILT_IN, READER_VERSION, CatalogEntry
 from fedtailor.data.sources.download import DownloadCallback, download
 from fedtailor.data.sources.images import IMAGE_SETS
@@ -21,6 +21,7 @@ from fedtailor.data.store import (
 )
 from fedtailor.data.store.columns import ProgressCallback
 from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.storage.atomic import DiskError
 from fedtailor.storage.checksums import fingerprint
 from fedtailor.storage.paths import data_dir
 
@@ -35,8 +36,9 @@ def add(
     source: str | Path | None = None,
     progress: ProgressCallback | None = None,
     download_progress: DownloadCallback | None = None,
+    replace: bool = False,
 ) -> StoredDataset:
-    """Install a known data set, in place of one that was installed under this name.
+    """Install a known data set.
 
     Args:
         name: Name in the catalog.
@@ -44,13 +46,17 @@ def add(
             checked, and kept for the next time.
         progress: Called while the store is built.
         download_progress: Called while files are downloaded.
+        replace: Whether it may take the place of one that was installed under this name, which
+            stays until the new one is complete.
     """
     require(name in CATALOG, f"There is no data set '{name}' to add; {suggest_name(name, CATALOG)}")
+    if not replace:
+        _require_new(name)
     entry = CATALOG[name]
     paths = _download_files(name, entry, download_progress) if source is None else [Path(source)]
     for path in paths:
         require(
-            path.exists(),
+            is_present(path),
             f"{name}: there is no file or folder '{path}'; expected {entry.expected_files}.",
         )
     with ExitStack() as stack:
@@ -68,21 +74,34 @@ def add_custom(
     blocks: Iterable[Block],
     attributes: DatasetAttributes = _DEFAULT_ATTRIBUTES,
     progress: ProgressCallback | None = None,
+    replace: bool = False,
 ) -> StoredDataset:
-    """Install data of the user's own under a new name.
+    """Install data of the user's own.
 
     Args:
         name: Name that no known data set has.
         blocks: The examples, as the readers in `fedtailor.data.readers` yield them.
         attributes: Facts about the examples, such as the number of classes or the scale of images.
         progress: Called while the store is built.
+        replace: Whether they may take the place of those that were installed under this name, which
+            stay until the new ones are complete.
     """
     is_taken = name in CATALOG or name in BUILT_IN or name.endswith(".npz")
     require(
         not is_taken,
         f"'{name}' is the name of a known data set or of a file; choose another name.",
     )
+    if not replace:
+        _require_new(name)
     return build(name, blocks, attributes, Provenance(READER_VERSION), progress)
+
+
+def _require_new(name: str) -> None:
+    require(
+        name not in list_installed(),
+        f"{name}: there is a data set of this name already; say --replace (in Python, "
+        "replace=True) to put this one in its place, or choose another name.",
+    )
 
 
 def open_dataset(name: str) -> StoredDataset:
@@ -98,7 +117,10 @@ def count_classes(data: StoredDataset) -> int | None:
     y = data.columns["y"]
     if y.dtype.kind == "f":
         return None
-    return max(1, int(y.max()) + 1)
+    largest_label = int(y.max())
+    if data.server_columns:
+        largest_label = max(largest_label, int(data.server_columns["y"].max()))
+    return max(1, largest_label + 1)
 
 
 def list_installed() -> list[str]:
@@ -113,9 +135,14 @@ def get_attributes(name: str) -> DatasetAttributes:
 
 @contextmanager
 def _explain_read_errors(name: str, entry: CatalogEntry) -> Iterator[None]:
-    """Add to an InputError the name of the data set and which files it expects."""
+    """Add to an InputError the name of the data set and which files it expects.
+
+    Errors of the disk are raised as they are.
+    """
     try:
         yield
+    except DiskError:
+        raise
     except InputError as problem:
         reason = str(problem).rstrip(".").removeprefix(f"{name}: ")
         message = f"{name}: {reason}; expected {entry.expected_files}."
@@ -126,7 +153,7 @@ def _read_blocks(name: str, entry: CatalogEntry, source_path: Path) -> Iterator[
     has_examples = False
     with _explain_read_errors(name, entry):
         for block in entry.read(source_path):
-            has_examples = True
+            has_examples |= bool(block.columns)
             yield block
         require(has_examples, f"there are no examples in '{source_path}'.")
 

@@ -44,10 +44,10 @@ def build(
     attributes.validate(name)
     with build_folder(name, folder) as new_folder:
         require_free_space(name, needed_bytes, folder.parent)
-        with open_column_writer(new_folder, name, progress) as columns:
+        with open_column_writer(new_folder, name, attributes, progress) as columns:
             for block in blocks:
                 columns.add(block)
-            manifest = columns.finish(attributes, provenance)
+            manifest = columns.finish(provenance)
         with translate_write_errors(name, folder.parent):
             write_file(new_folder / MANIFEST, manifest.to_json())
     return open_store(name)

@@ -7,14 +7,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtailor.data.arguments import require_memory_for_classes
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
 from fedtailor.data.store.attributes import DatasetAttributes
-from fedtailor.data.store.manifest import ColumnFile, Manifest, Provenance
+from fedtailor.data.store.manifest import ArrayFile, ColumnFile, Manifest, Provenance
 from fedtailor.errors import InputError, require
 from fedtailor.storage.checksums import FileWriter, write_file
 from fedtailor.storage.data_folders import translate_write_errors
@@ -27,26 +28,36 @@ Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 MAX_NAME_LENGTH = 256
 _BUFFER_BYTES = 1 << 23  # bytes of rows that are written together
+_BLOCK_BYTES = 1 << 20  # bytes of rows that have one checksum, unless a single row is larger
 _NAMES_PER_WRITE = 1 << 14  # clients' names that are written together
 _COLUMN_PATTERN = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @contextmanager
 def open_column_writer(
-    folder: Path, name: str, progress: ProgressCallback | None
+    folder: Path, name: str, attributes: DatasetAttributes, progress: ProgressCallback | None
 ) -> Iterator["ColumnWriter"]:
     """Yield a writer of columns, whose files are closed at the end of the block, complete or not.
 
     Args:
         folder: Folder of the store.
         name: Name of the store.
+        attributes: Facts about the examples, which these must not contradict.
         progress: Called after every write.
     """
-    columns = ColumnWriter(name, folder, progress)
+    columns = ColumnWriter(name, folder, attributes, progress)
     try:
         yield columns
     finally:
         columns.close()
+
+
+class _Violation(NamedTuple):
+    """A row that breaks a rule of data sets."""
+
+    rule: str
+    row: int  # among those that were checked
+    value: str  # what it has, in words
 
 
 class ColumnWriter:
@@ -55,9 +66,16 @@ class ColumnWriter:
     There are two sets of buffers: one is written in a thread while the other is filled.
     """
 
-    def __init__(self, name: str, folder: Path, progress: ProgressCallback | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        attributes: DatasetAttributes,
+        progress: ProgressCallback | None,
+    ) -> None:
         self._name = name
         self._folder = folder
+        self._attributes = attributes
         self._progress = progress
         self._client_sizes: dict[str, int] = {}  # in the order of the clients
         self._last_client: str | None = None
@@ -69,12 +87,24 @@ class ColumnWriter:
         self._num_buffered = 0
         self._num_rows = 0  # that have left the buffers
         self._num_bytes = 0
+        self._num_dropped = 0  # examples that the reader left out
+        self._server_blocks: list[dict[str, Array]] = []
         self._executor = ThreadPoolExecutor(1)
         self._pending_write: Future[None] | None = None
 
     def add(self, block: Block) -> None:
-        """Copy a block into the buffers, and write these whenever they are full."""
-        client, columns = block
+        """Copy a block into the buffers, and write these whenever they are full.
+
+        The server's examples are kept in RAM until the end.
+        """
+        self._num_dropped += block.num_dropped
+        client = block.client
+        columns = block.columns
+        if block.is_server:
+            self._server_blocks.append({name: np.array(columns[name]) for name in ("x", "y")})
+            return
+        if block.num_dropped > 0 and not columns:
+            return
         layout = {name: (column.dtype, column.shape[1:]) for name, column in columns.items()}
         if not layout or layout != self._layout:
             self._init_layout(client, columns, layout)
@@ -91,10 +121,10 @@ class ColumnWriter:
             if num_filled == self._capacity:
                 self._flush()
 
-    def finish(self, attributes: DatasetAttributes, provenance: Provenance) -> Manifest:
+    def finish(self, provenance: Provenance) -> Manifest:
         """Write what is left, and return the manifest when all other files are on the disk.
 
-        `attributes` and `provenance` are only recorded in it.
+        `provenance` is only recorded in it.
         """
         require(
             bool(self._client_sizes),
@@ -102,22 +132,28 @@ class ColumnWriter:
         )
         if self._num_buffered:
             self._flush()
+        server_columns = self._join_server_blocks()
         with translate_write_errors(self._name, self._folder.parent):
             self._wait_for_write()
-            files = {name: writer.finish() for name, writer in self._writers.items()}
+            columns = {
+                name: self._finish_column(self._writers[name], name, self._num_rows)
+                for name in self._layout
+            }
+            server_files = {
+                name: self._write_server_column(name, column)
+                for name, column in server_columns.items()
+            }
             offsets = self._write_offsets()
             client_names = self._write_client_names()
-        columns = {
-            name: ColumnFile(dtype.str, (self._num_rows, *shape), files[name])
-            for name, (dtype, shape) in self._layout.items()
-        }
         return Manifest(
             name=self._name,
-            attributes=attributes,
+            attributes=self._attributes,
             provenance=provenance,
             clients=len(self._client_sizes),
             rows=self._num_rows,
+            dropped_rows=self._num_dropped,
             columns=columns,
+            server_columns=server_files,
             offsets=offsets,
             client_names=client_names,
         )
@@ -139,14 +175,89 @@ class ColumnWriter:
         for name, column in columns.items():
             _require_column(self._name, name, column)
         self._layout = layout
-        row_bytes = sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout.values())
+        if "x" in layout:
+            self._require_scale(layout["x"][0])
+        if "y" in layout:
+            self._require_labels(layout["y"][0])
+        row_bytes = sum(_count_row_bytes(dtype, shape) for dtype, shape in layout.values())
         self._capacity = max(1, _BUFFER_BYTES // row_bytes)
         self._buffers = self._make_buffers()
         self._spare_buffers = self._make_buffers()
         with translate_write_errors(self._name, self._folder.parent):
-            self._writers = {
-                name: FileWriter(self._folder / f"column-{name}.bin") for name in columns
-            }
+            for name in layout:
+                self._writers[name] = self._open_file(f"column-{name}.bin", name)
+
+    def _require_scale(self, dtype: np.dtype[Any]) -> None:
+        """Refuse a factor for inputs that are not integers, which is that of their conversion."""
+        scale = self._attributes.scale
+        is_scaled = dtype.kind != "f" and not self._attributes.tokens
+        require(
+            scale == 1 or is_scaled,
+            f"{self._name}: scale is a factor of integer inputs that are not tokens, but x is "
+            f"{'tokens' if self._attributes.tokens else dtype}; leave it out, got {scale}.",
+        )
+
+    def _require_labels(self, dtype: np.dtype[Any]) -> None:
+        """Refuse targets that are not integers if there is a number of classes."""
+        classes = self._attributes.classes
+        is_counted = classes is not None and not isinstance(classes, str)
+        require(
+            not is_counted or dtype.kind != "f",
+            f"{self._name}: labels must be whole numbers where classes is given, but y is "
+            f"{dtype}; leave it out, got {classes}.",
+        )
+
+    def _open_file(self, file_name: str, column_name: str) -> FileWriter:
+        """Return the writer of a file with rows like those of a column."""
+        dtype, shape = self._layout[column_name]
+        block_bytes = _count_block_rows(dtype, shape) * _count_row_bytes(dtype, shape)
+        return FileWriter(self._folder / file_name, block_bytes)
+
+    def _finish_column(self, writer: FileWriter, column_name: str, num_rows: int) -> ColumnFile:
+        dtype, shape = self._layout[column_name]
+        return ColumnFile(
+            dtype=dtype.str,
+            shape=(num_rows, *shape),
+            file=writer.finish(),
+            block_rows=_count_block_rows(dtype, shape),
+            block_sha256=writer.finish_blocks(),
+        )
+
+    def _join_server_blocks(self) -> dict[str, Array]:
+        """Return the server's columns after checking them; {}: the server has no examples."""
+        if not self._server_blocks:
+            return {}
+        columns = {
+            name: np.concatenate([block[name] for block in self._server_blocks])
+            for name in ("x", "y")
+        }
+        lengths = [len(column) for column in columns.values()]
+        require(
+            lengths[0] == lengths[1] > 0,
+            f"{self._name}: the server's x and y must be equally many examples, one or more, got "
+            f"{lengths[0]} and {lengths[1]}.",
+        )
+        for name, column in columns.items():
+            dtype, shape = self._layout.get(name, (None, ()))
+            require(
+                column.dtype == dtype and column.shape[1:] == shape,
+                f"{self._name}: the server's {name} must be {dtype} {list(shape)} as the "
+                f"clients', got {column.dtype} {list(column.shape[1:])}.",
+            )
+            violation = self._find_violation(name, column)
+            if violation is not None:
+                raise InputError(
+                    f"{self._name}: {violation.rule}, but example {violation.row} of the server "
+                    f"has {violation.value}."
+                )
+            self._count_classes(name, column)
+        return columns
+
+    def _write_server_column(self, name: str, column: Array) -> ColumnFile:
+        writer = self._open_file(f"server-{name}.bin", name)
+        self._writers[f"server-{name}"] = writer  # so that `close` closes it, too
+        writer.add(column)
+        return self._finish_column(writer, name, len(column))
 
     def _make_buffers(self) -> dict[str, Array]:
         return {
@@ -196,8 +307,8 @@ class ColumnWriter:
         """Start to write the buffers, and swap them with the spare ones, which are written."""
         for name, buffer in self._buffers.items():
             rows = buffer[: self._num_buffered]
-            if rows.dtype.kind == "f":
-                self._require_finite(name, rows)
+            self._require_valid(name, rows)
+            self._count_classes(name, rows)
             self._num_bytes += rows.nbytes
         with translate_write_errors(self._name, self._folder.parent):
             self._wait_for_write()
@@ -217,27 +328,54 @@ class ColumnWriter:
         if self._pending_write is not None:
             self._pending_write.result()
 
-    def _require_finite(self, column_name: str, rows: Array) -> None:
-        """Refuse rows of the buffers with a NaN or infinity; the error names the first one."""
-        is_finite = np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-        if is_finite.all():
+    def _count_classes(self, column_name: str, rows: Array) -> None:
+        """Refuse labels that ask for more classes than a model could have, if they are counted."""
+        if column_name == "y" and self._attributes.classes == "auto" and rows.dtype.kind in "iu":
+            require_memory_for_classes(self._name, int(rows.max(initial=0)) + 1)
+
+    def _require_valid(self, column_name: str, rows: Array) -> None:
+        """Refuse rows of the buffers that no data set may have; the error names the first one."""
+        violation = self._find_violation(column_name, rows)
+        if violation is None:
             return
-        row = self._num_rows + int(is_finite.argmin())
+        row = self._num_rows + violation.row
         ends = accumulate(self._client_sizes.values())
         owner = next(
             client for client, end in zip(self._client_sizes, ends, strict=True) if row < end
         )
         raise InputError(
-            f"{self._name}: column {column_name} must be finite, "
-            f"but example {row}, of client {owner!r}, has a NaN or infinity."
+            f"{self._name}: {violation.rule}, but example {row}, of client {owner!r}, has "
+            f"{violation.value}."
         )
 
-    def _write_offsets(self) -> ColumnFile:
+    def _find_violation(self, column_name: str, rows: Array) -> "_Violation | None":
+        """Return the first of some rows that is not finite, or has a label out of range."""
+        if rows.dtype.kind == "f":
+            is_valid = np.isfinite(rows)
+            rule = f"column {column_name} must be finite"
+        elif column_name == "y" and self._attributes.classes is not None:
+            is_valid = rows >= 0
+            rule = "labels must be whole numbers from 0 on"
+            if not isinstance(self._attributes.classes, str):
+                is_valid &= rows < self._attributes.classes
+                rule = f"labels must be from 0 to {self._attributes.classes - 1}"
+        else:
+            return None
+        is_valid_row = is_valid.reshape(len(rows), -1).all(axis=1)
+        if is_valid_row.all():
+            return None
+        row = int(is_valid_row.argmin())
+        value = "a NaN or infinity"
+        if rows.dtype.kind != "f":
+            value = str(rows[row][~is_valid[row]].flat[0])
+        return _Violation(rule, row, value)
+
+    def _write_offsets(self) -> ArrayFile:
         offsets = np.append(0, np.cumsum(list(self._client_sizes.values()), dtype=np.int64))
         file = write_file(self._folder / "offsets.bin", offsets)
-        return ColumnFile(offsets.dtype.str, offsets.shape, file)
+        return ArrayFile(offsets.dtype.str, offsets.shape, file)
 
-    def _write_client_names(self) -> ColumnFile:
+    def _write_client_names(self) -> ArrayFile:
         longest = max(len(client) for client in self._client_sizes)
         dtype = np.dtype((np.str_, max(1, longest)))
         writer = FileWriter(self._folder / "client_names.bin")
@@ -245,7 +383,16 @@ class ColumnWriter:
         clients = iter(self._client_sizes)
         while piece := list(islice(clients, _NAMES_PER_WRITE)):
             writer.add(np.array(piece, dtype))
-        return ColumnFile(dtype.str, (len(self._client_sizes),), writer.finish())
+        return ArrayFile(dtype.str, (len(self._client_sizes),), writer.finish())
+
+
+def _count_row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    return dtype.itemsize * math.prod(shape)
+
+
+def _count_block_rows(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """Return the number of rows that have one checksum."""
+    return max(1, _BLOCK_BYTES // _count_row_bytes(dtype, shape))
 
 
 def _format_layout(layout: Layout) -> str:

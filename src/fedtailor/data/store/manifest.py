@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, PlainSerializer, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer
 
 from fedtailor.data.examples import Array
 from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.errors import InputError
+from fedtailor.storage.checked_json import dump_checked, parse_checked
 from fedtailor.storage.checksums import FileRecord
 from fedtailor.storage.paths import data_dir
 
-FORMAT = 2
+FORMAT = 3
 """Version of the manifest and of the files that it describes."""
 
 MANIFEST = "manifest.json"
@@ -37,7 +38,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class ColumnFile:
+class ArrayFile:
     """A file of numbers or names, row by row without a header."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -57,30 +58,39 @@ class ColumnFile:
         return rows
 
 
+@dataclass(frozen=True)
+class ColumnFile(ArrayFile):
+    """A file of examples, with checksums of blocks of rows, which are verified one by one."""
+
+    block_rows: int  # rows of each block; the last may have fewer
+    block_sha256: tuple[str, ...]
+
+
 class Manifest(BaseModel):
     """The content of a manifest; the names of the fields are those of the JSON file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     name: str
     attributes: DatasetAttributes
     provenance: Provenance
     clients: int  # number of clients
     rows: int  # number of rows
+    dropped_rows: int  # rows of the source that its reader left out
     columns: dict[str, ColumnFile]
-    offsets: ColumnFile  # [clients + 1] int64: first row of each client, then the number of rows
-    client_names: ColumnFile  # [clients]
+    server_columns: dict[str, ColumnFile]  # x and y of the server's own examples, if it has any
+    offsets: ArrayFile  # [clients + 1] int64: first row of each client, then the number of rows
+    client_names: ArrayFile  # [clients]
 
     def list_files(self) -> tuple[FileRecord, ...]:
         """Return all files of the store but the manifest."""
-        columns = (*self.columns.values(), self.offsets, self.client_names)
-        return tuple(column.file for column in columns)
+        arrays = (*self.columns.values(), self.offsets, self.client_names)
+        return tuple(array.file for array in (*arrays, *self.server_columns.values()))
 
     def to_json(self) -> bytes:
-        """Return the content of the JSON file."""
-        content = self.model_dump(mode="json")
-        return (json.dumps(content, indent=1, allow_nan=False) + "\n").encode()
+        """Return the content of the JSON file, which has a checksum of its own."""
+        return dump_checked(self.model_dump(mode="json"))
 
 
 def get_stores_dir() -> Path:
@@ -91,7 +101,7 @@ def get_stores_dir() -> Path:
 def read_manifest(name: str, folder: Path) -> Manifest:
     """Read the manifest of the store in a folder; `name` is what errors call the store."""
     try:
-        content = json.loads((folder / MANIFEST).read_bytes())
+        raw = (folder / MANIFEST).read_bytes()
     except OSError as problem:
         if folder.exists():
             damage = f"'{MANIFEST}' cannot be read ({problem.strerror})"
@@ -100,19 +110,28 @@ def read_manifest(name: str, folder: Path) -> Manifest:
             f"{name}: there is no such data set in '{folder.parent}'; "
             f"add it with `fedtailor data add {name}`."
         ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise _make_manifest_error(name) from None
-    if not isinstance(content, dict) or "format" not in content:
-        raise _make_manifest_error(name)
-    if content["format"] != FORMAT:
+    store_format = _read_format(name, raw)
+    if store_format != FORMAT:
         raise InputError(
-            f"{name}: '{folder}' is in format {content['format']}, not {FORMAT}; "
+            f"{name}: '{folder}' is in format {store_format}, not {FORMAT}; "
             f"{format_rebuild_hint(name)}"
         )
     try:
-        return Manifest.model_validate(content)
-    except ValidationError:
+        return Manifest.model_validate(parse_checked(raw))
+    except ValueError:  # of the checksum, or Pydantic's
         raise _make_manifest_error(name) from None
+
+
+def _read_format(name: str, raw: bytes) -> int:
+    """Return the format of a manifest; those of other formats may have no checksum."""
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        raise _make_manifest_error(name) from None
+    has_format = isinstance(content, dict) and type(content.get("format")) is int
+    if not has_format:
+        raise _make_manifest_error(name)
+    return int(content["format"])
 
 
 def make_damage_error(name: str, damage: str) -> InputError:
@@ -122,7 +141,7 @@ def make_damage_error(name: str, damage: str) -> InputError:
 
 def format_rebuild_hint(name: str) -> str:
     """Return the end of an error about a store that cannot be used: what to do about it."""
-    return f"build it again with `fedtailor data add {name}`."
+    return f"build it again with `fedtailor data add {name} --replace`."
 
 
 def _make_manifest_error(name: str) -> InputError:

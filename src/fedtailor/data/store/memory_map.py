@@ -1,11 +1,11 @@
 """Advice to the operating system about memory maps."""
 
 import mmap
-import os
 
 import numpy as np
 
 from fedtailor.data.examples import Array
+from fedtailor.storage.memory import get_ram_bytes
 
 
 def advise_random_access(column: Array) -> None:
@@ -18,8 +18,25 @@ def advise_random_access(column: Array) -> None:
     mapping = _get_mmap(column)
     if mapping is None or not hasattr(mmap, "MADV_RANDOM"):  # Windows has no such advice
         return
-    if len(mapping) > _get_ram_bytes() // 2:
+    if len(mapping) > get_ram_bytes() // 2:
         mapping.madvise(mmap.MADV_RANDOM)
+
+
+def advise_read_ahead(column: Array, start: int, length: int) -> None:
+    """Start to read a part of a memory-mapped column from the disk, all at once.
+
+    Without it, a column with `advise_random_access` would be read page by page.
+
+    Args:
+        column: A memory map.
+        start: First byte of the part.
+        length: Number of bytes.
+    """
+    mapping = _get_mmap(column)
+    if mapping is None or not hasattr(mmap, "MADV_WILLNEED"):
+        return
+    page_start = start - start % mmap.PAGESIZE
+    mapping.madvise(mmap.MADV_WILLNEED, page_start, start + length - page_start)
 
 
 def _get_mmap(column: Array) -> mmap.mmap | None:
@@ -27,8 +44,3 @@ def _get_mmap(column: Array) -> mmap.mmap | None:
     while isinstance(base, np.ndarray):
         base = base.base
     return base if isinstance(base, mmap.mmap) else None
-
-
-def _get_ram_bytes() -> int:
-    """Return the size of this machine's RAM in bytes."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,10 +1,10 @@
-"""Opening a store by its name: only the manifest is read, everything else is memory-mapped."""
+"""Opening a store by its name: the manifest and the clients are verified, columns when used."""
 
 import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from fedtailor.data.examples import Array, ClientExamples, Split
 from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.data.store.manifest import (
     MANIFEST,
+    ColumnFile,
     Provenance,
     format_rebuild_hint,
     get_stores_dir,
@@ -20,23 +21,35 @@ from fedtailor.data.store.manifest import (
     read_manifest,
 )
 from fedtailor.data.store.row_ranges import make_range_split
+from fedtailor.data.store.scenario_files import verify_scenarios
+from fedtailor.data.store.verified_column import VerifiedColumn
 from fedtailor.errors import InputError, require
-from fedtailor.storage.atomic import remove_folder
-from fedtailor.storage.checksums import FileRecord, fingerprint
-from fedtailor.storage.data_folders import lock_folder, translate_write_errors
+from fedtailor.storage.atomic import PREVIOUS_SUFFIX, remove_folder
+from fedtailor.storage.checksums import FileRecord, compute_sha256
+from fedtailor.storage.data_folders import (
+    lock_folder,
+    restore_if_replaced,
+    translate_write_errors,
+)
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
 class StoredDataset:
-    """A data set on disk. Its arrays are read-only memory maps."""
+    """A data set on disk. Its arrays are read-only memory maps.
+
+    The clients' names and rows are verified when it is opened, columns (`VerifiedColumn`) block by
+    block before they are first read.
+    """
 
     name: str
     folder: Path
     attributes: DatasetAttributes  # as its builder gave them
     provenance: Provenance
     columns: dict[str, Array]  # [rows, ...] each, one client's rows after another's
+    server_columns: dict[str, Array]  # x and y of the server's own examples; {}: there are none
+    num_dropped: int  # examples of the source that its reader left out
     offsets: NDArray[np.int64]  # client i has the rows offsets[i] to offsets[i + 1] - 1
     client_names: NDArray[np.str_]  # [clients]
     files: tuple[FileRecord, ...]  # all but the manifest
@@ -70,15 +83,17 @@ class StoredDataset:
         return ClientExamples(self.columns["x"], self.columns["y"], splits)
 
     def verify(self) -> None:
-        """Read everything, and refuse a store whose content is not what was written."""
-        for file in self.files:
-            try:
-                current_file = fingerprint(self.folder / file.name)
-            except OSError as problem:
-                damage = f"'{file.name}' cannot be read: {problem.strerror}"
-                raise make_damage_error(self.name, damage) from None
-            if current_file != file:
-                raise make_damage_error(self.name, f"'{file.name}' is not what was written")
+        """Read everything again, and refuse a store whose content is not what was written.
+
+        The error names the file, of columns also the damaged rows. Its scenarios are read too.
+        """
+        current = _open_folder(self.name, self.folder, None)
+        has_changed = current.files != self.files
+        if has_changed:
+            raise make_damage_error(self.name, f"'{MANIFEST}' is that of another store")
+        for column in (*current.columns.values(), *current.server_columns.values()):
+            cast(VerifiedColumn, column).verify_again()
+        verify_scenarios(self.name, self.folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path alone: another process maps the same files."""
@@ -87,11 +102,16 @@ class StoredDataset:
 
 def open_store(name: str, builder: str | None = None) -> StoredDataset:
     """Open the store of that name; `builder` is the version that must have built it, if given."""
-    return _open_folder(name, get_store_path(name), builder)
+    folder = get_store_path(name)
+    restore_if_replaced(name, folder)
+    return _open_folder(name, folder, builder)
 
 
 def list_stores() -> list[str]:
     """Return the names of all stores, damaged ones too."""
+    for hidden in get_stores_dir().glob(f".*.{PREVIOUS_SUFFIX}"):
+        name = hidden.stem[1:]
+        restore_if_replaced(name, hidden.with_name(name))
     return sorted(path.parent.name for path in get_stores_dir().glob(f"[!.]*/{MANIFEST}"))
 
 
@@ -132,11 +152,11 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
     files = manifest.list_files()
     for file in files:
         _check_size(name, folder, file)
+    for array_file in (manifest.offsets, manifest.client_names):
+        _check_content(name, folder, array_file.file)
     try:
-        columns = {
-            column_name: column.open_memmap(folder)
-            for column_name, column in manifest.columns.items()
-        }
+        columns = _open_columns(name, folder, manifest.columns)
+        server_columns = _open_columns(name, folder, manifest.server_columns)
         offsets = manifest.offsets.open_memmap(folder)
         client_names = manifest.client_names.open_memmap(folder)
     except (OSError, ValueError, TypeError) as problem:
@@ -152,10 +172,29 @@ def _open_folder(name: str, folder: Path, builder: str | None) -> StoredDataset:
         attributes=manifest.attributes,
         provenance=manifest.provenance,
         columns=columns,
+        server_columns=server_columns,
+        num_dropped=manifest.dropped_rows,
         offsets=offsets,
         client_names=client_names,
         files=files,
     )
+
+
+def _open_columns(name: str, folder: Path, files: dict[str, ColumnFile]) -> dict[str, Array]:
+    return {
+        column_name: cast(Array, VerifiedColumn(name, column_name, folder, file))
+        for column_name, file in files.items()
+    }
+
+
+def _check_content(name: str, folder: Path, file: FileRecord) -> None:
+    try:
+        checksum = compute_sha256(folder / file.name)
+    except OSError as problem:
+        damage = f"'{file.name}' cannot be read: {problem.strerror}"
+        raise make_damage_error(name, damage) from None
+    if checksum != file.sha256:
+        raise make_damage_error(name, f"'{file.name}' is not what was written")
 
 
 def _check_size(name: str, folder: Path, file: FileRecord) -> None:

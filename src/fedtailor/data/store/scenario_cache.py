@@ -5,22 +5,26 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, JsonValue
 
 from fedtailor.data.examples import Array, Split
 from fedtailor.data.store.reader import StoredDataset
 from fedtailor.data.store.row_ranges import RowRanges, compact
+from fedtailor.data.store.scenario_files import (
+    SCENARIO_FORMAT,
+    SCENARIOS_DIR,
+    ScenarioDamageError,
+    ScenarioFile,
+    read_scenario_file,
+    write_scenario_file,
+)
 from fedtailor.errors import InputError
-from fedtailor.storage.checksums import write_file
+from fedtailor.storage.checksums import fingerprint
 from fedtailor.storage.data_folders import build_folder, translate_write_errors
 from fedtailor.storage.files import map_array, write_array
-
-_FORMAT = 2
-_SCENARIO_FILE = "scenario.json"
 
 
 class CachedScenario(NamedTuple):
@@ -30,25 +34,14 @@ class CachedScenario(NamedTuple):
     arrays: dict[str, Array]  # such as the clients of each group, or the server's rows
 
 
-class _ScenarioFile(BaseModel):
-    """The content of `scenario.json`, of which `store` and `options` are for humans alone."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal[2]
-    store: str  # content hash of the store
-    options: dict[str, JsonValue]
-    splits: dict[str, str]  # first name of the same split, under which its arrays are kept
-    arrays: tuple[str, ...]
-
-
 def load_or_build_scenario(
     dataset: StoredDataset, options: dict[str, Any], make: Callable[[], CachedScenario]
 ) -> CachedScenario:
     """Return a scenario over a store: read if there is one of these options, or else built.
 
     A scenario that was built is kept, if the disk has room, and read the next time; one that is
-    damaged is built again. What is read is memory maps and ranges of rows.
+    damaged, by the checksums of its files, is built again. What is read is memory maps and ranges
+    of rows.
 
     Args:
         dataset: The store.
@@ -56,9 +49,9 @@ def load_or_build_scenario(
             content.
         make: Builds the scenario.
     """
-    identity = {"format": _FORMAT, "store": dataset.content_hash, "options": options}
+    identity = {"format": SCENARIO_FORMAT, "store": dataset.content_hash, "options": options}
     key = json.dumps(identity, sort_keys=True)
-    folder = dataset.folder / "scenarios" / hashlib.sha256(key.encode()).hexdigest()[:32]
+    folder = dataset.folder / SCENARIOS_DIR / hashlib.sha256(key.encode()).hexdigest()[:32]
     cached = _read(folder)
     if cached is not None:
         return cached
@@ -83,7 +76,6 @@ def _save(name: str, folder: Path, scenario: CachedScenario, key: str) -> None:
         split_name: _find_first_name(scenario.splits, split)
         for split_name, split in scenario.splits.items()
     }
-    content = _ScenarioFile(**json.loads(key), splits=first_names, arrays=tuple(scenario.arrays))
     with (
         build_folder(name, folder, wait=True) as new_folder,
         translate_write_errors(name, folder),
@@ -94,7 +86,13 @@ def _save(name: str, folder: Path, scenario: CachedScenario, key: str) -> None:
                 write_array(new_folder / f"split-{split_name}-{part_name}.npy", array)
         for array_name, array in scenario.arrays.items():
             write_array(new_folder / f"array-{array_name}.npy", array)
-        write_file(new_folder / _SCENARIO_FILE, content.model_dump_json(indent=1).encode())
+        content = ScenarioFile(
+            **json.loads(key),
+            splits=first_names,
+            arrays=tuple(scenario.arrays),
+            files=tuple(fingerprint(path) for path in sorted(new_folder.glob("*.npy"))),
+        )
+        write_scenario_file(new_folder, content)
 
 
 def _find_first_name(splits: dict[str, Split], split: Split) -> str:
@@ -113,10 +111,10 @@ def _to_arrays(split: Split) -> dict[str, NDArray[np.int64]]:
 def _read(folder: Path) -> CachedScenario | None:
     """Read the scenario in a folder; None: there is none, or it is damaged."""
     try:
-        content = _ScenarioFile.model_validate_json((folder / _SCENARIO_FILE).read_bytes())
+        content = read_scenario_file(folder)
         splits = {name: _read_split(folder, name) for name in set(content.splits.values())}
         arrays = {name: map_array(folder / f"array-{name}.npy") for name in content.arrays}
-    except (OSError, ValueError, EOFError):  # those of Pydantic and NumPy
+    except (ScenarioDamageError, OSError, ValueError, EOFError):  # the last two are NumPy's
         return None
     named_splits = {name: splits[first_name] for name, first_name in content.splits.items()}
     return CachedScenario(named_splits, arrays)

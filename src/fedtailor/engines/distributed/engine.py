@@ -31,11 +31,11 @@ SINGLE_PROCESS_NOTE = (
 )
 
 Action = Literal["train", "score", "collect"]
-"""What a command does; "collect" only sends client states to rank 0."""
+"""The work of a command; "collect" only sends client states to rank 0."""
 
 
 class Command(NamedTuple):
-    """What all ranks do together next."""
+    """A piece of work that all ranks do together."""
 
     action: Action
     parts: tuple[np.ndarray, ...]  # indices of each rank's clients
@@ -46,7 +46,7 @@ class Command(NamedTuple):
     personalize: Routine | None = None  # routine for scoring; None: the method's own
 
 
-class Status(NamedTuple):
+class CommandStatus(NamedTuple):
     """Outcome of a rank's part of a command."""
 
     error: FedtailorError | None = None
@@ -122,9 +122,8 @@ class DistributedEngine:
         parts = self._split_clients(client_ids)
         initial_state = self.context.method.init_client_state(state)
         moves = self._shards.plan_moves_to_parts(parts, initial_state)
-        if self.context.method.num_offered_states:
-            offering_ids = self.context.select_offered_clients()
-            moves += self._shards.plan_moves_to_all(offering_ids, initial_state)
+        offering_ids = self.context.select_offered_clients()
+        moves += self._shards.plan_moves_to_all(offering_ids, initial_state)
         scores: ScoreResult
         _, scores = self._run_on_all_ranks("score", state, parts, moves, personalize=personalize)
         return scores
@@ -159,7 +158,7 @@ class DistributedEngine:
         moves: list[Move],
         round_idx: int = 0,
         personalize: Routine | None = None,
-    ) -> tuple[list[Status], Any]:
+    ) -> tuple[list[CommandStatus], Any]:
         """Announce a command and run it; raise the first error of any rank."""
         command = Command(
             action=action,
@@ -180,7 +179,7 @@ class DistributedEngine:
                 raise status.error
         return statuses, result
 
-    def _run_command(self, command: Command) -> tuple[list[Status], Any]:
+    def _run_command(self, command: Command) -> tuple[list[CommandStatus], Any]:
         """Run this rank's part of a command.
 
         Returns:
@@ -210,7 +209,7 @@ class DistributedEngine:
         if self.ranks.rank != 0:
             self._state = trees.unflatten(self._state, leaves)
 
-    def _run_own_part(self, command: Command) -> tuple[Status, Any]:
+    def _run_own_part(self, command: Command) -> tuple[CommandStatus, Any]:
         """Train or score this rank's clients.
 
         Errors are part of the status: a rank that raised one would leave the others waiting.
@@ -218,24 +217,26 @@ class DistributedEngine:
         part = command.parts[self.ranks.rank]
         try:
             if command.action == "score":
-                return Status(), tuple(self.inner.score(self._state, part, command.personalize))
+                return CommandStatus(), tuple(
+                    self.inner.score(self._state, part, command.personalize)
+                )
             if not len(part):
-                return Status(), None
+                return CommandStatus(), None
             result = self.inner.train(self._state, part, command.round_idx)
         except FedtailorError as problem:
-            return Status(problem), None
+            return CommandStatus(problem), None
         except Exception as problem:
             message = f"Rank {self.ranks.rank} failed: {describe_error(problem)}"
-            return Status(RoutineError(message)), None
+            return CommandStatus(RoutineError(message)), None
         update = result.cohort_update.update
-        status = Status(
+        status = CommandStatus(
             shapes=[(tuple(leaf.shape), leaf.dtype) for leaf in trees.leaves(update)],
             weight=float(self.context.compute_weights(part).sum()),
             costs=(result.bytes_down, result.bytes_up, result.steps),
         )
         return status, update
 
-    def _reduce_mean(self, statuses: list[Status], update: Tree | None) -> Tree:
+    def _reduce_mean(self, statuses: list[CommandStatus], update: Tree | None) -> Tree:
         """Return the weighted mean of all updates, from each rank's mean, on rank 0."""
         if update is None:
             leaves = []
@@ -250,7 +251,7 @@ class DistributedEngine:
             return None
         return trees.unflatten(update, [leaf / total_weight for leaf in sums])
 
-    def _aggregate_uploads(self, statuses: list[Status], uploads: Tree | None) -> Tree:
+    def _aggregate_uploads(self, statuses: list[CommandStatus], uploads: Tree | None) -> Tree:
         """Return the aggregate of all updates, in the order of one process, on rank 0.
 
         Args:

@@ -20,9 +20,9 @@ from fedtailor.engines.distributed.heartbeat import Heartbeat
 from fedtailor.errors import LostRankError, require
 
 JOIN_TIMEOUT = timedelta(minutes=5)
-"""How long ranks wait for each other at the start."""
+"""Time that ranks wait for each other at the start."""
 RESPONSE_TIMEOUT = timedelta(days=1)
-"""How long a rank may compute before it communicates; `Heartbeat` detects one that is lost."""
+"""Time that a rank may compute before it communicates; `Heartbeat` detects one that is lost."""
 
 Shapes = Sequence[tuple[Sequence[int], torch.dtype]]
 """Shapes and dtypes of tensors."""
@@ -42,7 +42,7 @@ class Ranks:
         self.round_idx = 0
         """Round of the run that errors name."""
         self.remedy = "run the same command again"
-        """What errors advise to do after a rank was lost."""
+        """Advice that errors give after a rank was lost."""
         self._heartbeat: Heartbeat | None = None
         self._object_group: Any = None
         self._is_busy = False  # with a command

@@ -38,4 +38,4 @@ def write_page(dataset: FederatedDataset, options: Mapping[str, Any], path: Path
         options: What it was made with, for the title.
         path: The HTML file; after an `OSError` it is as it was before.
     """
-    write_bytes(path, render_dataset_page(dataset, options).encode())
+    write_bytes(path, render_dataset_page(dataset, options).encode(errors="backslashreplace"))

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.label_table import LabelTable, compute_stats, count_clients_by_group
+from fedtailor.data.row_counts import OVERLAP_NOTE
 from fedtailor.reporting.html.wording import format_count, join_items
 
 
@@ -71,8 +72,8 @@ def describe_figures(table: LabelTable) -> list[tuple[str, str]]:
 
 
 def list_notes(dataset: FederatedDataset, table: LabelTable) -> list[str]:
-    """Return notes on clients that are not drawn, on missing labels, and on declared overlap."""
-    notes = []
+    """Return notes on all rows, clients that are not drawn, missing labels, and overlap."""
+    notes = [str(dataset.row_counts)]
     num_drawn = len(table.client_ids)
     num_clients = len(table.sizes)
     if table.reason:
@@ -83,5 +84,5 @@ def list_notes(dataset: FederatedDataset, table: LabelTable) -> list[str]:
             "sizes are of all."
         )
     if dataset.overlap:
-        notes.append(f"The server's data overlaps the clients', as declared: {dataset.overlap}")
+        notes.append(OVERLAP_NOTE)
     return notes

@@ -32,4 +32,4 @@ def render(records: Sequence[RunRecord]) -> str:
 
 def write_report(records: Sequence[RunRecord], path: Path) -> None:
     """Write the page, all or nothing; an `OSError` leaves the file that was there before."""
-    write_bytes(path, render(records).encode())
+    write_bytes(path, render(records).encode(errors="backslashreplace"))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from fedtailor.data.row_counts import OVERLAP_NOTE
 from fedtailor.reporting.html.figures import compute_run_cost
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
 from fedtailor.training.record.schema import GroupScores, RunRecord
@@ -141,7 +142,7 @@ def _list_run_notes(run: RunRecord) -> Iterator[str]:
     """Yield a run's own notes, declared overlap, and clients without scores."""
     yield from run.choices.notes
     if run.data.overlap:
-        yield f"The server's data overlaps the clients', as declared: {run.data.overlap}"
+        yield OVERLAP_NOTE
     for group, scores in (run.scores or {}).items():
         num_untested = sum(weight == 0 for weight in scores.weights)
         if num_untested:

@@ -47,8 +47,7 @@ def make_initial_record(
         config: What was asked for.
         hparams: The method's hyper-parameters, with those left open filled in.
         context: The method, task and data of the run.
-        checksums: Of the data and of the first weights, which all methods of a comparison have in
-            common.
+        checksums: Of what the run begins with.
         choices: What was decided before the first round.
         command: The command that makes this run again.
     """
@@ -70,9 +69,19 @@ def make_initial_record(
     )
 
 
-def compute_checksums(data: FederatedDataset, params: Params) -> Checksums:
-    """Return checksums of the data, before any method's view of them, and of the first weights."""
-    return Checksums(data=compute_fingerprint(data), weights=hash_params(params))
+def compute_checksums(config: bytes, data: FederatedDataset, params: Params) -> Checksums:
+    """Return checksums of what a run begins with.
+
+    Args:
+        config: The content of the specification's file.
+        data: The data, before any method's view of them.
+        params: The first weights.
+    """
+    return Checksums(
+        config=hashlib.sha256(config).hexdigest(),
+        data=compute_fingerprint(data),
+        weights=hash_params(params),
+    )
 
 
 def hash_params(params: Params) -> str:

@@ -31,6 +31,7 @@ def summarize_dataset(data: FederatedDataset) -> DatasetSummary:
         classes=data.classes,
         server_examples=server_examples,
         overlap=data.overlap,
+        rows=data.row_counts,
         example_spec=data.example_spec,
         clients=data.client_names.tolist(),
         groups={group: client_ids.tolist() for group, client_ids in data.groups.items()},

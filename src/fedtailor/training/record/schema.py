@@ -10,10 +10,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_serializer
 
 from fedtailor.data.dataset import ExampleSpec
-from fedtailor.engines.factory import CompileMode
+from fedtailor.data.row_counts import RowCounts
+from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.training.config import RunConfig
 
-FORMAT: Literal[2] = 2
+FORMAT: Literal[3] = 3
 """The version of the files in a run's folder; other versions are refused."""
 
 Status = Literal["running", "interrupted", "finished", "diverged"]
@@ -66,8 +67,12 @@ class Choices(RecordPart):
 
 
 class Checksums(RecordPart):
-    """Checksums of the data and weights that the methods of a comparison have in common."""
+    """Checksums of the specification's file, and of the data and first weights.
 
+    The latter are what the methods of a comparison have in common.
+    """
+
+    config: str
     data: str
     weights: str
 
@@ -92,7 +97,8 @@ class DatasetSummary(RecordPart):
     name: str
     classes: int | None
     server_examples: int
-    overlap: str
+    overlap: bool
+    rows: RowCounts
     example_spec: ExampleSpec
     clients: list[str]
     groups: dict[str, list[int]]
@@ -104,9 +110,9 @@ class DatasetSummary(RecordPart):
     server_labels: list[int] | None
     checksum: str
 
-    @field_serializer("example_spec")
-    def _serialize_example_spec(self, example_spec: ExampleSpec) -> dict[str, Any]:
-        return example_spec._asdict()
+    @field_serializer("example_spec", "rows")
+    def _serialize_tuple(self, value: ExampleSpec | RowCounts) -> dict[str, Any]:
+        return value._asdict()
 
 
 class Work(RecordPart):
@@ -207,7 +213,7 @@ class Convergence(RecordPart):
 class RunRecord(RecordPart):
     """The record of a run, in which fields that are known at its end are None until then."""
 
-    format: Literal[2] = FORMAT
+    format: Literal[3] = FORMAT
     status: Status
     name: str
     config: RunConfig
