@@ -424,6 +424,28 @@ def test_predicting_from_bad_inputs_is_refused(x: np.ndarray, sentence: str) -> 
         mine.predict(x)
 
 
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (1e300, "predict: x overflows the model's torch.float32 for example 2; check its numbers."),
+        (3e38, "predict: the model's output is not finite for example 2; check its numbers."),
+    ],
+)
+def test_predictions_that_overflow_are_refused(value: float, sentence: str) -> None:
+    rows = DATA.clients.splits["train"].get_rows(11)
+    model = nn.Linear(5, 3)
+    nn.init.constant_(model.weight, 4.0)
+    personal = quick(model=model, rounds=0, finetune_lr=1e-6).personalize(
+        DATA.clients.x[rows], DATA.clients.y[rows]
+    )
+    x = np.ones((4, 5))
+    x[2] = value
+    with pytest.raises(InputError) as caught:
+        personal.predict(x)
+    assert str(caught.value) == sentence
+    assert personal.predict(x[:2]).shape == (2,)
+
+
 def test_scaled_integers_must_come_as_integers() -> None:
     data = ft.digits(clients=12)
     fitted = ft.fit(

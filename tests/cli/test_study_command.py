@@ -34,10 +34,13 @@ def study(
 
     def typed(*words: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["fedtailor", "study", *words])
-        with pytest.raises(SystemExit) as left:
+        code = 0
+        try:
             main()
-        said = capsys.readouterr()
-        return Said(int(left.value.code or 0), said.out, said.err)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        printed = capsys.readouterr()
+        return Said(code, printed.out, printed.err)
 
     return typed
 

@@ -124,7 +124,7 @@ def told_at_random(file: Path) -> bool:
 def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
     memory: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_map, "_get_ram_bytes", lambda: memory)
+    monkeypatch.setattr(memory_map, "get_ram_bytes", lambda: memory)
     column = mapped(tmp_path)
     assert not told_at_random(tmp_path / "column.bin")
     device_data._to_device_tensor(column[:, :-1], CPU)
@@ -133,7 +133,7 @@ def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
 
 @LINUX
 def test_systems_without_advice_go_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_map, "_get_ram_bytes", lambda: 0)
+    monkeypatch.setattr(memory_map, "get_ram_bytes", lambda: 0)
     monkeypatch.delattr(mmap, "MADV_RANDOM")
     column = mapped(tmp_path)
     tensor = device_data._to_device_tensor(column, CPU)
@@ -142,7 +142,7 @@ def test_systems_without_advice_go_without(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_columns_in_memory_go_without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_map, "_get_ram_bytes", lambda: 0)
+    monkeypatch.setattr(memory_map, "get_ram_bytes", lambda: 0)
     column = np.arange(5)
     assert device_data._to_device_tensor(column, CPU).data_ptr() == column.ctypes.data
 

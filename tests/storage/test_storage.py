@@ -151,7 +151,7 @@ def test_a_fault_leaves_the_old_or_the_new_or_nothing(
                 outcomes.append(content(place / "made"))
             else:
                 assert content(place / "made") == b"new"
-        assert [each for each in names(place) if each not in ("made", ".made.old")] == []
+        assert [each for each in names(place) if each not in ("made", ".made.previous")] == []
         write(place)
         assert content(place / "made") == b"new"
         assert names(place) == ["made"]

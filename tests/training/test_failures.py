@@ -190,11 +190,17 @@ def test_a_signal_stops_after_the_round(
     assert left(out) == whole
 
 
+def replace_words(words: list[str], *new_words: str) -> list[str]:
+    """Return KEY=VALUE words with other values for some keys."""
+    new_keys = {word.partition("=")[0] for word in new_words}
+    return [*(word for word in words if word.partition("=")[0] not in new_keys), *new_words]
+
+
 def test_a_second_signal_stops_at_once_and_the_run_can_be_resumed(tmp_path: Path) -> None:
     out, said, words = (
         tmp_path / "out",
         tmp_path / "said",
-        [*LONG, "rounds=3", "epochs=400", "checkpoint_every=1"],
+        [*replace_words(LONG, "rounds=3", "epochs=400", "checkpoint_every=1")],
     )
     child = command(["run", *SMALL, *words, f"out={out}"], said)
     wait_for_round(out)
@@ -243,7 +249,7 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
 
 
 def test_the_real_command_stops_and_says_how_to_go_on(tmp_path: Path) -> None:
-    words = ["run", *SMALL, *LONG, "rounds=500", "out=out"]
+    words = ["run", *SMALL, *replace_words(LONG, "rounds=500"), "out=out"]
     with subprocess.Popen(
         [sys.executable, "-m", "fedtailor", *words], cwd=tmp_path, stdout=subprocess.PIPE
     ) as child:
@@ -372,7 +378,7 @@ WRONG = [
     ("run out=file", "'file' is a file; choose another folder."),
     (
         "run out=file/inside",
-        "'file/inside' could not be written: Not a directory; nothing has begun, so fix that and ",
+        "'file/inside' could not be written, as '*/file' is no folder that may be written ",
     ),
     ("run out=full", "'full' is not empty; choose another folder."),
     ("run out=run", "'run' holds another run already; resume it with: fedtailor resume run"),
@@ -426,9 +432,7 @@ def test_a_finished_run_says_so(
     prepared: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fedtailor", "resume", str(prepared / "run")])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert not ended.value.code
+    main()
     assert (
         capfd.readouterr().out.replace("\n", "")
         == f"The run in {prepared / 'run'} has finished already."

@@ -82,9 +82,14 @@ def _add_own_dataset(
     attributes = DatasetAttributes(
         classes="auto" if options.classes is None else options.classes,
         scale=scale,
-        about=f"your own, from {source.name}",
+        about=f"your own, from {_decode_name(source)}",
     )
     return add_custom(name, blocks, attributes, on_progress, replace)
+
+
+def _decode_name(path: Path) -> str:
+    """Return the name of a file, with a question mark for each byte that is not of UTF-8."""
+    return path.name.encode(errors="replace").decode()
 
 
 def remove_dataset(name: str) -> str:

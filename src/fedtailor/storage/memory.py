@@ -26,6 +26,6 @@ def require_memory(subject: str, num_bytes: int, advice: str, device: str = "cpu
         total_bytes = torch.cuda.mem_get_info(device)[1]
     require(
         num_bytes <= total_bytes,
-        f"{subject} would take {num_bytes / 1e9:,.1f} GB of memory, but {device} has "
+        f"{subject} needs at least {num_bytes / 1e9:,.1f} GB of memory, but {device} has "
         f"{total_bytes / 1e9:,.1f} GB; {advice}.",
     )

@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 from torch import Tensor
 
-from fedtailor.errors import DivergedError, InputError, LostRankError, require
+from fedtailor.errors import DivergedError, FedtailorError, InputError, LostRankError, require
 from fedtailor.storage.atomic import explain_disk_errors, make_folder
 from fedtailor.storage.files import encode_tensors
 from fedtailor.storage.locks import hold_lock
@@ -91,7 +91,7 @@ class RunDir:
 
         A folder that holds anything is refused. If the block fails before a round has ended,
         nothing is left of the folder, or of what was written to an empty one, unless the model
-        diverged or another rank was lost.
+        diverged, another rank was lost or an unexpected error was raised.
         """
         self._check_unused()
         not_begun = explain_disk_errors(
@@ -112,8 +112,7 @@ class RunDir:
     def check_new(self) -> None:
         """Raise an `InputError` unless a new run can be written here; nothing is written yet."""
         text = str(self.path)
-        is_text = "\0" not in text and text == text.encode(errors="replace").decode()
-        require(is_text, f"out must be a path in UTF-8 without null bytes, got {text!a}.")
+        require("\0" not in text, f"out must be a path without null bytes, got {text!a}.")
         with explain_disk_errors(self.path, "choose another folder."):
             self._check_unused()
             parent = next(
@@ -148,7 +147,12 @@ class RunDir:
         self._folder.create(RUN_KIND, contents)
 
     def _is_worth_resuming(self, problem: Exception) -> bool:
-        """Return whether a run that has failed stays: rounds have ended, or it can go on."""
+        """Return whether a run that has failed stays.
+
+        Rounds have ended, or it can go on, or the failure is no refusal of what was asked for.
+        """
+        if not isinstance(problem, FedtailorError | OSError):
+            return True
         is_kept = isinstance(problem, DivergedError | LostRankError) and self.has_record()
         return is_kept or bool(self.open_round_log().entries)
 

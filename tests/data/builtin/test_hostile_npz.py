@@ -203,14 +203,14 @@ def make_header(shape: str, descr: str = "<f4") -> bytes:
 
 
 DAMAGED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "text": (lambda path: path.write_bytes(b"x,y\n1,2"), "but is no zip archive"),
-    "nothing": (lambda path: path.write_bytes(b""), "but is no zip archive"),
-    "an array": (lambda path: path.write_bytes(to_npy(X)), "but is no zip archive"),
+    "text": (lambda path: path.write_bytes(b"x,y\n1,2"), "it is no zip archive"),
+    "nothing": (lambda path: path.write_bytes(b""), "it is no zip archive"),
+    "an array": (lambda path: path.write_bytes(to_npy(X)), "it is no zip archive"),
     "a folder": (Path.mkdir, "Is a directory"),
     "a member that is no array": (save_member(b"no array"), "but has only y, client"),
     "an array of terabytes": (
         save_member(make_header("(1000000000000, 3)")),
-        r"array 'x' of shape \[1000000000000, 3\] would take 12,000.0 GB",
+        r"array 'x' of shape \[1000000000000, 3\] needs at least 12,000.0 GB",
     ),
     "a negative length": (save_member(make_header("(-5, 3)")), r"is damaged: .* \[-5, 3\]"),
     "more rows than bytes": (save_member(make_header("(50, 3)")), "needs 600 bytes, but the file"),
@@ -240,7 +240,7 @@ def test_pickles_are_never_executed(tmp_path: Path) -> None:
     write(path, {"x": np.array([Exploit(proof)] * 60, object)})
     assert_refused(lambda: from_npz(path), "which are never loaded")
     path.write_bytes(pickle.dumps(Exploit(proof)))
-    assert_refused(lambda: from_npz(path), "but is no zip archive")
+    assert_refused(lambda: from_npz(path), "it is no zip archive")
     assert not proof.exists()
 
 
@@ -279,7 +279,7 @@ def test_numbers_of_a_generated_set_are_whole_and_fit_into_memory(option: str, v
     options: dict[str, Any] = {"clients": 2, option: value}
     assert_refused(
         lambda: synthetic(**options),
-        rf"synthetic: {option} must be a whole number|the examples would take .* GB of memory",
+        rf"synthetic: {option} must be a whole number|the data set needs at least .* GB of memory",
     )
 
 
@@ -295,5 +295,5 @@ def test_memory_is_compared_with_that_of_the_machine(monkeypatch: pytest.MonkeyP
     memory.require_memory("It", 1000, "make it smaller")
     assert_refused(
         lambda: memory.require_memory("It", 10**9, "make it smaller"),
-        r"^It would take 1.0 GB of memory, but this machine has 0.0 GB; make it smaller\.$",
+        r"^It needs at least 1.0 GB of memory, but cpu has 0.0 GB; make it smaller\.$",
     )

@@ -64,6 +64,18 @@ def test_damaged_files_are_refused(tmp_path: Path, compressed: bool) -> None:
             read_npz(path, ("x",))
 
 
+@pytest.mark.parametrize("label", [2**62, 2**63])
+def test_labels_that_need_more_memory_than_there_is_are_refused(label: int, tmp_path: Path) -> None:
+    given = arrays()
+    given["y"] = np.full(len(given["y"]), label, np.uint64)
+    np.savez(tmp_path / "mine.npz", **given)
+    with pytest.raises(
+        InputError,
+        match=r"^mine: a model of [49],.* classes needs at least .* GB, but this machine",
+    ):
+        from_npz(tmp_path / "mine.npz")
+
+
 def test_missing_and_pickled_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         read_npz(tmp_path / "no.npz", ("x",))

@@ -138,11 +138,11 @@ def test_images_that_repeat_are_dealt_out_like_all_others(source: str, place: Pa
     """Draws depend on labels and numbers of rows alone, not on what the images show."""
     arrays = images_of("mnist", 400, 100)
     options = {"partition": "iid", "clients": 10, "server_from": source} | DRAWN[source]
-    add("mnist", saved(place / "mnist.npz", arrays))
+    add("mnist", saved(place / "mnist.npz", arrays), replace=True)
     unique = load("mnist", **options)
     arrays["x_train"][200:] = arrays["x_train"][:200]
     arrays["x_test"][50:] = arrays["x_train"][:50]
-    add("mnist", saved(place / "repeated.npz", arrays))
+    add("mnist", saved(place / "repeated.npz", arrays), replace=True)
     made = load("mnist", **options)
     assert whose_rows(made) == whose_rows(unique)
     assert served(made)[1].tolist() == served(unique)[1].tolist()

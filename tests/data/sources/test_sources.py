@@ -281,8 +281,8 @@ def test_synthetic_server_speaks_for_several_people() -> None:
 
 
 SYNTHETIC_BAD: list[tuple[dict[str, Any], str]] = [
-    ({"alpha": -1.0}, "alpha must be at least 0 and finite, got -1.0"),
-    ({"beta": float("nan")}, "beta must be at least 0 and finite, got nan"),
+    ({"alpha": -1.0}, "alpha must be at least 0 and at most"),
+    ({"beta": float("nan")}, "beta must be at least 0 and at most"),
     ({"clients": 0}, "clients must be a whole number of at least 1, got 0"),
     ({"features": 1}, "features must be a whole number of at least 2, got 1"),
     ({"classes": 1}, "classes must be a whole number of at least 2, got 1"),

@@ -268,7 +268,7 @@ def test_names_that_are_no_folders_are_refused(name: str) -> None:
         ),
         (
             {"classes": 10**12},
-            r"a model of 1,000,000,000,000 classes needs at least 16,000\.0 GB, but this machine "
+            r"a model of 1,000,000,000,000 classes needs at least 16,000\.0 GB of memory, but cpu "
             r"has \d.* GB; number the classes from 0 on",
         ),
         ({"tokens": 1}, "tokens must be true or false, got 1"),
@@ -319,6 +319,13 @@ def test_labels_that_cannot_be_are_refused_and_the_old_store_stays(
 
 SERVER_X = np.ones((3, 2), np.float32)
 SERVER_Y = np.array([0, 2, 1], np.uint8)
+
+
+def test_names_that_cannot_be_written_are_refused() -> None:
+    """Such as those of folders whose names are not UTF-8."""
+    block = Block("a\udcff", {"x": np.zeros((2, 3), np.float32)})
+    with pytest.raises(InputError, match=r"characters of UTF-8 without NUL, got 'a\\udcff'\.$"):
+        build("toy", [block], NO_FACTS, MADE)
 
 
 def test_the_servers_own_examples_are_kept() -> None:

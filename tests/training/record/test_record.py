@@ -330,4 +330,5 @@ def test_the_record_says_what_became_of_every_row(tmp_path: Path) -> None:
         read=120, clients=108, server=12, shared=0, left_out={}, elsewhere=0, given_up=0, equal=0
     )
     assert record.data.overlap is False
-    assert "120 rows read: 108 used by clients, 12 held by the server" in describe_data(record.data)
+    lines = describe_data(record.data)
+    assert lines[1].startswith("120 rows read: 108 used by clients, 12 held by the server")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedtailor.data.arguments import (
     require_bool,
     require_classes,
+    require_memory_for_classes,
     require_scale,
     resolve_count,
     to_array,
@@ -218,7 +219,8 @@ def cast_like(name: str, column_name: str, values: Any, other: Array) -> Array:
     column = np.atleast_1d(to_numeric_array(name, f"the server's {column_name}", values))
     if column.dtype.kind == "f" and other.dtype.kind != "f":
         return column
-    cast = column.astype(other.dtype)
+    with np.errstate(over="ignore"):  # infinities are refused later
+        cast = column.astype(other.dtype)
     if column.dtype.kind == "f":
         return cast
     return cast if np.array_equal(cast, column) else column
@@ -241,4 +243,6 @@ def _count_classes(name: str, y: Array, server: ClientExamples | None) -> int | 
         f"{name}: labels must be numbers of classes from 0 to at most {MAX_LABEL}, got "
         f"{largest_label}; number the classes from 0.",
     )
-    return max(1, largest_label + 1)
+    classes = max(1, largest_label + 1)
+    require_memory_for_classes(name, classes)
+    return classes

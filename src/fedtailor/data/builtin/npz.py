@@ -49,7 +49,10 @@ def read_npz(path: str | Path, needed: tuple[str, ...]) -> dict[str, Array]:
 
 def _read_arrays(path: str | Path, file: BinaryIO) -> dict[str, Array]:
     """Return the arrays of an open file by name."""
-    require(is_zipfile(file), f"'{path}' must be an .npz file, but is no zip archive.")
+    require(
+        is_zipfile(file),
+        f"'{path}' cannot be read as an .npz file of plain arrays: it is no zip archive.",
+    )
     file.seek(0)
     with ZipFile(file) as archive:
         members = [member for member in archive.infolist() if _is_array(archive, member)]
@@ -84,7 +87,7 @@ def _check_member(path: str | Path, archive: ZipFile, member: ZipInfo) -> None:
             raise InputError(f"'{path}' must hold arrays of numbers, but '{name}' is of records.")
     require(
         not dtype.hasobject,
-        f"'{path}' must hold arrays of numbers or strings, but '{name}' is of Python objects, "
+        f"'{path}' cannot be read as an .npz file of plain arrays: '{name}' is of Python objects, "
         "which are never loaded.",
     )
     num_bytes = prod(shape) * dtype.itemsize

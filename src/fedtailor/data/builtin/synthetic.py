@@ -112,7 +112,7 @@ def synthetic(
     smallest_size = min(MIN_EXAMPLES, most)
     num_values = (clients * smallest_size + server + classes) * features
     advice = "ask for fewer clients, features or classes"
-    require_memory("synthetic: the examples", 4 * num_values, advice)
+    require_memory("synthetic: the data set", 4 * num_values, advice)
     params = SyntheticParams(alpha, beta, features, classes, iid, seed)
     client_examples = []
     for client in range(clients):

@@ -287,10 +287,10 @@ class ColumnWriter:
 
     def _require_new_client(self, client: str) -> None:
         is_name = isinstance(client, str) and len(client) <= MAX_NAME_LENGTH and "\0" not in client
-        if not is_name:
+        if not is_name or not _has_utf8(client):
             raise InputError(
                 f"{self._name}: clients' names must be strings of up to {MAX_NAME_LENGTH} "
-                f"characters without NUL, got {client!r}."
+                f"characters of UTF-8 without NUL, got {client!r}."
             )
         if client in self._client_sizes:
             raise InputError(
@@ -393,6 +393,15 @@ def _count_row_bytes(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
 def _count_block_rows(dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
     """Return the number of rows that have one checksum."""
     return max(1, _BLOCK_BYTES // _count_row_bytes(dtype, shape))
+
+
+def _has_utf8(text: str) -> bool:
+    """Return whether a text can be written, unlike parts of names that could not be decoded."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _format_layout(layout: Layout) -> str:
