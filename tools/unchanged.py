@@ -36,11 +36,11 @@ from fedtailor.engines import factory  # noqa: E402
 from fedtailor.evaluation.evaluate import sample_group  # noqa: E402
 from fedtailor.models.text import language_model  # noqa: E402
 from fedtailor.personalization.personal_model import personalize_model  # noqa: E402
-from fedtailor.personalization.service import load_trained_model  # noqa: E402
 from fedtailor.training.loop import run_rounds  # noqa: E402
 from fedtailor.training.overrides import read_run_config  # noqa: E402
 from fedtailor.training.run_dir import RunDir  # noqa: E402
 from fedtailor.training.runner import start_run  # noqa: E402
+from fedtailor.training.trained_model import load_trained_model  # noqa: E402
 from known import known  # noqa: E402
 from scenarios import toy_data, toy_setting, toy_task  # noqa: E402
 

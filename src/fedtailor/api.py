@@ -15,10 +15,11 @@ from fedtailor.engines.context import EngineContext
 from fedtailor.errors import InputError, require, summarize_error
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
-from fedtailor.personalization.personal_model import PersonalModel, TrainedModel, personalize_model
+from fedtailor.personalization.personal_model import PersonalModel, personalize_model
 from fedtailor.training.context import ModelLike, get_cohort_size, prepare_context
 from fedtailor.training.loop import Cost, Round, raise_if_diverged, run_rounds
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining, run_pretraining
+from fedtailor.training.trained_model import TrainedModel
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ from fedtailor.core import trees
 from fedtailor.core.types import Params, ServerState
 from fedtailor.engines import factory
 from fedtailor.engines.context import EngineContext
-from fedtailor.personalization.personal_model import TrainedModel, personalize_model
+from fedtailor.personalization.personal_model import personalize_model
 from fedtailor.personalization.service import export_client, personalize
 from fedtailor.prng.streams import Stream
 from fedtailor.training import from_config
 from fedtailor.training.overrides import read_run_config
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
+from fedtailor.training.trained_model import TrainedModel
 from known import known
 from oracles import descended, module_of
 from scenarios import toy_data, toy_setting, toy_task, train

@@ -16,10 +16,10 @@ from damage import (
     list_files,
 )
 from fedtailor.errors import InputError
-from fedtailor.personalization.service import load_trained_model
 from fedtailor.reporting.html import write_report
 from fedtailor.training.run_dir import RunDir, find_runs
 from fedtailor.training.runner import resume_run, start_run
+from fedtailor.training.trained_model import load_trained_model
 from interruptions import begin_or_go_on, left, small
 
 MODEL_SOURCE = """

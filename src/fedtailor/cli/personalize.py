@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedtailor.cli.progress import TrustCodeFlag
 from fedtailor.cli.terminal import format_path, print_text
 from fedtailor.errors import make_printable
 
@@ -25,6 +26,7 @@ def personalize(
         Path, typer.Option("--data", help="An .npz file with x and y.", show_default=False)
     ],
     to: To,
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Personalize a model for an unseen client.
 
@@ -37,8 +39,11 @@ def personalize(
     """
     from fedtailor.personalization.service import format_load_snippet
     from fedtailor.personalization.service import personalize as write_personal_model
+    from fedtailor.training.from_config import trust_folder
     from fedtailor.training.shell_commands import quote_path
 
+    if trust_code:
+        trust_folder(out)
     write_personal_model(out, data, to)
     command = f"fedtailor predict {quote_path(to)} --data x.npz --to out.csv"
     print_text(f"The personal model is in {format_path(to)}. Use it with: {command}")
@@ -49,6 +54,7 @@ def export(
     out: Out,
     client: Annotated[str, typer.Option("--client", help="The client's id.", show_default=False)],
     to: To,
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Write the personal model of a client, and print how to load it.
 
@@ -60,7 +66,10 @@ def export(
         fedtailor export DIR --client 7 --to model_of_7
     """
     from fedtailor.personalization.service import export_client, format_load_snippet
+    from fedtailor.training.from_config import trust_folder
 
+    if trust_code:
+        trust_folder(out)
     export_client(out, client, to)
     place = f"The model of client {make_printable(client)} is in {format_path(to)}"
     print_text(f"{place}. In PyTorch:\n\n{format_load_snippet(to)}")
@@ -73,6 +82,7 @@ def predict(
     ],
     data: Annotated[Path, typer.Option("--data", help="An .npz file with x.", show_default=False)],
     to: Annotated[Path, typer.Option("--to", help="The .csv file to write.", show_default=False)],
+    trust_code: TrustCodeFlag = False,
 ) -> None:
     """Write the predictions of a personal model, one line per example.
 
@@ -82,7 +92,10 @@ def predict(
     """
     from fedtailor.personalization.service import predict as compute_predictions
     from fedtailor.personalization.service import write_predictions
+    from fedtailor.training.from_config import trust_folder
 
+    if trust_code:
+        trust_folder(model)
     predictions = compute_predictions(model, data)
     write_predictions(to, predictions)
     print_text(f"{len(predictions)} predictions are in {format_path(to)}.")

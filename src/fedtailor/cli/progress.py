@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import partial, wraps
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
@@ -206,8 +206,8 @@ class StudyProgressReporter(ProgressReporter):
         name = f"{event.run.comparison_name}: {path.name}"
         self._run_status[path] = self._print_event(event, name)
         self._rounds_done[path] = event.round
-        if event.kind == "diverged":
-            # None of its rounds is left.
+        if event.kind in ("finished", "diverged"):
+            # None of its rounds is left, also if it has stopped early.
             self._rounds_done[path] = event.run.config.rounds
         if event.kind in ("finished", "diverged"):
             self._num_ended += 1
@@ -296,6 +296,13 @@ def describe_added_methods(requested: "ComparisonConfig", completed: "Comparison
 
 
 # Arguments
+
+TrustCodeFlag = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Run the model's file in the folder, now and later: it is remembered."
+    ),
+]
 
 
 class CommandArgs(NamedTuple):

@@ -9,12 +9,14 @@ import typer
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
+    TrustCodeFlag,
     describe_added_methods,
     parse_command_args,
     reserve_out,
     run_on_all_ranks,
 )
 from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
+from fedtailor.errors import require
 
 if TYPE_CHECKING:
     from fedtailor.training.record.schema import RunRecord
@@ -29,14 +31,27 @@ ShowFlag = Annotated[
 
 
 @run_on_all_ranks
-def run(args: Args = None, show: ShowFlag = False) -> None:
+def run(
+    args: Args = None,
+    show: ShowFlag = False,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="DIR",
+            help="Begin with the weights of the run in DIR, and with its "
+            "specification where KEY=VALUE do not say otherwise.",
+        ),
+    ] = None,
+    trust_code: TrustCodeFlag = False,
+) -> None:
     """Train one method and record everything.
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds,
     budget, cohort, seed, engine, device, precision, chunk, compile, threads, client_state,
-    evaluate_every, eval_clients, final_eval_clients, eval_groups, target, tuned, checkpoint_every,
-    log, label, out; `data.KEY` is an option of the data set; any other key is a hyper-parameter of
-    the method. `--show` prints all of them with their values.
+    evaluate_every, eval_clients, final_eval_clients, eval_groups, target, patience, tuned,
+    checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the data set; any
+    other key is a hyper-parameter of the method. `--show` prints all of them with their values.
 
     Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
     sets are those that `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist,
@@ -51,13 +66,24 @@ def run(args: Args = None, show: ShowFlag = False) -> None:
         fedtailor run method=fedavg data=my.npz model=my_model.py:Net data.server=0.05
 
         fedtailor run method=fsl+fedsim pretrain=5 gamma=0.5
+
+        fedtailor run --from DIR lr=0.03 out=NEW
     """
+    from fedtailor.training.from_config import trust_folder
     from fedtailor.training.overrides import format_toml, read_run_config
     from fedtailor.training.runner import start_run
     from fedtailor.training.shell_commands import format_resume_command
+    from fedtailor.training.start_weights import make_branch_values
 
     command_args = parse_command_args("run", args, ("out",))
-    config = read_run_config(command_args.rest)
+    base = None
+    if source is not None:
+        if trust_code:
+            trust_folder(source)
+        base = make_branch_values(source, command_args.rest)
+    config = read_run_config(command_args.rest, base)
+    if trust_code and config.start_from:
+        trust_folder(Path(config.start_from))
     if show:
         print_text(format_toml(config).removesuffix("\n"))
         return
@@ -133,13 +159,25 @@ def compare(
 @run_on_all_ranks
 def resume(
     out: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    args: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", show_default=False)
+    ] = None,
+    trust_code: TrustCodeFlag = False,
 ) -> None:
-    """Resume a run that was stopped or killed, from its last checkpoint.
+    """Resume a run that was stopped or killed, from its last checkpoint, or go on for longer.
 
-    Example:
+    `rounds` may change, also of a run that has finished: the figures are those of a run of that
+    many rounds from the start, and where a hyper-parameter follows from their number the change is
+    refused. Of other keys checkpoint_every, client_state and log may change.
+
+    Examples:
 
         fedtailor resume DIR
+
+        fedtailor resume DIR rounds=500
     """
+    from fedtailor.training.from_config import trust_folder
+    from fedtailor.training.overrides import parse_value
     from fedtailor.training.run_dir import RunDir
     from fedtailor.training.runner import resume_run
     from fedtailor.training.shell_commands import format_resume_command
@@ -147,11 +185,18 @@ def resume(
     console = TerminalConsole()
     run_dir = RunDir(out)
     run_dir.read_config()  # refuses a folder that holds no run
-    if run_dir.read_status() == "finished":
+    if not args and run_dir.read_status() == "finished":
         console.print_line(f"The run in {format_path(out)} has finished already.")
         return
+    changes = {}
+    for arg in args or []:
+        key, equals, text = arg.partition("=")
+        require(bool(equals), f"resume: '{arg}' is not KEY=VALUE.")
+        changes[key] = parse_value(text)
+    if trust_code:
+        trust_folder(out)
     with ProgressReporter(console) as reporter:
-        outcome = resume_run(out, (reporter,), reporter.should_stop)
+        outcome = resume_run(out, (reporter,), reporter.should_stop, changes=changes)
     _write_results(out, [outcome.record])
     if not outcome.is_finished:
         _exit_stopped(console, format_resume_command(out))
@@ -199,9 +244,14 @@ def _get_report_path(out: Path) -> Path:
 
 
 def _make_title(records: "Sequence[RunRecord]") -> str:
+    from fedtailor.training.record.summary import describe_early_stops
+
     config = records[0].config
-    round_counts = sorted({record.config.rounds for record in records})
+    round_counts = sorted({record.num_rounds for record in records})
     rounds = f"{round_counts[0]} rounds"
     if len(round_counts) > 1:
-        rounds = f"{round_counts[0]} to {round_counts[-1]} rounds (equal {config.budget} for all)"
+        rounds = f"{round_counts[0]} to {round_counts[-1]} rounds"
+    if len({record.config.rounds for record in records}) > 1:
+        rounds += f" (equal {config.budget} for all)"
+    rounds += describe_early_stops(records)
     return f"{config.data}: {rounds} of {config.cohort} clients"

@@ -56,6 +56,8 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
         f"As many {UNITS[comparison.budget]} for all methods as {comparison.rounds} rounds of "
         f"{reference_variant} take, in rounds: {', '.join(rounds_by_name)}."
     )
+    if comparison.patience is not None:
+        message += f" With patience={comparison.patience} a run may stop earlier and take less."
     return BudgetedRuns(budgeted_configs, message)
 
 

@@ -330,7 +330,7 @@ def compute_validation_score(record: RunRecord) -> float:
 
     The mean is over clients, and over the evaluations in the last fifth of the rounds.
     """
-    window = compute_final_window(record.rounds, record.config.rounds)
+    window = compute_final_window(record.rounds, record.num_rounds)
     value = window.mean["validation"]["after"][record.metric.name]
     return math.nan if value is None else value
 

@@ -67,7 +67,9 @@ class HParams(LocalHParams, method="fedsim"):
     server_batch: int = positive(64, 'server examples a round (twice as many for first="server")')
 
     def resolve(self, facts: RunFacts) -> Self:
-        """End the decay with the run, unless `decay_rounds` is given."""
+        """End the decay, if there is one, with the run, unless `decay_rounds` is given."""
+        if self.decay == "constant":
+            return self
         return replace(self, decay_rounds=self.decay_rounds or max(1, facts.rounds))
 
 

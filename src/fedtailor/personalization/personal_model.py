@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedtailor import prng
 from fedtailor.core import trees
 from fedtailor.core.task import Task, get_class_axis
-from fedtailor.core.types import Method, Params, ServerState, Tree
+from fedtailor.core.types import Params
 from fedtailor.data.arguments import to_numeric_array
 from fedtailor.data.dataset import ExampleSpec, FederatedDataset
 from fedtailor.data.examples import Split, single_client
@@ -22,19 +22,9 @@ from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import DivergedError, InputError, require
 from fedtailor.ops.decode import decode_inputs
 from fedtailor.prng.streams import Stream
+from fedtailor.training.trained_model import TrainedModel
 
 _MODULE_LOCK = threading.Lock()  # a task's module serves one thread at a time
-
-
-class TrainedModel(NamedTuple):
-    """The result of a run as far as an unseen client needs it."""
-
-    method: Method
-    task: Task
-    state: ServerState  # after training
-    example_spec: ExampleSpec  # form of the training data
-    seed: int  # of the run
-    offered_states: Tree | None = None  # stacked client states that a client may start from
 
 
 @dataclass(frozen=True)

@@ -13,31 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import field_serializer
 
-from fedtailor import methods
 from fedtailor.core.task import Task
-from fedtailor.core.types import Method, Params, ServerState
+from fedtailor.core.types import Params, ServerState
 from fedtailor.data.builtin.npz import read_npz
 from fedtailor.data.dataset import ExampleSpec
-from fedtailor.engines.client_state import ClientStateStore
-from fedtailor.engines.context import EngineContext, init_server_state
-from fedtailor.engines.offered_states import select_offered
+from fedtailor.engines.context import EngineContext
 from fedtailor.engines.sequential import SequentialEngine
 from fedtailor.errors import InputError, require, suggest_name
-from fedtailor.personalization.personal_model import PersonalModel, TrainedModel, personalize_model
+from fedtailor.personalization.personal_model import PersonalModel, personalize_model
 from fedtailor.storage.atomic import explain_disk_errors, replace_folder, write_bytes
 from fedtailor.storage.files import encode_tensors, parse_tensors
 from fedtailor.storage.manifest import ListedFolder
 from fedtailor.storage.typed_json import encode_model, parse_versioned
 from fedtailor.training import from_config
-from fedtailor.training.checkpoint import CheckpointManager
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.dataset_summary import require_same_data
-from fedtailor.training.record.schema import RunRecord
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE, ConfigFile, RunDir
+from fedtailor.training.trained_model import load_trained_model, restore_server_state
 
 PREDICT_BATCH_SIZE = 1024
 """Number of examples predicted at a time."""
@@ -59,62 +54,6 @@ class PersonalModelFile(ConfigFile):
     @field_serializer("example_spec")
     def _serialize_example_spec(self, example_spec: ExampleSpec) -> dict[str, Any]:
         return example_spec._asdict()
-
-
-def load_trained_model(out: Path) -> TrainedModel:
-    """Load the model of a run as of its last checkpoint, without loading the run's data."""
-    run_dir = RunDir(out)
-    config = run_dir.read_config()
-    record = run_dir.read_stored_record()
-    data_summary = record.data
-    example_spec = data_summary.example_spec
-    task = from_config.build_task(config, example_spec, out)
-    method = methods.build(config.method, task, **record.hparams)
-    initial_state = init_server_state(method, task.params, config.seed, torch.device("cpu"))
-    client_states = ClientStateStore(len(data_summary.clients))
-    state = _restore_server_state(run_dir, record, initial_state, method, client_states)
-    train_ids = np.array(data_summary.groups["train"])
-    offered_ids = select_offered(client_states, train_ids, method.num_offered_states, config.seed)
-    offered_states = None
-    if len(offered_ids) > 0:
-        offered_states = client_states.gather(offered_ids, method.init_client_state(state))
-    return TrainedModel(method, task, state, example_spec, config.seed, offered_states)
-
-
-def _restore_server_state(
-    run_dir: RunDir,
-    record: RunRecord,
-    initial_state: ServerState,
-    method: Method,
-    client_states: ClientStateStore,
-) -> ServerState:
-    """Return the server's state of the last checkpoint, and restore client states in place.
-
-    Args:
-        run_dir: The folder of the run.
-        record: Its record as it was written last.
-        initial_state: A server state of the same structure.
-        method: The method of the run.
-        client_states: Store that the checkpoint's client states are put into.
-    """
-    out = run_dir.path
-    checkpoints = CheckpointManager(out, run_dir.open_round_log())
-    restored = checkpoints.restore_latest(
-        initial_state, client_states, method.init_client_state(initial_state)
-    )
-    if restored is None:
-        raise InputError(f"The run in '{out}' has no checkpoint yet.")
-    require(
-        not restored.skipped,
-        f"The last checkpoint of the run in '{out}' cannot be used: {'; '.join(restored.skipped)}",
-    )
-    # A run that was killed has no rounds in its record.
-    is_last = not record.rounds or restored.rounds_done == len(record.rounds)
-    require(
-        is_last or record.status == "diverged",
-        f"The last checkpoint of the run in '{out}' is missing; put it back.",
-    )
-    return restored.state
 
 
 def personalize(out: Path, data: Path, to: Path) -> PersonalModel:
@@ -148,7 +87,7 @@ def export_client(out: Path, client: str, to: Path) -> PersonalModel:
     record = run_dir.read_stored_record()
     context = from_config.build_context(config, from_config.load_dataset(config), out)
     require_same_data(record, context.data)
-    state = _restore_server_state(
+    state = restore_server_state(
         run_dir, record, context.init_server_state(), context.method, context.client_states
     )
     params = _personalize_client(context, state, client)
@@ -179,12 +118,20 @@ def predict(model_dir: Path, data: Path) -> NDArray[Any]:
     return np.concatenate(predictions)
 
 
-def load_personal_model(model_dir: Path) -> PersonalModel:
-    """Load a personalized model from its folder."""
+def load_personal_model(model_dir: Path, trust_code: bool = False) -> PersonalModel:
+    """Load a personalized model from its folder.
+
+    Args:
+        model_dir: The folder.
+        trust_code: Whether the model's file in it, if there is one, may be run from now on. Without
+            this it is run only if this machine has run the same file before.
+    """
     require(
         (model_dir / METADATA_FILE).exists(),
         f"'{model_dir}' holds no personalized model: there is no {METADATA_FILE} in it.",
     )
+    if trust_code:
+        from_config.trust_folder(model_dir)
     metadata = _read_metadata(model_dir)
     task = from_config.build_task(metadata.config, metadata.example_spec, model_dir)
     tensors = parse_tensors(model_dir / MODEL_FILE, ListedFolder(model_dir).read(MODEL_FILE))

@@ -114,6 +114,15 @@ class ListedFolder:
         # If a power failure brings the manifest before back, that lists the new files, too.
         self._write_manifest(manifest.kind, manifest.files | new_files, should_sync_folder=False)
 
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        manifest = self.read_manifest()
+        maybe_removed: Files = {name: [*manifest.list_accepted(name), None]}
+        self._write_manifest(manifest.kind, manifest.files | maybe_removed)
+        (self.path / name).unlink(missing_ok=True)
+        others = {other: digests for other, digests in manifest.files.items() if other != name}
+        self._write_manifest(manifest.kind, others, should_sync_folder=False)
+
     def settle(self) -> None:
         """Finish what a killed process has begun: list only the contents that files have."""
         manifest = self.read_manifest()

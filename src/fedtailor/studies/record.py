@@ -282,7 +282,7 @@ def _compute_speed(part: Part, record: RunRecord, points: Sequence[tuple[int, fl
     higher_is_better = record.metric.higher_is_better
     eval_rounds = [round_idx for round_idx, _ in points]
     values = [value for _, value in points]
-    width = max(1, record.config.rounds // ROLLING_WINDOW_DIVISOR)
+    width = max(1, record.num_rounds // ROLLING_WINDOW_DIVISOR)
     smooth = compute_rolling_mean(eval_rounds, values, width)
     rounds_to_target = None
     if part.target is not None:

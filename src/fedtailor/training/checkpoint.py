@@ -138,6 +138,11 @@ class CheckpointManager:
         )
         return None
 
+    def find_last_round(self) -> int:
+        """Return the rounds done at the newest checkpoint, intact or not; 0 if there is none."""
+        folders = self._list_checkpoints()
+        return int(folders[-1].name) if folders else 0
+
     def find_problems(self) -> dict[int, str]:
         """Return what is wrong with each checkpoint by its round, "" with intact ones."""
         problems: dict[int, str] = {}

@@ -76,6 +76,11 @@ class CommonConfig(BaseModel):
     """The groups that are evaluated at all."""
     target: FiniteFloat | None = None
     """A value of the headline metric; the first round that reaches it is recorded."""
+    patience: PositiveInt | None = None
+    """Evaluations without improvement for validation clients before training stops early.
+
+    None: it goes on to the last round.
+    """
     checkpoint_every: PositiveInt = 10
     """Rounds between two checkpoints."""
     log: Literal["none", "tensorboard", "mlflow"] = "none"
@@ -93,6 +98,8 @@ class RunConfig(CommonConfig):
     tuned: tuple[str, ...] = ()
     """Hyper-parameters whose values were chosen by validation clients."""
     seed: Seed = 0
+    start_from: str = ""
+    """The folder of a run whose global weights are the first weights of this one."""
 
     def resolve(self) -> Self:
         """Return the same with every default filled in.
@@ -109,6 +116,11 @@ class RunConfig(CommonConfig):
                 f"tuned: {self.method} has no hyper-parameter '{name}'; "
                 f"{suggest_name(name, hparams)}",
             )
+        require(
+            not self.start_from or not self.pretrain,
+            f"start_from: the first weights come from the run in '{self.start_from}', so they "
+            f"cannot be pre-trained; leave out pretrain={self.pretrain} or start_from.",
+        )
         data = self.data
         if data.endswith(".npz"):
             data = os.path.realpath(data)  # resolving a `Path` fails for a loop of links
@@ -117,7 +129,8 @@ class RunConfig(CommonConfig):
             "data_options": sources.fill_defaults(self.data, self.data_options),
             "model": self._resolve_model(),
             "hparams": hparams,
-            "evaluate_every": self.evaluate_every or max(1, self.rounds // 10),
+            "evaluate_every": self.evaluate_every or compute_evaluation_interval(self.rounds),
+            "start_from": str(Path(self.start_from).resolve()) if self.start_from else "",
         }
         return self.model_copy(update=changes)
 
@@ -129,6 +142,11 @@ class RunConfig(CommonConfig):
         is_python_file = file.endswith(".py") and Path(file).is_file()
         require(is_python_file, f"model: there is no Python file '{file}'.")
         return f"{os.path.realpath(file)}:{name}"
+
+
+def compute_evaluation_interval(rounds: int) -> int:
+    """Return the rounds between two evaluations where none are asked for."""
+    return max(1, rounds // 10)
 
 
 BASELINES = ("local", "fedavg")

@@ -134,7 +134,10 @@ def _prepare_engine(command: StartRun, scratch: Path) -> tuple[DistributedEngine
         config = RunConfig.model_validate(command.config)
         data = from_config.load_dataset(config)
         client_state_dir = scratch if config.client_state == "files" else None
-        context = from_config.build_context(config, data, Path(command.run_path), client_state_dir)
+        # Rank 0 has run the same code, wherever what it trusts is kept.
+        context = from_config.build_context(
+            config, data, Path(command.run_path), client_state_dir, is_trusted=True
+        )
         engine = factory.make_distributed_engine(context, command.chunk, command.compile)
         return engine, compute_fingerprint(context.data)
     except FedtailorError as problem:

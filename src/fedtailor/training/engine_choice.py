@@ -66,6 +66,16 @@ def remake_engine(
     return engine, choices.model_copy(update={"notes": tuple(notes)})
 
 
+def describe_other_compile_choice(
+    config: RunConfig, context: EngineContext, choices: Choices
+) -> str:
+    """Return how a new run of this specification would be compiled, "" if as by these choices."""
+    decision = _decide_compile(config, context)
+    if decision.compile == choices.compile:
+        return ""
+    return "would be compiled" if decision.compile else "would not be compiled"
+
+
 def _make_engine(
     config: RunConfig, context: EngineContext, run_path: Path, options: EngineOptions
 ) -> Engine:

@@ -22,8 +22,10 @@ from fedtailor.errors import InputError, require, suggest_name, summarize_error
 from fedtailor.ops.conv2d import has_kernels_for
 from fedtailor.storage.manifest import ListedFolder
 from fedtailor.storage.memory import require_memory
+from fedtailor.storage.trusted_code import require_trusted_code, trust_code
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import compute_run_facts, infer_task, prepare_context
+from fedtailor.training.early_stopping import check_patience
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining
 from fedtailor.training.run_dir import CUSTOM_MODEL_FILE
 
@@ -73,15 +75,21 @@ def load_dataset(config: RunConfig) -> FederatedDataset:
     return sources.load(config.data, **config.data_options)
 
 
-def build_task(config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None) -> Task:
+def build_task(
+    config: RunConfig,
+    example_spec: ExampleSpec,
+    run_path: Path | None = None,
+    is_trusted: bool = False,
+) -> Task:
     """Return the task that a specification names, with first weights drawn from the seed.
 
     Args:
         config: The specification.
         example_spec: The form of the examples.
         run_path: The folder of the run or of a model, whose copy of the user's model file is used.
+        is_trusted: Whether that copy is run although this machine may not have run it before.
     """
-    factory = get_model_factory(config, example_spec, run_path)
+    factory = get_model_factory(config, example_spec, run_path, is_trusted)
     dtype = torch.float64 if config.precision == "float64" else torch.float32
     if ":" not in config.model:
         _check_model_size(factory, config, dtype)
@@ -105,7 +113,10 @@ def resolve_hparams(config: RunConfig, data: FederatedDataset) -> dict[str, Any]
 
 
 def get_model_factory(
-    config: RunConfig, example_spec: ExampleSpec, run_path: Path | None = None
+    config: RunConfig,
+    example_spec: ExampleSpec,
+    run_path: Path | None = None,
+    is_trusted: bool = False,
 ) -> ModelFactory:
     """Return the function that makes the model, with its arguments.
 
@@ -113,13 +124,17 @@ def get_model_factory(
         config: The specification.
         example_spec: The form of the examples, which the model must fit.
         run_path: The folder of the run or of a model, whose copy of the user's model file is used.
+        is_trusted: Whether that copy is run although this machine may not have run it before.
     """
     if ":" in config.model:
         file, _, name = config.model.rpartition(":")
         if run_path is None:
             return ModelFactory(_load_custom_function(Path(file), name))
+        path = run_path / CUSTOM_MODEL_FILE
         source = ListedFolder(run_path).read(CUSTOM_MODEL_FILE)
-        return ModelFactory(_import_function(run_path / CUSTOM_MODEL_FILE, source, name))
+        if not is_trusted:
+            require_trusted_code(path, source)
+        return ModelFactory(_import_function(path, source, name))
     require(
         config.model in MODELS[:-1],
         f"There is no model '{config.model}'; {suggest_name(config.model, MODELS)}",
@@ -232,6 +247,13 @@ def _import_function(path: Path, source: bytes, name: str) -> Callable[[], Any]:
     return function
 
 
+def trust_folder(folder: Path) -> None:
+    """Allow the copy of a model file in the folder of a run or of a model, if any, to be run."""
+    path = folder / CUSTOM_MODEL_FILE
+    if path.is_file():
+        trust_code(path.read_bytes())
+
+
 def get_pretraining_config(config: RunConfig) -> PretrainingConfig:
     """Return how the first weights are pre-trained."""
     return PretrainingConfig(config.pretrain, config.pretrain_lr, config.pretrain_batch)
@@ -242,17 +264,20 @@ def build_context(
     data: FederatedDataset,
     run_path: Path | None = None,
     client_state_dir: Path | None = None,
+    is_trusted: bool = False,
 ) -> EngineContext:
     """Return method, model and data brought together as a specification says.
 
     Args:
         config: The specification.
         data: The data set that it names.
-        run_path: The folder of the run or of a model, whose copy of the user's model file is used.
+        run_path: The folder of the run, whose copy of the user's model file is used.
         client_state_dir: Where client states are kept; None keeps them in RAM.
+        is_trusted: Whether that copy is run although this machine may not have run it before.
     """
     resolve_device(config.device)  # refuses one that is not there
     check_pretraining(get_pretraining_config(config), data)
+    check_patience(config.patience, data)
     require(
         config.eval_groups != "validation" or len(data.groups["validation"]) > 0,
         f"eval_groups: validation clients alone are to be evaluated, but data set '{data.name}' "
@@ -261,7 +286,7 @@ def build_context(
     allow_tf32(config.precision == "tf32")
     return prepare_context(
         config.method,
-        build_task(config, data.example_spec, run_path),
+        build_task(config, data.example_spec, run_path, is_trusted),
         data,
         rounds=config.rounds,
         cohort=config.cohort,

@@ -5,7 +5,7 @@ import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,7 @@ from fedtailor.training.config import (
 
 NONE = "none"
 """None as the value of a hyper-parameter, which TOML lacks; other unset keys are left out."""
+_Config = TypeVar("_Config", bound=CommonConfig)
 _HPARAM_TABLES = ("hparams", "tune", "tuned")
 """Tables that hold hyper-parameters."""
 _ARGUMENT_HINTS = {
@@ -35,11 +36,16 @@ MAX_TOML_DEPTH = 50
 """Limits of a file, far above any specification."""
 
 
-def read_run_config(args: list[str]) -> RunConfig:
-    """Return the specification of one run from the arguments of a command."""
+def read_run_config(args: list[str], base: dict[str, Any] | None = None) -> RunConfig:
+    """Return the specification of one run from the arguments of a command.
+
+    Args:
+        args: Names of TOML files, and KEY=VALUE.
+        base: Values that the arguments override.
+    """
     for arg in args:
         require("=" in arg or arg.endswith(".toml"), f"'{arg}' is neither FILE.toml nor KEY=VALUE.")
-    values = parse_overrides(args, RunConfig)
+    values = parse_overrides(args, RunConfig, base)
     method = _get_method(values)
     hparams = dict(values["hparams"])
     method_hparams = hparams.pop(method, {})
@@ -48,7 +54,7 @@ def read_run_config(args: list[str]) -> RunConfig:
             not isinstance(value, dict),
             f"'{key}' is not the method of this run, which is {method}.",
         )
-    config: RunConfig = _validate(RunConfig, values | {"hparams": hparams | method_hparams})
+    config = validate_config(RunConfig, values | {"hparams": hparams | method_hparams})
     return config.resolve()
 
 
@@ -63,7 +69,7 @@ def read_comparison(args: list[str], base: dict[str, Any] | None = None) -> Comp
     values = parse_overrides([arg for arg in args if arg not in variants], ComparisonConfig, base)
     if variants:
         values["methods"] = variants
-    comparison: ComparisonConfig = _validate(ComparisonConfig, values)
+    comparison = validate_config(ComparisonConfig, values)
     comparison.check_distinct()
     _check_tune_table(comparison.tune)
     all_variants = comparison.add_baselines().methods
@@ -304,7 +310,8 @@ def _describe_depth(path: Path) -> str:
     return f"'{path}' has tables or lists that are nested too deeply for a specification."
 
 
-def _validate(config_class: Any, values: dict[str, Any]) -> Any:
+def validate_config(config_class: type[_Config], values: dict[str, Any]) -> _Config:
+    """Return a specification of these values; raise an InputError for one that is not allowed."""
     try:
         return config_class.model_validate(values)
     except ValidationError as problem:

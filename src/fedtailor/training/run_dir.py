@@ -2,7 +2,8 @@
 
 OUT/manifest.json  size and SHA-256 of config.json, record.json, own_model.py, model.safetensors
 OUT/config.json    the whole specification, written before anything slow begins
-OUT/record.json    everything; written before the first round, when the run stops and at its end
+OUT/record.json    everything; written before the first round, when the run stops and at its end;
+                   its specification is the one that counts, as `resume` may change some keys
 OUT/rounds.jsonl   a line per round, as they end, with checksums of its own
 OUT/model.safetensors, OUT/report.html    at the end
 """
@@ -23,6 +24,7 @@ from fedtailor.storage.atomic import explain_disk_errors, make_folder
 from fedtailor.storage.files import encode_tensors
 from fedtailor.storage.locks import hold_lock
 from fedtailor.storage.manifest import MANIFEST_FILE, ListedFolder
+from fedtailor.storage.trusted_code import trust_code
 from fedtailor.storage.typed_json import encode_model, parse_versioned
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.schema import FORMAT, RecordPart, RoundEntry, RunRecord, Status
@@ -61,6 +63,7 @@ class RecordHead(BaseModel):
 
     format: Literal[3] = FORMAT
     status: Status
+    config: RunConfig
 
 
 _File = TypeVar("_File", bound=BaseModel)
@@ -137,7 +140,9 @@ class RunDir:
     def _write_config(self, config: RunConfig) -> None:
         contents = {}
         if ":" in config.model:
-            contents[CUSTOM_MODEL_FILE] = Path(config.model.rpartition(":")[0]).read_bytes()
+            source = Path(config.model.rpartition(":")[0]).read_bytes()
+            trust_code(source)
+            contents[CUSTOM_MODEL_FILE] = source
         contents[CONFIG_FILE] = encode_model(ConfigFile(config=config))
         self._folder.create(RUN_KIND, contents)
 
@@ -178,9 +183,12 @@ class RunDir:
         return explain_disk_errors(self.path, hint)
 
     def read_config(self) -> RunConfig:
-        """Return the specification of the run."""
+        """Return the specification of the run, as it was started or resumed last."""
         self._require_run()
-        return self._read(CONFIG_FILE, ConfigFile).config
+        config = self._read(CONFIG_FILE, ConfigFile).config
+        if self.has_record():
+            return self._read(RECORD_FILE, RecordHead).config
+        return config
 
     def read_config_bytes(self) -> bytes:
         """Return the content of the specification's file."""
@@ -247,6 +255,11 @@ class RunDir:
         """Return the content of the file with the model of a run that has finished."""
         self._require_run()
         return self._folder.read(MODEL_FILE)
+
+    def remove_model(self) -> None:
+        """Remove the model of a run that has finished before and goes on."""
+        if self._folder.has(MODEL_FILE):
+            self._folder.remove(MODEL_FILE)
 
     def find_problems(self) -> dict[str, str]:
         """Return what is wrong with each file that the manifest lists; "" with intact ones."""

@@ -7,7 +7,7 @@ and resumed ends with the same bytes.
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
@@ -27,6 +27,7 @@ from fedtailor.training import engine_choice, from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
 from fedtailor.training.config import RunConfig
 from fedtailor.training.context import get_cohort_size
+from fedtailor.training.early_stopping import has_stopped_improving
 from fedtailor.training.loggers import make_loggers
 from fedtailor.training.loop import Round, run_rounds
 from fedtailor.training.pretraining import run_pretraining
@@ -39,16 +40,27 @@ from fedtailor.training.record.build import (
 )
 from fedtailor.training.record.dataset_summary import require_same_data
 from fedtailor.training.record.provenance import describe_version_changes
-from fedtailor.training.record.schema import Figures, RoundEntry, RunCost, RunRecord
+from fedtailor.training.record.schema import Figures, MetricInfo, RoundEntry, RunCost, RunRecord
 from fedtailor.training.record.summary import (
     compute_convergence,
     compute_final_window,
     summarize_group,
 )
 from fedtailor.training.resources import check_threads
+from fedtailor.training.resume_changes import (
+    change_config,
+    change_record,
+    check_same_hparams,
+    describe_change,
+)
 from fedtailor.training.round_log import RoundLog
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.shell_commands import format_run_command
+from fedtailor.training.start_weights import (
+    check_same_start,
+    describe_start,
+    read_start_params,
+)
 
 EVAL_GROUPS = ("validation", *TEST_GROUPS)
 
@@ -100,10 +112,13 @@ def start_run(
     data = from_config.load_dataset(config)
     client_state_dir = _get_client_state_dir(config, run_dir)
     context = from_config.build_context(config, data, client_state_dir=client_state_dir)
+    initial_params = {} if initial_params is None else initial_params
+    if config.start_from:
+        initial_params[config.seed] = read_start_params(config, context)
     loggers = make_loggers(config.log, run_dir.path)
     with run_dir.create(config), _clear_scratch(run_dir):
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
-        return run.execute({} if initial_params is None else initial_params)
+        return run.execute(initial_params)
 
 
 def resume_run(
@@ -111,17 +126,29 @@ def resume_run(
     listeners: tuple[Listener, ...] = (),
     should_stop: Callable[[], bool] = bool,
     initial_params: InitialParams | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> RunOutcome:
     """Resume a run from its last intact checkpoint; a finished run is left as it is.
 
-    The arguments are those of `start_run`.
+    A run that has finished goes on if there are more rounds to do now. The other arguments are
+    those of `start_run`.
+
+    Args:
+        out: The folder of the run.
+        listeners: As for `start_run`.
+        should_stop: As for `start_run`.
+        initial_params: As for `start_run`.
+        changes: New values for some keys of the specification: `rounds`, or one that changes no
+            figure.
     """
     run_dir = RunDir(out)
-    config = run_dir.read_config()
-    if run_dir.read_status() == "finished":
+    old_config = run_dir.read_config()
+    config = change_config(run_dir, old_config, changes or {})
+    if run_dir.read_status() == "finished" and config.rounds == old_config.rounds:
         run_dir.settle()
         return RunOutcome(run_dir.read_record(), True)
     data = from_config.load_dataset(config)
+    check_same_hparams(run_dir, old_config, config, data)
     loggers = make_loggers(config.log, run_dir.path)
     with run_dir.explain_disk_errors(), run_dir.lock(), _clear_scratch(run_dir):
         client_state_dir = _get_client_state_dir(config, run_dir)
@@ -163,6 +190,7 @@ class Run:
     record: RunRecord = field(init=False)
     round_log: RoundLog = field(init=False)
     state: ServerState = field(init=False)
+    scored_rounds: list[RoundEntry] = field(init=False)
 
     def execute(self, initial_params: InitialParams) -> RunOutcome:
         """Run from the last checkpoint or the first round, to the end or until asked to stop."""
@@ -196,6 +224,8 @@ class Run:
         restored = self._restore()
         if restored is None:
             self.state = self._make_first_state(initial_params)
+            if previous is not None and previous.started_from is not None:
+                check_same_start(previous.started_from, self.state.params)
             rounds_done = 0
             skipped: tuple[str, ...] = ()
         else:
@@ -212,11 +242,25 @@ class Run:
                 new_choices,
                 format_run_command(self.config, self.run_dir.path),
             )
-        notes = (*new_choices.notes, *skipped, *describe_version_changes(record.versions))
-        new_choices = new_choices.model_copy(update={"notes": tuple(dict.fromkeys(notes))})
+            if self.config.start_from:
+                started_from, note = describe_start(self.config.start_from, record.checksums)
+                record = record.model_copy(update={"started_from": started_from})
+                new_choices = new_choices.model_copy(update={"notes": (*new_choices.notes, note)})
+        notes = [*new_choices.notes, *skipped, *describe_version_changes(record.versions)]
+        if record.config != self.config:
+            other_compile_choice = engine_choice.describe_other_compile_choice(
+                self.config, self.context, new_choices
+            )
+            notes.append(describe_change(record.config, self.config, other_compile_choice))
+            record = change_record(record, self.config, self.run_dir.path)
+        new_choices = new_choices.model_copy(
+            update={"notes": tuple(dict.fromkeys(filter(None, notes)))}
+        )
         self.round_log.truncate(rounds_done)
+        self.scored_rounds = [entry for entry in self._list_rounds() if entry.scores]
         self.record = record
         self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
+        self.run_dir.remove_model()
         self.meter = CostMeter(self.context)
         return rounds_done
 
@@ -229,24 +273,37 @@ class Run:
         """Return the state before the first round, with weights that the runs of a seed share."""
         seed = self.config.seed
         if seed not in initial_params:
-            pretraining = from_config.get_pretraining_config(self.config)
-            initial_params[seed] = run_pretraining(self.context, pretraining)
+            initial_params[seed] = self._make_first_params()
         return self.context.init_server_state(initial_params[seed])
+
+    def _make_first_params(self) -> Params:
+        """Return the first weights: those of another run, or drawn from the seed."""
+        if self.config.start_from:
+            return read_start_params(self.config, self.context)
+        pretraining = from_config.get_pretraining_config(self.config)
+        return run_pretraining(self.context, pretraining)
 
     def _update_record(self, model: dict[str, Tensor] | None = None, **changes: Any) -> None:
         self.record = self.record.model_copy(update=changes)
         self.run_dir.write_record(self.record, model)
 
     def _train(self) -> bool:
-        """Train to the last round or until asked to stop; return whether the last was reached."""
+        """Train to the last round or until asked to stop; return whether the last was reached.
+
+        The last one is earlier if validation clients do not improve any more.
+        """
+        if self._should_stop_early():  # it was killed between its last round and its end
+            return True
         cohort_size = get_cohort_size(self.context, self.config.cohort)
         rounds = run_rounds(self.context, self.engine, self.state, cohort_size, self._should_sync)
         num_left = self.config.rounds - int(self.state.round)
         for finished_round in islice(rounds, num_left):
             self.state = finished_round.state
             rounds_done = finished_round.rounds_done
-            is_last = rounds_done == self.config.rounds
             entry = self._make_entry(finished_round)
+            if entry.scores:
+                self.scored_rounds.append(entry)
+            is_last = rounds_done == self.config.rounds or self._should_stop_early()
             is_stopping = self.should_stop()
             should_save = is_stopping or is_last or rounds_done % self.config.checkpoint_every == 0
             self.round_log.append(entry, should_sync=should_save)
@@ -255,9 +312,16 @@ class Run:
             if should_save:
                 client_states = factory.collect_client_states(self.engine)
                 self.checkpoints.save(rounds_done, self.state, client_states)
-            if is_stopping and not is_last:
+            if is_last:
+                return True
+            if is_stopping:
                 return False
         return True
+
+    def _should_stop_early(self) -> bool:
+        metric = self.context.task.metrics[0]
+        info = MetricInfo(name=metric.name, higher_is_better=metric.higher_is_better)
+        return has_stopped_improving(self.scored_rounds, info, self.config.patience)
 
     def _should_sync(self, rounds_done: int) -> bool:
         """Return whether the state after a round is evaluated or saved."""
@@ -305,7 +369,7 @@ class Run:
     def _finish(self) -> None:
         """Evaluate the last state on all clients, and write the model and the record."""
         started_at = time.perf_counter()
-        rounds = self.round_log.entries
+        rounds = self._collect_rounds()
         final_scores = evaluate_final(
             self.context,
             self.engine,
@@ -315,18 +379,38 @@ class Run:
         )
         module = self.context.task.to_module(self.state.params)
         metric = self.record.metric
+        rounds_done = len(rounds)
         self._update_record(
             model=dict(module.state_dict()),
             status="finished",
             rounds=rounds,
+            stopped_early_after=rounds_done if rounds_done < self.config.rounds else None,
             scores={group: make_group_scores(final) for group, final in final_scores.items()},
             summary={
                 group: summarize_group(final, metric) for group, final in final_scores.items()
             },
-            final_window=compute_final_window(rounds, self.config.rounds),
-            convergence=compute_convergence(rounds, self.config.rounds, metric, self.config.target),
+            final_window=compute_final_window(rounds, rounds_done),
+            convergence=compute_convergence(rounds, rounds_done, metric, self.config.target),
             cost=self._compute_total_cost(rounds, started_at),
         )
+
+    def _list_rounds(self) -> list[RoundEntry]:
+        """Return the rounds so far with the scores that a run of this length has from the start.
+
+        Another round was the last one, and so evaluated, if the length has changed.
+        """
+        return [
+            entry if self._is_evaluated(entry.round) else entry.model_copy(update={"scores": None})
+            for entry in self.round_log.entries
+        ]
+
+    def _collect_rounds(self) -> list[RoundEntry]:
+        """Return all rounds, of which the last one has scores."""
+        entries = self._list_rounds()
+        if entries[-1].scores is None:
+            scores = self._evaluate(self.state)
+            entries[-1] = entries[-1].model_copy(update={"scores": scores})
+        return entries
 
     def _compute_total_cost(self, rounds: list[RoundEntry], started_at: float) -> RunCost:
         """Return the cost of the run, with the mean cost of personalizing for a client.

@@ -7,6 +7,7 @@ from fedtailor.data.row_counts import OVERLAP_NOTE
 from fedtailor.reporting.html.figures import compute_run_cost
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
 from fedtailor.training.record.schema import GroupScores, RunRecord
+from fedtailor.training.record.summary import describe_early_stops
 
 MAX_NAMES = 4
 """The title names this many methods, and counts more of them."""
@@ -55,7 +56,7 @@ def make_summary(lines: Sequence[ReportLine]) -> str:
     parts = [
         clients,
         f"{format_count(data.server_examples, 'example')} held by the server",
-        f"{_format_range(run.config.rounds for run in runs)} rounds",
+        f"{_format_range(run.num_rounds for run in runs)} rounds{describe_early_stops(runs)}",
         f"{_format_range(run.config.cohort for run in runs)} clients per round",
         f"{'seed' if len(seeds) == 1 else 'seeds'} {join_items(seeds)}",
     ]
@@ -100,6 +101,8 @@ def describe_run_state(run: RunRecord) -> str:
 
 def _describe_progress(run: RunRecord) -> str:
     rounds_done = len(run.rounds)
+    if run.stopped_early_after is not None:
+        return f"stopped early after {rounds_done:,} of {run.config.rounds:,} rounds"
     if rounds_done == run.config.rounds:
         return format_count(rounds_done, "round")
     return f"{rounds_done:,} of {run.config.rounds:,} rounds"

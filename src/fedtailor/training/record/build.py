@@ -80,11 +80,12 @@ def compute_checksums(config: bytes, data: FederatedDataset, params: Params) -> 
     return Checksums(
         config=hashlib.sha256(config).hexdigest(),
         data=compute_fingerprint(data),
-        weights=_hash_params(params),
+        weights=hash_params(params),
     )
 
 
-def _hash_params(params: Params) -> str:
+def hash_params(params: Params) -> str:
+    """Return the SHA-256 of named weights, with their dtypes and shapes."""
     digest = hashlib.sha256()
     for name, value in sorted(params.items()):
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

@@ -77,6 +77,16 @@ class Checksums(RecordPart):
     weights: str
 
 
+class StartWeights(RecordPart):
+    """The run that first weights were taken from."""
+
+    path: str
+    name: str
+    seed: int
+    rounds: int  # rounds done
+    weights: str  # checksum, as that of first weights
+
+
 class DatasetSummary(RecordPart):
     """The clients of a data set, their groups and their sizes.
 
@@ -207,6 +217,7 @@ class RunRecord(RecordPart):
     status: Status
     name: str
     config: RunConfig
+    previous_rounds: tuple[int, ...] = ()  # asked for before the run was made longer or shorter
     hparams: dict[str, Any]
     origins: dict[str, Origin]
     command: str
@@ -217,13 +228,20 @@ class RunRecord(RecordPart):
     metric: MetricInfo
     data: DatasetSummary
     checksums: Checksums
+    started_from: StartWeights | None = None  # the weights of another run
     rounds: list[RoundEntry] = []
+    stopped_early_after: int | None = None  # rounds, if validation clients improved no more
     scores: dict[str, GroupScores] | None = None
     summary: dict[str, dict[str, StageSummary]] | None = None
     final_window: FinalWindow | None = None
     convergence: dict[str, dict[str, Convergence]] | None = None
     cost: RunCost | None = None
     problem: str | None = None
+
+    @property
+    def num_rounds(self) -> int:
+        """The rounds that the run has in all: those asked for, unless it stopped early."""
+        return self.stopped_early_after or self.config.rounds
 
 
 def has_same_data(records: Iterable[RunRecord]) -> bool:

@@ -24,6 +24,7 @@ from fedtailor.training.record.schema import (
     FinalWindow,
     MetricInfo,
     RoundEntry,
+    RunRecord,
     StageSummary,
 )
 
@@ -60,6 +61,16 @@ def _collect_figure(
     eval_points: Sequence[RoundEntry], group: str, stage: str, name: str
 ) -> list[float | None]:
     return [(entry.scores or {})[group][stage].get(name) for entry in eval_points]
+
+
+def describe_early_stops(records: Sequence[RunRecord]) -> str:
+    """Return that runs stopped early, in brackets after a number of rounds; "" if none did."""
+    num_stopped = sum(record.stopped_early_after is not None for record in records)
+    if not num_stopped:
+        return ""
+    if len(records) == 1:
+        return f" (of {records[0].config.rounds:,}, stopped early by validation clients)"
+    return f" ({num_stopped} of {len(records)} runs stopped early by validation clients)"
 
 
 def summarize_group(final: FinalScores, metric: MetricInfo) -> dict[str, StageSummary]:
