@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtailor.data.sources import add_custom, read_custom_blocks
+from fedtailor.data.store import DatasetAttributes
 from fedtailor.storage.paths import DATA_DIR_ENV
 from fuzzing.cases import Case, Draws, pick
 from fuzzing.children import FindingError, RefusedError
@@ -80,7 +81,8 @@ class StoreTarget:
                 blocks = read_custom_blocks(f"{prefix}{store}.npz")
                 is_text = store == "texts"
                 classes: Any = NUM_TOKENS if is_text else "auto"
-                add_custom(f"{prefix}{store}", blocks, classes=classes, tokens=is_text)
+                attributes = DatasetAttributes(classes=classes, tokens=is_text)
+                add_custom(f"{prefix}{store}", blocks, attributes)
         results = {}
         for store in MODELS:
             for command in dict.fromkeys(COMMANDS):
