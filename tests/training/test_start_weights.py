@@ -16,6 +16,7 @@ from fedtailor.errors import InputError
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.overrides import read_run_config
+from fedtailor.training.record.schema import RoundEntry, RunRecord
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from fedtailor.training.start_weights import make_branch_values
@@ -212,13 +213,19 @@ def test_before_the_first_checkpoint_other_weights_are_noticed(tmp_path: Path) -
     class Stop(Exception):  # noqa: N818
         pass
 
-    def stop() -> bool:
-        raise Stop
+    class StopAfterRound:
+        """Ends the run when its first round is in the log, but not yet in a checkpoint."""
+
+        def on_run_start(self, record: RunRecord, rounds_done: int) -> None: ...
+        def on_round_end(self, entry: RoundEntry) -> None:
+            raise Stop
+
+        def on_run_end(self, record: RunRecord) -> None: ...
 
     source, out = tmp_path / "source", tmp_path / "out"
     start_run(small(*WORDS), source)
     with pytest.raises(Stop):
-        start_run(branch(source), out, should_stop=stop)
+        start_run(branch(source), out, (StopAfterRound(),))
     shutil.copytree(out, tmp_path / "same")
     assert resume_run(tmp_path / "same").is_finished
     resume_run(source, changes={"rounds": 4})
