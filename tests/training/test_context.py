@@ -119,8 +119,11 @@ ARGUMENTS: dict[str, tuple[dict[str, Any], str]] = {
     "a number as folder": ({"client_state_dir": 3}, "must be the path of a folder, got 3"),
     "a null byte": ({"client_state_dir": Path("a\0b")}, "null byte"),
     "a callback that is none": ({"on_round_end": 3}, "on_round_end must be a function, got 3"),
-    "a huge rate": ({"lr": 10**400}, "lr must be a number, got 1000"),
-    "a huge batch": ({"batch": 10**30}, "batch must be a whole number, got 1000"),
+    "a huge rate": ({"lr": 10**400}, "lr must be a number of at most 64 bits, got 1000"),
+    "a huge batch": (
+        {"batch": 10**30},
+        "batch must be a whole number of at most 64 bits, got 1000",
+    ),
 }
 
 
@@ -180,7 +183,7 @@ def test_a_model_for_very_many_classes_is_refused_before_it_is_made(
     monkeypatch.setattr(memory, "get_ram_bytes", lambda: 64 << 30)
     config = read_run_config([f"data={tmp_path / 't.npz'}", "method=fedavg", "rounds=1"])
     assert_refused(
-        lambda: start_run(config, tmp_path / "run"), r"model: its parameters would take 26\d\.\d GB"
+        lambda: start_run(config, tmp_path / "run"), r"model: .* needs at least 1,0\d\d\.\d GB"
     )
     assert not (tmp_path / "run").exists()
 
@@ -194,7 +197,7 @@ def test_scoring_validation_clients_alone_needs_some(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("out", ["\udcff run", "a\0b", "a" * 300, "file", "file/run"])
+@pytest.mark.parametrize("out", ["a\0b", "a" * 300, "file", "file/run"])
 def test_a_folder_that_cannot_be_written_is_refused_before_data_are_read(
     out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,7 +198,7 @@ def test_killed_and_resumed(source: Path, tmp_path: Path) -> None:
     """Also where the other run is gone, once there is a checkpoint."""
     words = [*WORDS, f"start_from={source}", "seed=3"]
     start_run(small(*words), tmp_path / "whole")
-    for at in (12, 20, 40):
+    for at in (20, 30, 40):
         out = tmp_path / str(at) / "out"
         out.parent.mkdir()
         child = process(words, out, at)

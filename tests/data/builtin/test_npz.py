@@ -65,13 +65,13 @@ def test_damaged_files_are_refused(tmp_path: Path, compressed: bool) -> None:
 
 
 @pytest.mark.parametrize("label", [2**62, 2**63])
-def test_labels_that_need_more_memory_than_there_is_are_refused(label: int, tmp_path: Path) -> None:
+def test_labels_that_no_classes_can_have_are_refused(label: int, tmp_path: Path) -> None:
     given = arrays()
     given["y"] = np.full(len(given["y"]), label, np.uint64)
     np.savez(tmp_path / "mine.npz", **given)
     with pytest.raises(
         InputError,
-        match=r"^mine: a model of [49],.* classes needs at least .* GB, but this machine",
+        match=r"^mine: labels must be numbers of classes from 0 to at most 2147483647, got [49]",
     ):
         from_npz(tmp_path / "mine.npz")
 

@@ -50,10 +50,10 @@ def is_present(path: Path) -> bool:
 
 
 def summarize_error(problem: Exception) -> str:
-    """Return the first line of an error's text without its last period, or else its type's name."""
+    """Return the first line of an error's text as a part of a sentence, or else its type's name."""
     lines = str(problem).strip().splitlines()
     summary = lines[0] if lines else type(problem).__name__
-    return summary.rstrip(".:")
+    return summary.rstrip(".:").replace(". ", "; ")
 
 
 def format_location(path: object, client: str) -> str:
