@@ -98,7 +98,7 @@ def _to_device_tensor(column: np.ndarray, device: torch.device) -> Tensor:
     """
     stored = get_verified_column(column)
     if stored is not None:
-        column = stored.unverified if device.type == "cpu" else np.asarray(stored)
+        column = stored.raw_array if device.type == "cpu" else np.asarray(stored)
     if not _is_valid_tensor_layout(column):
         column = np.ascontiguousarray(column)
     with silence_read_only_warning():

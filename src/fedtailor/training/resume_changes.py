@@ -58,7 +58,7 @@ def change_config(run_dir: RunDir, config: RunConfig, changes: Mapping[str, Any]
 
 
 def _check_rounds(run_dir: RunDir, config: RunConfig, rounds: int) -> None:
-    """Raise an InputError if a run cannot go on to so many rounds, whatever its method."""
+    """Raise an InputError if a run cannot go on to that number of rounds."""
     path = run_dir.path
     require(
         config.budget == "rounds",

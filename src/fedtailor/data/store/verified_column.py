@@ -51,7 +51,7 @@ class VerifiedColumn(NDArrayOperatorsMixin):
         self.strides = self._array.strides
 
     @property
-    def unverified(self) -> Array:
+    def raw_array(self) -> Array:
         """The memory map; call `verify_rows` before rows of it are read."""
         return self._array
 
