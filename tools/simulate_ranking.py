@@ -10,6 +10,9 @@ The *level* is the share of tables in which the true best is called behind. It i
 means equal, where it is largest; of methods that differ in their noise, the kind that fares worst
 counts. The *power* is the share called behind of the methods that are behind the best by three
 standard deviations of the difference to it. All draws have fixed seeds.
+
+Where all seeds score the same clients, clients are drawn anew for each table, and the best is that of
+the population they come from.
 """
 
 import argparse
@@ -28,6 +31,7 @@ from fedtailor.evaluation.ranking import (
     FACTOR_SEEDS,
     LEVEL,
     T_TAIL,
+    compute_client_noise,
     compute_gaps,
     compute_low_ends,
     compute_margins,
@@ -48,6 +52,8 @@ DISTANCE = 3.0
 """How far methods are behind where power is measured, in standard deviations of the difference."""
 CALIBRATED_LEVEL = 0.045
 """Level for which factors are set: below the one promised, as a reserve for other settings."""
+CLIENTS = (5, 10, 30)
+RATIOS = (0.3, 1.0, 3.0)
 CHUNK = 1000
 """Tables simulated at a time."""
 
@@ -70,6 +76,13 @@ class Noise(NamedTuple):
 
     scores: np.ndarray  # [tables, seeds, methods]
     stds: np.ndarray  # [tables, methods]
+
+
+class SameClientsRates(NamedTuple):
+    """Levels in percent where all seeds score the same clients, and clients like these count."""
+
+    level_with_clients: float  # of the rule that is given the scores of clients
+    level_of_seeds_alone: float
 
 
 class Rates(NamedTuple):
@@ -242,6 +255,61 @@ def measure_all(rule: str, num_seeds: int, num_methods: int) -> dict[str, Rates]
     }
 
 
+def measure_same_clients(
+    num_seeds: int,
+    num_methods: int,
+    num_clients: int,
+    ratio: float,
+    num_tables: int = NUM_TABLES,
+) -> SameClientsRates:
+    """Measure the rule where all seeds score the same clients.
+
+    Args:
+        num_seeds: Seeds of each table.
+        num_methods: Methods of each table, all with equal means over the population.
+        num_clients: Clients of each table.
+        ratio: How much a mean over clients varies from sample to sample, in standard deviations of
+            a mean over seeds.
+        num_tables: Tables.
+    """
+    rng = np.random.default_rng([MEASURED_SEED, num_seeds, num_methods, num_clients])
+    calls_with_clients = []
+    calls_of_seeds = []
+    for start in range(0, num_tables, CHUNK):
+        count = min(CHUNK, num_tables - start)
+        seed_noise = rng.standard_normal((count, num_seeds, num_methods, 1))
+        client_std = ratio * math.sqrt(num_clients / num_seeds)
+        client_noise = client_std * rng.standard_normal((count, 1, num_methods, num_clients))
+        scores = seed_noise + client_noise
+        gaps = compute_gaps(scores.mean(axis=3))
+        noise = compute_client_noise(scores)
+        calls_with_clients.append(compute_low_ends(gaps, compute_margins(gaps, noise)) > 0)
+        calls_of_seeds.append(compute_low_ends(gaps, compute_margins(gaps)) > 0)
+    return SameClientsRates(
+        100 * float(np.concatenate(calls_with_clients).mean()),
+        100 * float(np.concatenate(calls_of_seeds).mean()),
+    )
+
+
+def build_same_clients_rows() -> list[str]:
+    """Measure levels where all seeds score the same clients, and return a table."""
+    headings = [f"{ratio:g}" for ratio in RATIOS]
+    rows = [build_row("seeds", "methods", ["clients", *headings])]
+    rows.append("|---:" * rows[0].count(" | ") + "|---:|")
+    for num_seeds in SEEDS:
+        for num_methods in (2, 8):
+            for num_clients in CLIENTS:
+                cells = [str(num_clients)]
+                for ratio in RATIOS:
+                    rates = measure_same_clients(num_seeds, num_methods, num_clients, ratio)
+                    cells.append(
+                        f"{rates.level_with_clients:.1f} / {rates.level_of_seeds_alone:.1f}"
+                    )
+                rows.append(build_row(num_seeds, num_methods, cells))
+                print(rows[-1], flush=True)
+    return rows
+
+
 def build_tables() -> str:
     """Measure all rules, and return the tables of the document."""
     names = [setting.name for setting in MEASURED]
@@ -282,6 +350,13 @@ def build_tables() -> str:
             "Other rules, highest level of all settings / power with equal variances:",
             "",
             *others,
+            "",
+            "Level in % where all seeds score the same clients, and the true best is that of the "
+            "clients' population: with the scores of clients / of seeds alone. Columns are how much "
+            "a mean over clients varies from sample to sample, in standard deviations of a mean "
+            "over seeds:",
+            "",
+            *build_same_clients_rows(),
         ]
     )
 

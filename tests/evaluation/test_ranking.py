@@ -15,6 +15,7 @@ from fedtailor.evaluation.ranking import (
     Standing,
     Verdict,
     compare_with_best,
+    compute_client_noise,
     compute_gaps,
     compute_low_ends,
     compute_margins,
@@ -288,7 +289,7 @@ def test_one_seed_says_nothing() -> None:
     assert [standing.difference for standing in found.values()] == [4.0, 3.0, 0.0]
     for standing in found.values():
         assert standing.verdict == Verdict.MAY_BE_BEST
-        assert standing[2:] == (0.0, math.inf, None)
+        assert standing[2:] == (0.0, math.inf, None, False)
 
 
 def test_there_is_no_best_of_fewer_than_two() -> None:
@@ -552,3 +553,94 @@ def test_the_document_has_what_the_tool_measures(simulation: ModuleType) -> None
     rates = simulation.measure(simulation.OWN_RULE, simulation.EQUAL, 4, 3)
     assert document_rows("Level in %")[3, 4][0] == f"{rates.level:.1f}"
     assert document_rows("Power in %")[3, 4][0] == f"{rates.power:.0f}"
+
+
+def make_client_table(seeds: int, methods: int, clients: int, seed: int = 0) -> np.ndarray:
+    """Scores [seeds, methods, clients] with effects of methods, clients, seeds and all pairs."""
+    rng = np.random.default_rng([seed, seeds, methods, clients])
+    table = rng.normal(size=(1, methods, 1)) + rng.normal(size=(1, 1, clients))
+    table = table + 0.3 * rng.normal(size=(seeds, methods, 1))
+    table = table + 2 * rng.normal(size=(1, methods, clients))
+    return np.asarray(table + 0.5 * rng.normal(size=(seeds, methods, clients)))
+
+
+def as_client_scores(table: np.ndarray) -> dict[str, dict[int, np.ndarray]]:
+    return {
+        f"m{method}": {seed: table[seed, method] for seed in range(len(table))}
+        for method in range(table.shape[1])
+    }
+
+
+def test_the_noise_of_clients_is_what_resampling_them_gives() -> None:
+    table = make_client_table(4, 3, 12)
+    noise = compute_client_noise(table)
+    rng = np.random.default_rng(1)
+    samples = rng.integers(0, 12, (20_000, 12))
+    for one in range(3):
+        for other in range(3):
+            differences = (table[:, other] - table[:, one]).mean(axis=0)
+            resampled = differences[samples].mean(axis=1).var()
+            # A bootstrap divides by the number of clients, an unbiased variance by one less.
+            assert noise.variances[one, other] == pytest.approx(resampled * 12 / 11, rel=0.05)
+    assert noise.num_clients == 12
+
+
+def test_clients_without_test_examples_and_missing_seeds_are_left_out_of_the_noise() -> None:
+    table = make_client_table(4, 3, 12)
+    padded = np.concatenate([table, np.full((4, 3, 2), math.nan)], axis=2)
+    assert compute_client_noise(padded).num_clients == 12
+    expected = compute_client_noise(table).variances
+    assert compute_client_noise(padded).variances == pytest.approx(expected)
+    lacking = table.copy()
+    lacking[3, 1] = math.nan
+    pair = [0, 2]
+    found = compute_client_noise(lacking).variances[np.ix_(pair, pair)]
+    assert found == pytest.approx(expected[np.ix_(pair, pair)])
+    by_hand = (table[:3, 1] - table[:3, 0]).mean(axis=0).var(ddof=1) / 12
+    assert compute_client_noise(lacking).variances[0, 1] == pytest.approx(by_hand)
+
+
+def test_few_clients_widen_intervals_and_no_seed_makes_up_for_them() -> None:
+    table = make_client_table(5, 2, 8)
+    # The seeds agree that the second method is better by 1, the clients differ by 2.
+    table[:, 1] += 1 - (table[:, 1] - table[:, 0]).mean(axis=1, keepdims=True)
+    scores = as_scores(table.mean(axis=2))
+    for_these = compare_with_best(scores)
+    assert for_these["m0"].verdict == Verdict.BEHIND
+    like_these = compare_with_best(scores, client_scores=as_client_scores(table))
+    assert like_these["m0"].verdict == Verdict.MAY_BE_BEST
+    assert like_these["m0"].needs_clients
+    assert like_these["m0"].high > for_these["m0"].high
+    assert like_these["m0"].more_seeds is None
+    assert describe_standing(like_these["m0"], "{:.1f}".format) == (
+        "cannot tell: more clients would, more seeds would not"
+    )
+
+
+def test_many_clients_change_little() -> None:
+    table = make_client_table(5, 3, 4000)
+    scores = as_scores(table.mean(axis=2))
+    for_these = compare_with_best(scores)
+    like_these = compare_with_best(scores, client_scores=as_client_scores(table))
+    for name, standing in like_these.items():
+        assert standing.verdict == for_these[name].verdict
+        assert standing.low == pytest.approx(for_these[name].low, abs=0.05)
+
+
+def test_one_client_says_nothing_of_others() -> None:
+    table = make_client_table(5, 2, 1)
+    table[:, 1] += 100
+    found = compare_with_best(
+        as_scores(table.mean(axis=2)), client_scores=as_client_scores(table)
+    )
+    assert {standing.verdict for standing in found.values()} == {Verdict.MAY_BE_BEST}
+    assert found["m0"].needs_clients
+
+
+@pytest.mark.parametrize("num_clients", [5, 20])
+def test_the_level_holds_where_all_seeds_score_the_same_clients(
+    num_clients: int, simulation: ModuleType
+) -> None:
+    rates = simulation.measure_same_clients(5, 4, num_clients, ratio=3.0, num_tables=2000)
+    assert rates.level_with_clients <= 6.5  # of 5, with three standard errors
+    assert rates.level_of_seeds_alone > 15

@@ -1,6 +1,7 @@
 """Statistics over clients (mean, spread, worst tenth), over classes (F1) and over rounds.
 
-A client without test examples has NaN in place of its score, and statistics leave it out.
+A client without test examples has NaN in place of its score, and statistics leave it out. A client
+whose model has diverged has an infinite error; no statistic leaves that out.
 """
 
 import math
@@ -10,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
+from fedtailor.errors import require, suggest_name
+
 
 class Scores(NamedTuple):
     """Scores of a group of clients, before and after personalization; all arrays are [clients]."""
@@ -18,6 +21,24 @@ class Scores(NamedTuple):
     before: dict[str, np.ndarray]  # by metric
     after: dict[str, np.ndarray]
     weights: dict[str, np.ndarray]  # number of test examples, or of tokens
+
+    def mean(self, metric: str, stage: str = "after") -> float:
+        """Return the mean of a metric over the clients that have test examples.
+
+        It is the figure that tables, reports and records show.
+
+        Args:
+            metric: Name of the metric.
+            stage: "before" or "after" personalization.
+        """
+        by_stage = {"before": self.before, "after": self.after}
+        require(stage in by_stage, f"scores: stage must be 'before' or 'after', got {stage!r}.")
+        figures = by_stage[stage]
+        require(
+            metric in figures,
+            f"scores: there is no metric {metric!r}; {suggest_name(str(metric), figures)}",
+        )
+        return compute_spread(figures[metric]).mean
 
 
 class Spread(NamedTuple):
@@ -35,7 +56,9 @@ def compute_ratios(sums: Tensor) -> np.ndarray:
     """
     total, weight = sums.double().numpy().T
     ratios = np.full(len(total), math.nan)
-    np.divide(total, weight, out=ratios, where=weight > 0)
+    is_tested = weight > 0
+    np.divide(total, weight, out=ratios, where=is_tested)
+    ratios[is_tested & np.isnan(ratios)] = math.inf
     return ratios
 
 
@@ -44,9 +67,10 @@ def compute_spread(values: np.ndarray, higher_is_better: bool = True) -> Spread:
     tested = np.sort(values[~np.isnan(values)])
     if not len(tested):
         return Spread(math.nan, math.nan, math.nan)
+    std = float(tested.std()) if np.isfinite(tested).all() else math.inf
     worst_first = tested if higher_is_better else tested[::-1]
     worst_tenth = worst_first[: math.ceil(len(tested) / 10)]
-    return Spread(float(tested.mean()), float(tested.std()), float(worst_tenth.mean()))
+    return Spread(float(tested.mean()), std, float(worst_tenth.mean()))
 
 
 def compute_micro_mean(values: np.ndarray, weights: np.ndarray) -> float:

@@ -19,10 +19,15 @@ tables, also where variances differ between methods.
 - The factor makes up for the number of comparisons, for the dependence of pairs and for taking the
   larger of two variances. `tools/simulate_ranking.py` sets it so that the level holds in all its
   settings, and measures level and power: docs/ranking.md.
+
+Where all seeds score the same clients, the variance between seeds says nothing of other clients. To
+speak of clients like these, the scores of each client are given too, and the margin is the root of
+the sum of two squares: its own, and that of a mean over clients. The variance of the latter is what
+resampling the clients has: that of the pair's differences, averaged over seeds, between clients.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -44,6 +49,8 @@ Smaller ones suit tables of equal variances better, larger ones tables with one 
 """
 MIN_SEEDS = 2
 """Seeds that two methods need in common to be compared."""
+MIN_CLIENTS = 2
+"""Clients with test examples that are needed to speak of clients like these."""
 MAX_MORE_SEEDS = 1000
 
 FACTOR_METHODS = (2, 3, 4, 5, 6, 8, 10, 14, 20)
@@ -92,6 +99,7 @@ class Standing(NamedTuple):
     low: float  # the method is at least this far behind the best; 0 for candidates
     high: float  # at most this far; infinite if unknown, 0 for the best
     more_seeds: int | None  # that would decide if differences and variances stayed; None if unknown
+    needs_clients: bool = False  # no number of seeds would decide, as the clients are too few
 
 
 class PairedGaps(NamedTuple):
@@ -100,6 +108,13 @@ class PairedGaps(NamedTuple):
     means: np.ndarray  # how much better the second method is than the first; NaN without seeds
     variances: np.ndarray  # between seeds; NaN with fewer than two
     num_seeds: np.ndarray  # that both methods have
+
+
+class ClientNoise(NamedTuple):
+    """Noise of the mean differences between methods that the sample of clients brings."""
+
+    variances: np.ndarray  # of a mean over clients, [..., methods, methods]; 0 where unknown
+    num_clients: int
 
 
 class Prior(NamedTuple):
@@ -115,10 +130,13 @@ class Margins(NamedTuple):
     margins: np.ndarray  # [..., methods, methods]; infinite for pairs that cannot be compared
     variances: np.ndarray  # [..., methods, methods] moderated, never below the pair's own
     prior: Prior
+    client_margins: np.ndarray | float = 0.0  # the part of the clients, [..., methods, methods]
 
 
 def compare_with_best(
-    scores: Mapping[str, Mapping[int, float]], higher_is_better: bool = True
+    scores: Mapping[str, Mapping[int, float]],
+    higher_is_better: bool = True,
+    client_scores: Mapping[str, Mapping[int, np.ndarray]] | None = None,
 ) -> dict[str, Standing]:
     """Return the standing of each method; empty for fewer than two.
 
@@ -128,6 +146,9 @@ def compare_with_best(
     Args:
         scores: Score of each seed, by method.
         higher_is_better: Whether a higher score is better.
+        client_scores: Score of each client [clients], by method and seed, if all seeds score the
+            same clients and the standing is to hold for clients like these; NaN for clients without
+            test examples.
     """
     names = []
     for name, by_seed in scores.items():
@@ -142,7 +163,10 @@ def compare_with_best(
             table[row, column] = scores[name].get(seed, math.nan)
     if not higher_is_better:
         table = -table
-    return dict(zip(names, _judge_table(table), strict=True))
+    noise = None
+    if client_scores is not None:
+        noise = compute_client_noise(_stack_client_scores(client_scores, names, seeds))
+    return dict(zip(names, _judge_table(table, noise), strict=True))
 
 
 def describe_standing(standing: Standing, format_score: Callable[[float], str]) -> str:
@@ -155,6 +179,8 @@ def describe_standing(standing: Standing, format_score: Callable[[float], str]) 
     if standing.verdict == Verdict.BEST:
         return "best"
     if standing.verdict == Verdict.MAY_BE_BEST:
+        if standing.needs_clients:
+            return "cannot tell: more clients would, more seeds would not"
         if standing.more_seeds is None:
             return "cannot tell"
         noun = "seed" if standing.more_seeds == 1 else "seeds"
@@ -192,8 +218,43 @@ def compute_gaps(scores: np.ndarray) -> PairedGaps:
     return gaps
 
 
-def compute_margins(gaps: PairedGaps) -> Margins:
-    """Return the margins of all pairs of methods."""
+def compute_client_noise(scores: np.ndarray) -> ClientNoise:
+    """Return the noise that the sample of clients brings to differences between methods.
+
+    Args:
+        scores: Scores [..., seeds, methods, clients]; NaN for clients without test examples, and
+            for seeds that a method lacks.
+    """
+    num_methods = scores.shape[-2]
+    is_tested = np.isfinite(scores).any(axis=(-3, -2))
+    num_clients = int(is_tested.sum(axis=-1).min())
+    variances = np.zeros((*scores.shape[:-3], num_methods, num_methods))
+    if num_clients < MIN_CLIENTS:
+        return ClientNoise(np.full_like(variances, math.inf), num_clients)
+    with np.errstate(invalid="ignore"):
+        for method in range(num_methods):
+            differences = scores - scores[..., method : method + 1, :]
+            is_common = np.isfinite(differences)
+            num_seeds = is_common.sum(axis=-3)
+            sums = np.where(is_common, differences, 0.0).sum(axis=-3)
+            has_seeds = num_seeds > 0
+            means = sums / np.maximum(num_seeds, 1)
+            counts = has_seeds.sum(axis=-1)
+            center = np.where(has_seeds, means, 0.0).sum(axis=-1) / np.maximum(counts, 1)
+            deviations = np.where(has_seeds, means - center[..., None], 0.0)
+            squares = (deviations**2).sum(axis=-1)
+            between_clients = squares / np.maximum(counts - 1, 1)
+            variances[..., method, :] = between_clients / np.maximum(counts, 1)
+    return ClientNoise(variances, num_clients)
+
+
+def compute_margins(gaps: PairedGaps, noise: ClientNoise | None = None) -> Margins:
+    """Return the margins of all pairs of methods.
+
+    Args:
+        gaps: Differences between methods.
+        noise: Of the sample of clients, if all seeds have the same one.
+    """
     num_methods = gaps.means.shape[-1]
     rows, columns = np.triu_indices(num_methods, 1)
     df = gaps.num_seeds - 1
@@ -208,7 +269,22 @@ def compute_margins(gaps: PairedGaps) -> Margins:
         multiples = compute_margin_multiple(num_methods, num_seeds, prior.df, pooled_df)
         pair_margins = multiples[..., None, None] * np.sqrt(variances / num_seeds)
         margins = np.where(gaps.num_seeds == num_seeds, pair_margins, margins)
-    return Margins(margins, variances, prior)
+    if noise is None:
+        return Margins(margins, variances, prior)
+    client_margins = compute_client_margins(noise)
+    return Margins(np.hypot(margins, client_margins), variances, prior, client_margins)
+
+
+def compute_client_margins(noise: ClientNoise) -> np.ndarray:
+    """Return the part of the margins that the sample of clients has, [..., methods, methods].
+
+    With n clients in place of seeds it is the margin of unmoderated variances.
+    """
+    num_methods = noise.variances.shape[-1]
+    df = np.asarray(max(noise.num_clients, MIN_CLIENTS) - 1.0)
+    multiple = interpolate_factor(num_methods, df) * compute_t_quantile(T_TAIL, df)
+    margins: np.ndarray = multiple * np.sqrt(noise.variances)
+    return margins
 
 
 def compute_low_ends(gaps: PairedGaps, margins: Margins) -> np.ndarray:
@@ -300,10 +376,26 @@ def interpolate_factor(num_methods: int, df: np.ndarray) -> np.ndarray:
     return np.asarray(np.interp(1 / df, reciprocals[::-1], factors[::-1]))
 
 
-def _judge_table(scores: np.ndarray) -> list[Standing]:
+def _stack_client_scores(
+    client_scores: Mapping[str, Mapping[int, np.ndarray]],
+    names: Sequence[str],
+    seeds: Sequence[int],
+) -> np.ndarray:
+    """Return scores [seeds, methods, clients], NaN where a method lacks a seed."""
+    all_scores = [values for name in names for values in client_scores[name].values()]
+    num_clients = len(all_scores[0])
+    stacked = np.full((len(seeds), len(names), num_clients), math.nan)
+    for row, seed in enumerate(seeds):
+        for column, name in enumerate(names):
+            if seed in client_scores[name]:
+                stacked[row, column] = client_scores[name][seed]
+    return stacked
+
+
+def _judge_table(scores: np.ndarray, noise: ClientNoise | None) -> list[Standing]:
     """Return the standing of each method from scores [seeds, methods], higher ones better."""
     gaps = compute_gaps(scores)
-    margins = compute_margins(gaps)
+    margins = compute_margins(gaps, noise)
     low_ends = compute_low_ends(gaps, margins)
     is_behind = low_ends > 0
     if is_behind.all():
@@ -317,6 +409,12 @@ def _judge_table(scores: np.ndarray) -> list[Standing]:
         if method != leader
     }
     more_seeds[leader] = _take_largest(list(more_seeds.values()))
+    needs_clients = {
+        method: _is_decided_by_clients(gaps, margins, method, leader)
+        for method in candidates
+        if method != leader
+    }
+    needs_clients[leader] = any(needs_clients.values())
     standings = []
     for method in range(scores.shape[1]):
         verdict = Verdict.MAY_BE_BEST
@@ -331,6 +429,7 @@ def _judge_table(scores: np.ndarray) -> list[Standing]:
                 low=float(low_ends[method]) if is_behind[method] else 0.0,
                 high=_compute_high_end(gaps, margins, method, candidates),
                 more_seeds=more_seeds.get(method),
+                needs_clients=needs_clients.get(method, False),
             )
         )
     return standings
@@ -374,10 +473,23 @@ def _estimate_more_seeds(
     pooled_df = (num_methods - 1) * (totals - 1)
     multiples = compute_margin_multiple(num_methods, totals, margins.prior.df, pooled_df)
     errors = np.sqrt(margins.variances[method, leader] / totals)
-    decisive = np.flatnonzero(difference > multiples * errors)
+    client_margin = _get_client_margin(margins, method, leader)
+    decisive = np.flatnonzero(difference > np.hypot(multiples * errors, client_margin))
     if not len(decisive):
         return None
     return int(more_seeds[decisive[0]])
+
+
+def _is_decided_by_clients(gaps: PairedGaps, margins: Margins, method: int, leader: int) -> bool:
+    """Return whether a difference is within the margin of the clients alone."""
+    difference = abs(float(gaps.means[method, leader]))
+    return 0 < difference <= _get_client_margin(margins, method, leader)
+
+
+def _get_client_margin(margins: Margins, method: int, leader: int) -> float:
+    if isinstance(margins.client_margins, float):
+        return margins.client_margins
+    return float(margins.client_margins[method, leader])
 
 
 def _take_largest(numbers: list[int | None]) -> int | None:

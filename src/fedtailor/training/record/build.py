@@ -13,7 +13,11 @@ from fedtailor import methods
 from fedtailor.core.types import Params
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.context import EngineContext
-from fedtailor.evaluation.client_statistics import Scores, compute_micro_mean
+from fedtailor.evaluation.client_statistics import (
+    Scores,
+    compute_micro_mean,
+    compute_spread,
+)
 from fedtailor.evaluation.evaluate import FinalScores
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.dataset_summary import compute_fingerprint, summarize_dataset
@@ -129,12 +133,12 @@ def make_group_scores(final: FinalScores) -> GroupScores:
 def compute_group_means(scores: Scores, headline: str) -> dict[str, Figures]:
     """Return means over the clients that could be tested, by stage.
 
-    `acc_micro` is the mean of the `headline` metric over all examples of these clients.
+    A mean is None if a client's model has diverged, so that no mean leaves it out. `acc_micro` is the mean of the `headline` metric over all examples of these clients.
     """
     means: dict[str, Figures] = {}
     for stage, figures in (("before", scores.before), ("after", scores.after)):
         micro = compute_micro_mean(figures[headline], scores.weights[headline])
-        means[stage] = {name: _average_finite(values) for name, values in figures.items()}
+        means[stage] = {name: _average_tested(values) for name, values in figures.items()}
         means[stage]["acc_micro"] = _to_json_number(micro)
     return means
 
@@ -146,9 +150,9 @@ def sum_costs(rounds: Iterable[RoundEntry]) -> RunCost:
     return RunCost(**totals)
 
 
-def _average_finite(values: np.ndarray) -> float | None:
-    tested = values[np.isfinite(values)]
-    return float(tested.mean()) if len(tested) else None
+def _average_tested(values: np.ndarray) -> float | None:
+    """Return the mean over tested clients; None without any, or if the model of one diverged."""
+    return _to_json_number(compute_spread(values).mean)
 
 
 def _to_client_figures(figures: Mapping[str, np.ndarray]) -> ClientFigures:

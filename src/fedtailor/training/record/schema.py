@@ -4,9 +4,11 @@ Records are typed and carry the version of their format. `training/run_dir.py` r
 them; the modules beside this one compute their parts.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, field_serializer
 
 from fedtailor.data.dataset import ExampleSpec
@@ -174,12 +176,33 @@ class GroupScores(RecordPart):
         stages = {"before": self.before, "after": self.after, **self.after_passes}
         return stages.get(stage, {})
 
+    def get_values(self, stage: str, metric: str) -> np.ndarray:
+        """Return a figure of each client [clients]; empty if it was not scored.
+
+        It is NaN for clients without test examples, and infinite where a model has diverged.
+        """
+        values = []
+        for value, weight in zip(self.get_stage(stage).get(metric, []), self.weights, strict=False):
+            if value is not None:
+                values.append(value)
+            elif weight:
+                values.append(math.inf)
+            else:
+                values.append(math.nan)
+        return np.array(values, dtype=float)
+
 
 class StageSummary(RecordPart):
-    """The headline metric, loss and macro F1 of a group at one stage.
+    """The headline metric, loss and macro F1 of a group at one stage, after the last round.
 
-    `acc_micro` is over examples; `acc_macro`, `std` and `worst_tenth` are over clients.
+    `acc_micro` is over examples; `acc_macro`, `std` and `worst_tenth` are over the `tested`
+    clients, those with test examples. A figure is None without tested clients, and where the model
+    of one has diverged (`diverged` counts those with an infinite loss), for no mean leaves it out.
     """
+
+    tested: int = 0
+    untested: int = 0
+    diverged: int = 0
 
     acc_micro: float | None
     acc_macro: float | None

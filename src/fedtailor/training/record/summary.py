@@ -51,7 +51,7 @@ def compute_final_window(rounds: Sequence[RoundEntry], total: int) -> FinalWindo
         mean[group] = {}
         for stage, figures in stages.items():
             mean[group][stage] = {
-                name: _average_known(_collect_figure(eval_points, group, stage, name))
+                name: _average_all(_collect_figure(eval_points, group, stage, name))
                 for name in figures
             }
     return FinalWindow(eval_points=[entry.round for entry in eval_points], mean=mean)
@@ -90,7 +90,12 @@ def _summarize_stage(
     f1: float | None,
 ) -> StageSummary:
     over_clients = compute_spread(figures[metric.name], metric.higher_is_better)
+    is_tested = weights[metric.name] > 0
+    is_diverged = ~np.isfinite(figures[metric.name]) | ~np.isfinite(figures["loss"])
     return StageSummary(
+        tested=int(is_tested.sum()),
+        untested=int((~is_tested).sum()),
+        diverged=int((is_tested & is_diverged).sum()),
         acc_micro=_to_json_number(compute_micro_mean(figures[metric.name], weights[metric.name])),
         acc_macro=_to_json_number(over_clients.mean),
         std=_to_json_number(over_clients.std),
@@ -161,9 +166,10 @@ def _find_levels(
     )
 
 
-def _average_known(values: Sequence[float | None]) -> float | None:
+def _average_all(values: Sequence[float | None]) -> float | None:
+    """Return the mean; None if any value is, for an evaluation that diverged is not left out."""
     known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
+    return float(np.mean(known)) if len(known) == len(values) else None
 
 
 def _to_json_number(value: float) -> float | None:
