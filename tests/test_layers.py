@@ -21,7 +21,7 @@ BELOW = {
     "data": {"core", "errors", "prng", "storage"},
     "compiler": {"compat", "core", "data", "ops", "prng"},
     "engines": {"compat", "compiler", "core", "data", "errors", "models", "ops", "prng"},
-    "evaluation": {"core", "data", "engines", "ops", "prng"},
+    "evaluation": {"core", "data", "engines", "errors", "ops", "prng"},
     "training": {
         "core",
         "data",

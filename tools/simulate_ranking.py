@@ -11,8 +11,8 @@ means equal, where it is largest; of methods that differ in their noise, the kin
 counts. The *power* is the share called behind of the methods that are behind the best by three
 standard deviations of the difference to it. All draws have fixed seeds.
 
-Where all seeds score the same clients, clients are drawn anew for each table, and the best is that of
-the population they come from.
+Where all seeds score the same clients, clients are drawn anew for each table, and the best is that
+of the population they come from.
 """
 
 import argparse
@@ -352,9 +352,9 @@ def build_tables() -> str:
             *others,
             "",
             "Level in % where all seeds score the same clients, and the true best is that of the "
-            "clients' population: with the scores of clients / of seeds alone. Columns are how much "
-            "a mean over clients varies from sample to sample, in standard deviations of a mean "
-            "over seeds:",
+            "clients' population: with the scores of clients / of seeds alone. Columns are how "
+            "much a mean over clients varies from sample to sample, in standard deviations of a "
+            "mean over seeds:",
             "",
             *build_same_clients_rows(),
         ]

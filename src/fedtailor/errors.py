@@ -85,6 +85,14 @@ def import_extra(module: str, extra: str, feature: str) -> Any:
         ) from None
 
 
+def join_items(items: Iterable[Any], conjunction: str = "and") -> str:
+    """Return items as a list in a sentence, as in "one, two and three"."""
+    texts = [str(item) for item in items]
+    if len(texts) < 2:
+        return "".join(texts)
+    return f"{', '.join(texts[:-1])} {conjunction} {texts[-1]}"
+
+
 def suggest_name(word: str, choices: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: its closest match, or all choices."""
     names = list(choices)

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from fedtailor.errors import DivergedError, InputError
+from fedtailor.errors import InputError
 from fedtailor.experiments.compare import compare, make_runs
 from fedtailor.experiments.executor import Event, PlannedRun, execute
 from fedtailor.experiments.tune import tune
 from fedtailor.training.overrides import read_comparison
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import start_run
+from known import known
 
 SMALL = [
     "data=digits",
@@ -154,14 +155,17 @@ def test_a_run_that_diverges_is_written_down_and_is_no_failure(jobs: int, tmp_pa
     assert [event.run for event in heard if event.kind == "diverged"] == runs[:1]
 
 
-def test_a_comparison_raises_what_diverged_after_the_others_have_ended(tmp_path: Path) -> None:
+def test_a_run_that_diverges_is_an_outcome_of_a_comparison(tmp_path: Path) -> None:
     comparison = read_comparison(["fedprox", "fedavg", *SMALL, "seeds=0", "fedprox.lr=1e30"])
     for _ in range(2):
-        with pytest.raises(
-            DivergedError, match="fedprox: the model's parameters were no longer finite"
-        ):
-            compare(comparison, tmp_path)
-        assert RunDir(tmp_path / "fedavg-seed0").read_status() == "finished"
+        diverged, finished = (outcome.record for outcome in compare(comparison, tmp_path))
+        assert diverged.status == "diverged"
+        assert known(diverged.problem).startswith(
+            "fedprox: the model's parameters were no longer finite"
+        )
+        assert known(diverged.cost).gradients == sum(entry.gradients for entry in diverged.rounds)
+        assert known(diverged.times).total > 0
+        assert finished.status == "finished"
 
 
 def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> None:

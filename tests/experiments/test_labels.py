@@ -12,7 +12,7 @@ from fedtailor.cli import app
 from fedtailor.cli.catalog import describe_method
 from fedtailor.errors import InputError
 from fedtailor.experiments.compare import compare, get_run_path
-from fedtailor.reporting.comparison_table import build_table
+from fedtailor.reporting.comparison_table import build_tables
 from fedtailor.reporting.html import write_report
 from fedtailor.training.overrides import format_toml, read_comparison, read_run_config
 from fedtailor.training.run_dir import RunDir, find_runs
@@ -81,7 +81,7 @@ def test_names_are_in_records_folders_and_the_table(tmp_path: Path) -> None:
     ]
     assert [outcome.record.hparams.get("order") for outcome in outcomes] == [1, 2, None]
     console = Console(file=StringIO(), width=200)
-    console.print(build_table([outcome.record for outcome in outcomes], "title"))
+    console.print(build_tables([outcome.record for outcome in outcomes], "title"))
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert all(name in printed for name in names)
     models = [

@@ -30,7 +30,7 @@ from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import RunOutcome, resume_run, start_run
 
 SMALL = ["data.clients=12", "hidden=8", "cohort=4", "batch=200", "finetune_epochs=1", "threads=1"]
-TIMES = {"seconds", "scoring_seconds"}
+TIMES = {"seconds", "scoring_seconds", "times"}
 TOUCHES = ("fsync", "replace", "mkdir", "unlink", "rmdir")
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedtailor.data.dataset import ExampleSpec
 from fedtailor.data.row_counts import RowCounts
+from fedtailor.evaluation.client_statistics import compute_spread
 from fedtailor.training.config import RunConfig
 from fedtailor.training.record.build import sum_costs
 from fedtailor.training.record.schema import (
@@ -21,6 +22,7 @@ from fedtailor.training.record.schema import (
     RunRecord,
     StageSummary,
     Status,
+    Times,
 )
 from fedtailor.training.record.summary import compute_convergence, compute_final_window
 
@@ -70,6 +72,7 @@ def make_record(
             "personalize_flops": 1_000_000,
         }
     )
+    times = Times(training=2.0, evaluation=0.5, personalizing=0.25, compiling=1.0, rest=0.25)
     return RunRecord(
         status="finished",
         name=name,
@@ -101,10 +104,11 @@ def make_record(
         checksums=Checksums(config="", data=f"data {seed}", weights=f"weights {seed}"),
         rounds=rounds,
         scores=scores,
-        summary={group: _summarize(group_scores) for group, group_scores in scores.items()},
+        summary={group: _summarize(found, metric) for group, found in scores.items()},
         final_window=compute_final_window(rounds, num_rounds),
         convergence=compute_convergence(rounds, num_rounds, metric, None),
         cost=cost,
+        times=times,
     )
 
 
@@ -144,7 +148,7 @@ def add_passes(record: RunRecord) -> RunRecord:
             for num_passes, share in (("1", 0.5), ("5", 0.9))
         }
         scores[group] = group_scores.model_copy(update={"after_passes": after_passes})
-    return record.model_copy(update={"scores": scores})
+    return _replace_scores(record, scores)
 
 
 def scale_work(record: RunRecord, factor: float) -> RunRecord:
@@ -187,6 +191,7 @@ def truncate(record: RunRecord, num_rounds: int, status: Status = "running") -> 
             "final_window": None,
             "convergence": None,
             "cost": None,
+            "times": None,
         }
     )
 
@@ -217,11 +222,9 @@ def rename_accuracy(record: RunRecord, metric: MetricInfo) -> RunRecord:
         }
         final_scores[group] = group_scores.model_copy(update=changes)
     num_rounds = record.config.rounds
-    return record.model_copy(
+    return _replace_scores(record.model_copy(update={"metric": metric}), final_scores).model_copy(
         update={
-            "metric": metric,
             "rounds": rounds,
-            "scores": final_scores,
             "final_window": compute_final_window(rounds, num_rounds),
             "convergence": compute_convergence(rounds, num_rounds, metric, None),
         }
@@ -253,7 +256,7 @@ def replace_scores(record: RunRecord, group: str, before: Scores, after: Scores)
     return record.model_copy(
         update={
             "scores": {**record.scores, group: group_scores},
-            "summary": {**record.summary, group: _summarize(group_scores)},
+            "summary": {**record.summary, group: _summarize(group_scores, record.metric)},
             "final_window": final_window,
         }
     )
@@ -263,7 +266,13 @@ def remove_unseen_clients(record: RunRecord) -> RunRecord:
     """Return the run without unseen clients."""
     assert record.scores is not None
     changed = update_data(record, groups={**record.data.groups, "unseen": []})
-    return changed.model_copy(update={"scores": {"participating": record.scores["participating"]}})
+    return _replace_scores(changed, {"participating": record.scores["participating"]})
+
+
+def _replace_scores(record: RunRecord, scores: Mapping[str, GroupScores]) -> RunRecord:
+    """Return the run with other final scores, and their summary."""
+    summary = {group: _summarize(found, record.metric) for group, found in scores.items()}
+    return record.model_copy(update={"scores": dict(scores), "summary": summary})
 
 
 def _make_config(name: str, seed: int, num_rounds: int) -> RunConfig:
@@ -348,11 +357,30 @@ def _make_round(
     )
 
 
-def _summarize(scores: GroupScores) -> dict[str, StageSummary]:
-    summary = StageSummary(
-        acc_micro=0.71, acc_macro=0.7, std=0.1, worst_tenth=0.5, loss=0.9, f1_macro=0.65
-    )
-    return dict.fromkeys((*STAGES, *scores.after_passes), summary)
+def _summarize(scores: GroupScores, metric: MetricInfo) -> dict[str, StageSummary]:
+    """Return the summary of each stage, with a mean over examples, a loss and an F1 of their own.
+
+    The figures over clients are those of the scores.
+    """
+    summaries = {}
+    for stage in (*STAGES, *scores.after_passes):
+        values = scores.get_values(stage, metric.name)
+        spread = compute_spread(values, metric.higher_is_better)
+        is_tested = np.array(scores.weights, dtype=float) > 0
+        is_finite = np.isfinite(scores.get_values(stage, "loss"))
+        has_mean = bool(np.isfinite(spread.mean))
+        summaries[stage] = StageSummary(
+            acc_micro=0.71,
+            acc_macro=spread.mean if has_mean else None,
+            std=spread.std if has_mean else None,
+            worst_tenth=spread.worst_tenth if has_mean else None,
+            loss=0.9,
+            f1_macro=0.65,
+            tested=int(is_tested.sum()),
+            untested=int((~is_tested).sum()),
+            diverged=int((is_tested & ~is_finite).sum()),
+        )
+    return summaries
 
 
 def _interpolate(scores: GroupScores, share: float) -> ClientFigures:
@@ -370,7 +398,7 @@ def _replace_losses(record: RunRecord, losses: ClientFigures) -> RunRecord:
     scores = record.scores["participating"]
     changes = {stage: {**scores.get_stage(stage), "loss": losses[stage]} for stage in STAGES}
     changed = {**record.scores, "participating": scores.model_copy(update=changes)}
-    return record.model_copy(update={"scores": changed})
+    return _replace_scores(record, changed)
 
 
 def _rename_figure(figures: Mapping[str, Any], metric_name: str) -> dict[str, Any]:

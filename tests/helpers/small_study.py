@@ -30,7 +30,7 @@ finetune_epochs = 1
 """
 HEAD = 'title = "Small"\nquestion = "Does it work?"\n'
 PART = '[[parts]]\nname = "one"\ntitle = "Two methods"\n'
-TIMES = {"seconds", "scoring_seconds"}
+TIMES = {"seconds", "scoring_seconds", "times"}
 
 
 def written(folder: Path, study: str = HEAD + PART, **comparisons: str) -> Path:

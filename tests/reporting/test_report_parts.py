@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedtailor import errors
 from fedtailor.reporting import html
-from fedtailor.reporting.comparison_table import build_table
+from fedtailor.reporting.comparison_table import build_tables
 from fedtailor.reporting.html import grouping, thinning
 from fedtailor.reporting.html.formats import choose_decimals, choose_unit
 from fedtailor.training.record.schema import Checksums, Figures, FinalWindow, MetricInfo, RunRecord
@@ -68,8 +68,8 @@ def test_work_has_one_unit_for_all_methods() -> None:
     fedsim, fedprox = make_comparison({"fedsim": 0.7, "fedprox": 0.6}, (1,))
     page = html.render([fedsim, scale_work(fedprox, 2)])
     assert ">client GFLOP<" in page.split("</thead>")[0]
-    assert cells(page)["fedsim"][6:9] == ["1.90", "1.80", "20.0"]
-    assert cells(page)["fedprox"][6:9] == ["1.90", "1.80", "40.0"]
+    assert cells(page)["fedsim"][8:] == ["1.90", "1.80", "20.0", "8.00", "4.00"]
+    assert cells(page)["fedprox"][8:] == ["1.90", "1.80", "40.0", "\N{EN DASH}", "4.00"]
     assert payload_of(page)["lines"][1]["cost"]["server"] == 4e9
 
 
@@ -95,11 +95,11 @@ def test_more_figures_are_in_a_table_of_their_own() -> None:
     window_means = {"participating": {"after": figures}}
     window = FinalWindow(eval_points=[10], mean=window_means)
     page = html.render([run.model_copy(update={"final_window": window})])
-    assert f"{last - 1:.1f}" in cells(page)["fedsim"][1]
+    assert f"{last:.1f}" in cells(page)["fedsim"][1]
     details = cells(page[page.index('<details class="more">') :])["fedsim"]
-    # After the last round, 1 and 5 passes: over examples, F1, loss, rounds to 50 %.
+    # Over the last fifth of the rounds, 1 and 5 passes: over examples, F1, loss, rounds to 50 %.
     others = ["71.0", "65.0", "0.900", str(rounds_to_half)]
-    assert [details[0], *details[3:7]] == [f"{last:.1f}", *others]
+    assert [details[0], *details[3:7]] == [f"{last - 1:.1f}", *others]
 
 
 def compare_with_local(runs: Sequence[RunRecord]) -> Mapping[str, Sequence[int]]:
@@ -210,8 +210,8 @@ def test_the_page_and_the_terminal_show_the_same_metrics_in_percent(
     record = rename_accuracy(make_record(), metric)
     assert payload_of(html.render([record]))["metric"]["percent"] is is_percent
     console = Console(file=StringIO(), width=120)
-    console.print(build_table([record], "title"))
+    console.print(build_tables([record], "title"))
     assert isinstance(console.file, StringIO)
     caption = " ".join(console.file.getvalue().split())
-    assert ("Test metrics in %" in caption) is is_percent
-    assert (f"Test metrics ({name})" in caption) is not is_percent
+    assert (f"Test {name} in %, before" in caption) is is_percent
+    assert (f"{name}, before and after" in caption) is not is_percent

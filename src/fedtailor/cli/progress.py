@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fedtailor.training.config import ComparisonConfig
     from fedtailor.training.record.schema import DatasetSummary, RoundEntry, RunRecord
 
+EXIT_DIVERGED = 3
+"""Exit code of a command that has ended, but some of whose runs have diverged."""
 EXIT_STOPPED = 130
 """Exit code of a command that was stopped: 128 plus the number of SIGINT, as shells have it."""
 
@@ -70,6 +72,7 @@ class ProgressReporter:
         self._is_stopping = False
         self._has_described_data = False
         self._first_message = ""
+        self.has_started = False
         self._bars: dict[Path, BarState] = {}
         self._run_path = Path()  # the run of the current event
         self._progress = Progress(
@@ -133,11 +136,16 @@ class ProgressReporter:
             self.on_round_end(event.entry)
         elif event.kind == "finished":
             self.on_run_end(RunDir(self._run_path).read_record())
+        elif event.kind == "diverged":
+            record = RunDir(self._run_path).read_record()
+            self.print_message(f"{_format_run_name(record)}: diverged: {record.problem}")
+            self._remove_bar()
         else:
             self._remove_bar()
 
     def on_run_start(self, record: "RunRecord", rounds_done: int) -> None:
         """Print what starts or is resumed, before the first run also the data, and add a bar."""
+        self.has_started = True
         if not self._has_described_data:
             self.print_message(self._first_message)
             for line in describe_data(record.data):
@@ -262,7 +270,7 @@ def format_scores(entry: "RoundEntry") -> str:
 
 
 def _get_seconds(record: "RunRecord") -> float:
-    return 0.0 if record.cost is None else record.cost.seconds
+    return 0.0 if record.times is None else record.times.total
 
 
 def _format_run_name(record: "RunRecord") -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from fedtailor.cli.progress import (
+    EXIT_DIVERGED,
     EXIT_STOPPED,
     ProgressReporter,
     TrustCodeFlag,
@@ -16,7 +17,7 @@ from fedtailor.cli.progress import (
     run_on_all_ranks,
 )
 from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
-from fedtailor.errors import require
+from fedtailor.errors import FedtailorError, require
 
 if TYPE_CHECKING:
     from fedtailor.training.record.schema import RunRecord
@@ -144,9 +145,19 @@ def compare(
         ProgressReporter(console) as reporter,
     ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
-        outcomes = run_comparison(
-            comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
-        )
+        try:
+            outcomes = run_comparison(
+                comparison,
+                out,
+                jobs,
+                reporter.on_event,
+                reporter.should_stop,
+                reporter.print_message,
+            )
+        except FedtailorError:
+            if reporter.has_started:
+                _show_ended_runs(console, out)
+            raise
     records = [outcome.record for outcome in outcomes]
     _write_results(out, records)
     # Runs that have not begun have no outcome.
@@ -154,6 +165,27 @@ def compare(
     if not has_all_outcomes or not all(outcome.is_finished for outcome in outcomes):
         _exit_stopped(console, command_args.format_command(out))
     _print_results(console, out, records)
+    diverged = [record for record in records if record.status == "diverged"]
+    if diverged:
+        console.print_line(_describe_diverged(diverged, len(records)))
+        raise typer.Exit(EXIT_DIVERGED)
+
+
+def _describe_diverged(diverged: "Sequence[RunRecord]", num_runs: int) -> str:
+    names = ", ".join(f"{record.name} (seed {record.config.seed})" for record in diverged)
+    return f"{len(diverged)} of {num_runs} runs diverged: {names}. {diverged[0].problem}"
+
+
+def _show_ended_runs(console: TerminalConsole, out: Path) -> None:
+    """Show the runs that have ended although others have failed."""
+    from fedtailor.experiments.executor import ENDED_STATUSES
+    from fedtailor.training.run_dir import find_runs
+
+    all_records = [run_dir.read_record() for run_dir in find_runs(out) if run_dir.has_record()]
+    records = [record for record in all_records if record.status in ENDED_STATUSES]
+    if records:
+        _write_results(out, all_records)
+        _print_results(console, out, records)
 
 
 @run_on_all_ranks
@@ -228,14 +260,17 @@ def _exit_stopped(console: TerminalConsole, resume_command: str) -> NoReturn:
 
 def _print_results(console: TerminalConsole, out: Path, records: "Sequence[RunRecord]") -> None:
     """Print the table of finished runs, and where their report is."""
-    from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_table
+    from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_tables
+    from fedtailor.reporting.times import describe_times
 
     table_console = console
     if not console.is_terminal:
         # A file or a pipe has room for the whole table.
         table_console = TerminalConsole(width=max(TABLE_WIDTH, console.width))
-    table = build_table(records, _make_title(records), table_console.width)
-    table_console.print(table, highlight=False)
+    tables = build_tables(records, _make_title(records), table_console.width)
+    table_console.print(tables, highlight=False)
+    for line in describe_times(records):
+        console.print_line(line)
     console.print_line(f"Report: {format_path(_get_report_path(out))}")
 
 

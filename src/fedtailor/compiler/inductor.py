@@ -10,6 +10,7 @@ from fedtailor.compat.torch_internals import compile_graph, patch_write_order, t
 from fedtailor.compiler.decompositions import DECOMPOSITIONS, DecomposeGroupNorm
 from fedtailor.compiler.trace import trace
 from fedtailor.core import trees
+from fedtailor.core.stopwatch import time_phase
 from fedtailor.core.types import Tree
 from fedtailor.prng import threefry
 
@@ -30,9 +31,10 @@ def bind_compiled(function: Callable[..., None], args: tuple[Tree, ...]) -> Boun
 
     A call skips the checks of arguments that `torch.compile` would do each time.
     """
-    leaves = trees.leaves(args)
-    graph = _trace_for_inductor(function, args)
-    return partial(compile_graph(graph, leaves), *leaves)
+    with time_phase("compiling"):
+        leaves = trees.leaves(args)
+        graph = _trace_for_inductor(function, args)
+        return partial(compile_graph(graph, leaves), *leaves)
 
 
 def _trace_for_inductor(function: Callable[..., None], args: tuple[Tree, ...]) -> GraphModule:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import trees
+from fedtailor.core.stopwatch import time_phase
 from fedtailor.core.types import ClientResult, CohortUpdate, Params, Routine, ServerState, Tree
 from fedtailor.engines.base import (
     ClientWork,
@@ -135,7 +136,10 @@ class SequentialEngine:
         self, personalize: Routine, broadcast: Tree, client_state: Tree, client: int
     ) -> dict[str, Tensor]:
         """Return the (sum, weight) [2] of each metric over a client's test examples."""
-        params = self._run_client(personalize, broadcast, client_state, client, Stream.PERSONALIZE)
+        with time_phase("personalizing"):
+            params = self._run_client(
+                personalize, broadcast, client_state, client, Stream.PERSONALIZE
+            )
         scoring = build_scoring_routine(self.context.task)
         sums: dict[str, Tensor] = self._run_client(scoring, (), params, client, Stream.SCORE)
         return sums

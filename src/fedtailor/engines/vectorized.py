@@ -16,6 +16,7 @@ from torch import Tensor
 from fedtailor import prng
 from fedtailor.compat.torch_internals import silence_speed_warnings
 from fedtailor.core import trees
+from fedtailor.core.stopwatch import time_phase
 from fedtailor.core.types import ClientResult, CohortUpdate, Routine, ServerState, Tree
 from fedtailor.engines import client_loop
 from fedtailor.engines.aggregation import UpdateAggregator
@@ -193,9 +194,10 @@ class VectorizedEngine:
         self, personalize: Routine, broadcast: Tree, client_states: Tree, client_ids: np.ndarray
     ) -> dict[str, Tensor]:
         """Return the (sum, weight) of each metric over the clients' test examples, [clients, 2]."""
-        params = self._run_clients(
-            personalize, broadcast, client_states, client_ids, Stream.PERSONALIZE
-        )
+        with time_phase("personalizing"):
+            params = self._run_clients(
+                personalize, broadcast, client_states, client_ids, Stream.PERSONALIZE
+            )
         sums: dict[str, Tensor] = self._run_clients(
             self._scoring_routine, (), params, client_ids, Stream.SCORE
         )

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedtailor.engines.context import resolve_device
-from fedtailor.errors import DivergedError, require
+from fedtailor.errors import require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.executor import (
+    ENDED_STATUSES,
     OnEvent,
     PlannedRun,
     ShouldStop,
@@ -29,6 +30,8 @@ def compare(
     on_message: Callable[[str], object] = bool,
 ) -> list[RunOutcome]:
     """Run what has not been run yet, after everything has been checked.
+
+    A run that diverges has an outcome like any other, with the status of its record.
 
     Args:
         comparison: The methods and seeds, and what their runs have in common.
@@ -91,9 +94,7 @@ def get_run_path(out: Path, config: RunConfig) -> Path:
 
 def _read_outcome(run: PlannedRun) -> RunOutcome:
     record = RunDir(run.path).read_record()
-    if record.status == "diverged":
-        raise DivergedError(record.problem)
-    return RunOutcome(record, record.status == "finished")
+    return RunOutcome(record, record.status in ENDED_STATUSES)
 
 
 def _check_out_dir(out: Path) -> None:

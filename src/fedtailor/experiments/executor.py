@@ -25,7 +25,6 @@ from fedtailor.engines.chunking import NUM_PROCESSES_ENV
 from fedtailor.engines.distributed.process_group import get_launched_world_size
 from fedtailor.errors import DivergedError, InputError, LostRankError, require
 from fedtailor.training.config import RunConfig
-from fedtailor.training.record.build import sum_costs
 from fedtailor.training.record.schema import RoundEntry, RunRecord
 from fedtailor.training.resources import check_jobs
 from fedtailor.training.run_dir import RunDir
@@ -255,14 +254,10 @@ def _execute_run(
         num_rounds = len(outcome.record.rounds)
         if outcome.is_finished:
             kind = "finished"
-    except DivergedError as problem:
+    except DivergedError:
         if not run_dir.has_record():
             raise
-        record = run_dir.read_record()
-        num_rounds = len(record.rounds)
-        cost = sum_costs(record.rounds)
-        changes = {"status": "diverged", "problem": str(problem), "cost": cost}
-        run_dir.write_record(record.model_copy(update=changes))
+        num_rounds = len(run_dir.read_record().rounds)
         kind = "diverged"
     on_event(Event(kind, run, num_rounds, seconds=time.perf_counter() - started_at))
 

@@ -1,207 +1,235 @@
-"""The table that a comparison prints: a row for each method and group of clients.
+"""The tables that a comparison prints: scores by group of clients, and what each method costs.
 
-It takes 100 columns, or 80 without the less important figures. The HTML report has a table of its
-own in `html/figures.py`.
+They take 100 columns, or 80 without the less important figures. The HTML report has tables of its
+own in `html/figures.py`, with the same figures.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich import box
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from fedtailor.evaluation.client_statistics import compute_share_better, compute_spread
+from fedtailor.errors import make_printable
+from fedtailor.evaluation.client_statistics import compute_share_better
+from fedtailor.reporting.results import (
+    HEADLINE,
+    GroupStandings,
+    compare_methods,
+    describe_group,
+    estimate,
+    estimate_figure,
+    format_distance,
+    get_summary,
+    list_ended,
+)
 from fedtailor.training.config import is_fine_tuned_baseline, is_local_baseline
-from fedtailor.training.record.schema import GroupScores, RunRecord, StageSummary, has_same_data
+from fedtailor.training.record.schema import RunRecord, has_same_data
 
 MIN_SEEDS = 3
 """The number of seeds from which on a spread over seeds means something."""
 TABLE_WIDTH = 100
-"""Columns of the whole table; in a narrower terminal some figures are left out."""
+"""Columns of the whole tables; in a narrower terminal some figures are left out."""
+GROUP_TITLES = {
+    "participating": "Participating clients, who took part in training",
+    "unseen": "Unseen clients, who took no part in training",
+    "validation": "Validation clients",
+}
 
-_HEADINGS = (
+_DISTANCE = "behind\nthe best"
+_SCORE_HEADINGS = (
     "before",
     "after",
+    _DISTANCE,
     "1",
     "5",
     "F1",
     "std",
     "worst\ntenth",
     "beats\nlocal",
-    "MB",
-    "grad",
-    "s",
 )
-_WIDE_HEADINGS = ("1", "5", "F1", "grad")
-"""Columns that only the whole table has."""
-_CAPTION = (
-    "Test metrics{unit}, before and after personalizing: mean over clients and over the "
-    "evaluations in the last fifth of the rounds{spread}. At the last round: after 1 and 5 passes "
-    "of personalizing; after all of it, F1 over classes, standard deviation over clients, mean of "
-    "the worst tenth of clients, and % of clients that do better than with local training. "
-    "Participating clients took part in training, unseen clients did not. MB down and up, "
-    "gradients of clients, s of training and scoring: of all rounds, for one seed."
+_WIDE_HEADINGS = ("1", "5", "F1")
+"""Columns that only the whole tables have."""
+_COST_HEADINGS = (
+    "MB",
+    "training\ngradients",
+    "gradients to\npersonalize",
+    "training\ns",
+    "evaluation\ns",
+    "rest\ns",
+    "all\ns",
+)
+_SCORES_NOTE = (
+    "{metric}, before and after personalizing: mean over clients after the last round{spread}. "
+    "behind the best: interval of the distance to the best method, ? if the method may be the best "
+    "itself. 1 and 5: after so many epochs of personalizing. F1: over classes. std: over clients. "
+    "worst tenth: mean over the worst tenth of clients. beats local: % of clients that do better "
+    "than with local training."
+)
+_COSTS_NOTE = (
+    "Costs of a run, averaged over seeds: MB down and up and gradients of clients in all rounds; "
+    "gradients to personalize the model for one client; seconds of training, of evaluation with "
+    "its personalizing, of everything else (data, compiling, saving), and of all."
 )
 
 Cells = dict[str, str]
 """Texts of a row by the heading of their column."""
+RecordsByMethod = Mapping[str, Sequence[RunRecord]]
 
 
-def build_table(records: Sequence[RunRecord], title: str, width: int = TABLE_WIDTH) -> Table:
-    """Return the table of a comparison: scores by group, means over clients and seeds, and costs.
-
-    FedAvg has two blocks of rows: by itself, and with fine-tuning as its way of personalizing.
+def build_tables(records: Sequence[RunRecord], title: str, width: int = TABLE_WIDTH) -> Group:
+    """Return the tables of a comparison: scores for each group of clients, and costs.
 
     Args:
-        records: Finished runs; those of one name are the seeds of one method.
-        title: Stands above the table.
+        records: Runs that have ended; those of one name are the seeds of one method.
+        title: Stands above the tables.
         width: Columns of the terminal.
     """
-    headings = list(_HEADINGS)
-    if width < TABLE_WIDTH:
-        headings = [heading for heading in _HEADINGS if heading not in _WIDE_HEADINGS]
-    table = _make_empty_table(title, _build_caption(records), headings)
-    local_records = _index_local_records(records)
-    for name in dict.fromkeys(record.name for record in records):
-        method_records = [record for record in records if record.name == name]
-        labels = [name]
-        if is_fine_tuned_baseline(method_records[0].config.method):
-            cells = _format_groups(method_records, local_records, ["before"])
-            _add_rows(table, labels, method_records, headings, cells)
-            labels = [name, "+ fine-tuning"]
-        cells = _format_groups(method_records, local_records, headings)
-        _add_rows(table, labels, method_records, headings, cells)
+    records_by_method: dict[str, list[RunRecord]] = {}
+    for record in records:
+        records_by_method.setdefault(record.name, []).append(record)
+    parts: list[Table | Text] = [_make_text(title, style="bold")]
+    for group in _list_groups(records):
+        parts.append(_build_score_table(records_by_method, group, width))
+        parts += _describe_group(records_by_method, group)
+    parts.append(_make_text(_build_scores_note(records)))
+    parts.append(_build_cost_table(records_by_method))
+    parts.append(_make_text(_COSTS_NOTE))
+    return Group(*parts)
+
+
+def _make_text(text: str, style: str = "") -> Text:
+    return Text(f"\n{make_printable(text)}", style=style)
+
+
+def _list_groups(records: Sequence[RunRecord]) -> list[str]:
+    groups = {group for record in records for group in record.summary or {}}
+    return [group for group in GROUP_TITLES if group in groups]
+
+
+# Scores
+
+
+def _build_score_table(records_by_method: RecordsByMethod, group: str, width: int) -> Table:
+    headings = [
+        heading
+        for heading in _SCORE_HEADINGS
+        if width >= TABLE_WIDTH or heading not in _WIDE_HEADINGS
+    ]
+    table = _make_empty_table(_make_group_title(records_by_method, group), headings)
+    found = compare_methods(records_by_method, group)
+    local_records = _index_local_records(records_by_method)
+    for name, records in records_by_method.items():
+        cells = _format_scores(records, group, local_records)
+        cells[_DISTANCE] = _format_distance(found, name, records[0])
+        table.add_row(make_printable(name), *(cells.get(heading, "") for heading in headings))
     return table
 
 
-def _make_empty_table(title: str, caption: str, headings: Sequence[str]) -> Table:
-    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+def _make_empty_table(title: str, headings: Sequence[str]) -> Table:
+    table = Table(title=_make_text(title), box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.title_justify = "left"
-    table.caption_justify = "left"
+    table.title_style = ""
     table.add_column("method", no_wrap=True)
-    table.add_column("", no_wrap=True)
     for heading in headings:
         # A `Text`, as a line break in a string from outside is none.
         table.add_column(Text(heading), justify="right", no_wrap=True)
     return table
 
 
-def _build_caption(records: Sequence[RunRecord]) -> str:
-    first = records[0]
-    num_seeds = len({record.config.seed for record in records})
-    unit = " in %" if first.metric.is_percent else f" ({first.metric.name})"
-    spread = ""
-    if num_seeds > 1:
-        spread = ", ± sample standard deviation over seeds"
-        if has_same_data(records):
-            spread += " (on one split of the data)"
-    caption = _CAPTION.format(unit=unit, spread=spread)
-    if num_seeds >= MIN_SEEDS:
-        return caption
-    seeds = "1 seed" if num_seeds == 1 else f"{num_seeds} seeds"
-    return f"{caption} Only {seeds}: take {MIN_SEEDS} or more to tell methods apart."
+def _make_group_title(records_by_method: RecordsByMethod, group: str) -> str:
+    """Return the group with its size, and how many of its clients could not be tested."""
+    counts = set()
+    untested = set()
+    for records in records_by_method.values():
+        for record in records:
+            summary = get_summary(record, group, "after")
+            if summary is not None:
+                counts.add(summary.tested)
+                untested.add(summary.untested)
+    title = f"{GROUP_TITLES[group]}: {_format_range(counts)}"
+    if untested != {0}:
+        title += f" with test examples, {_format_range(untested)} without are left out"
+    return title
 
 
-def _index_local_records(records: Sequence[RunRecord]) -> dict[int, RunRecord]:
-    """Return the runs of local training by seed, of several with one seed the first."""
-    local_records: dict[int, RunRecord] = {}
-    for record in records:
-        if is_local_baseline(record.config.method):
-            local_records.setdefault(record.config.seed, record)
-    return local_records
+def _format_range(counts: set[int]) -> str:
+    low = min(counts)
+    high = max(counts)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _add_rows(
-    table: Table,
-    labels: Sequence[str],
-    records: Sequence[RunRecord],
-    headings: Sequence[str],
-    cells_by_group: Mapping[str, Cells],
-) -> None:
-    """Add a row for each group; labels and costs, which are of all groups, begin at the first."""
-    groups = list(cells_by_group)
-    num_rows = max(len(groups), len(labels))
-    for index in range(num_rows):
-        label = labels[index] if index < len(labels) else ""
-        group = groups[index] if index < len(groups) else ""
-        cells = cells_by_group.get(group, {})
-        if index == 0:
-            cells = cells | _format_costs(records)
-        texts = [cells.get(heading, "") for heading in headings]
-        table.add_row(label, group, *texts, end_section=index == num_rows - 1)
-
-
-def _format_groups(
-    records: Sequence[RunRecord],
-    local_records: Mapping[int, RunRecord],
-    headings: Collection[str],
-) -> dict[str, Cells]:
-    """Return the scores of each group, under these headings alone."""
-    cells_by_group: dict[str, Cells] = {}
-    for group in _get_scores(records[0]):
-        cells = _format_group(records, group, local_records)
-        cells_by_group[group] = {
-            heading: text for heading, text in cells.items() if heading in headings
-        }
-    return cells_by_group
-
-
-def _format_group(
+def _format_scores(
     records: Sequence[RunRecord], group: str, local_records: Mapping[int, RunRecord]
 ) -> Cells:
     first = records[0]
-    higher_is_better = first.metric.higher_is_better
-    spreads = [
-        compute_spread(_get_client_values(record, group), higher_is_better) for record in records
-    ]
+    cells = {stage: _format_estimate(records, group, stage) for stage in ("before", "after")}
+    for stage in ("1", "5"):
+        cells[stage] = _format_figure(estimate_figure(records, group, stage, HEADLINE).mean, first)
+    fields = {"F1": "f1_macro", "std": "std", "worst\ntenth": "worst_tenth"}
+    for heading, field in fields.items():
+        cells[heading] = _format_figure(estimate_figure(records, group, "after", field).mean, first)
     shares_better = [
         _compute_share_better(record, local_records.get(record.config.seed), group)
-        for record in records
+        for record in list_ended(records)
     ]
-    share_better = float(np.mean(shares_better))
-    figures = {
-        "1": _average_summaries(records, group, "1", "acc_macro"),
-        "5": _average_summaries(records, group, "5", "acc_macro"),
-        "F1": _average_summaries(records, group, "after", "f1_macro"),
-        "std": float(np.mean([spread.std for spread in spreads])),
-        "worst\ntenth": float(np.mean([spread.worst_tenth for spread in spreads])),
-    }
-    cells = {stage: _format_window_mean(records, group, stage) for stage in ("before", "after")}
-    for heading, value in figures.items():
-        cells[heading] = _format_figure(value, first)
+    share_better = estimate(shares_better).mean
     cells["beats\nlocal"] = f"{100 * share_better:.0f}" if math.isfinite(share_better) else ""
     return cells
 
 
-def _format_window_mean(records: Sequence[RunRecord], group: str, stage: str) -> str:
-    """Return the mean over seeds and the last evaluations, and the spread over several seeds."""
-    values = [_get_window_mean(record, group, stage) for record in records]
-    mean = _format_figure(float(np.mean(values)), records[0])
-    if len(values) == 1:
-        return mean
-    std = _format_figure(float(np.std(values, ddof=1)), records[0])
-    return f"{mean} ±{std}"
+def _format_estimate(records: Sequence[RunRecord], group: str, stage: str) -> str:
+    """Return mean and spread over seeds, with a dagger if a seed has no figure."""
+    found = estimate_figure(records, group, stage)
+    if math.isnan(found.mean):
+        return "diverged" if found.num_missing else ""
+    text = _format_figure(found.mean, records[0])
+    if found.seed_std is not None:
+        text += f" ±{_format_figure(found.seed_std, records[0])}"
+    return f"{text}†" if found.num_missing else text
 
 
-def _get_window_mean(record: RunRecord, group: str, stage: str) -> float:
-    """Return the mean over the evaluations in the last fifth of the rounds; NaN if unknown."""
-    assert record.final_window is not None
-    group_means = record.final_window.mean.get(group)
-    if group_means is None:
-        return math.nan
-    return _to_float(group_means[stage][record.metric.name])
+def _format_distance(found: GroupStandings, name: str, record: RunRecord) -> str:
+    return format_distance(found.standings.get(name), lambda value: _format_figure(value, record))
 
 
-def _average_summaries(records: Sequence[RunRecord], group: str, stage: str, name: str) -> float:
-    """Return the mean over seeds of a field of `StageSummary`, NaN if any seed lacks it."""
-    values = []
-    for record in records:
-        summary = _get_summaries(record)[group].get(stage)
-        value = None if summary is None else getattr(summary, name)
-        values.append(_to_float(value))
-    return float(np.mean(values))
+def _describe_group(records_by_method: RecordsByMethod, group: str) -> list[Text]:
+    """Return what the scores of a group say: which methods are best, and what is missing."""
+    records = [record for records in records_by_method.values() for record in records]
+    num_seeds = len({record.config.seed for record in records})
+    found = compare_methods(records_by_method, group)
+    sentences = describe_group(found, lambda value: _format_figure(value, records[0]), num_seeds)
+    return [_make_text(" ".join(sentences))] if sentences else []
+
+
+def _build_scores_note(records: Sequence[RunRecord]) -> str:
+    first = records[0]
+    metric = f"Test {first.metric.name} in %" if first.metric.is_percent else first.metric.name
+    num_seeds = len({record.config.seed for record in records})
+    spread = ""
+    if num_seeds > 1:
+        spread = f", ± sample standard deviation over {num_seeds} seeds"
+        if has_same_data(list_ended(records)):
+            spread += " on one split of the data"
+        else:
+            spread += ", each with a split of its own"
+    note = _SCORES_NOTE.format(metric=metric, spread=spread)
+    if any(is_fine_tuned_baseline(record.config.method) for record in records):
+        note += " FedAvg after personalizing is FedAvg with fine-tuning."
+    return note
+
+
+def _index_local_records(records_by_method: RecordsByMethod) -> dict[int, RunRecord]:
+    """Return the runs of local training by seed, of several with one seed the first."""
+    local_records: dict[int, RunRecord] = {}
+    for records in records_by_method.values():
+        for record in records:
+            if is_local_baseline(record.config.method):
+                local_records.setdefault(record.config.seed, record)
+    return local_records
 
 
 def _compute_share_better(record: RunRecord, local_record: RunRecord | None, group: str) -> float:
@@ -211,37 +239,44 @@ def _compute_share_better(record: RunRecord, local_record: RunRecord | None, gro
     """
     if local_record is None or is_local_baseline(record.config.method):
         return math.nan
-    if _get_scores(record)[group].ids != _get_scores(local_record)[group].ids:
+    scores = (record.scores or {}).get(group)
+    local_scores = (local_record.scores or {}).get(group)
+    if scores is None or local_scores is None or scores.ids != local_scores.ids:
         return math.nan
+    metric = record.metric.name
     return compute_share_better(
-        _get_client_values(record, group),
-        _get_client_values(local_record, group),
+        scores.get_values("after", metric),
+        local_scores.get_values("after", metric),
         record.metric.higher_is_better,
     )
 
 
-def _get_client_values(record: RunRecord, group: str) -> np.ndarray:
-    """Return the headline metric after personalizing [clients], NaN for clients without tests."""
-    return np.array(_get_scores(record)[group].after[record.metric.name], dtype=float)
+# Costs
 
 
-def _get_scores(record: RunRecord) -> dict[str, GroupScores]:
-    assert record.scores is not None
-    return record.scores
+def _build_cost_table(records_by_method: RecordsByMethod) -> Table:
+    table = _make_empty_table("Costs", _COST_HEADINGS)
+    for name, records in records_by_method.items():
+        table.add_row(make_printable(name), *_format_costs(records))
+    return table
 
 
-def _get_summaries(record: RunRecord) -> dict[str, dict[str, StageSummary]]:
-    assert record.summary is not None
-    return record.summary
-
-
-def _format_costs(records: Sequence[RunRecord]) -> Cells:
-    """Return the costs of a run, averaged over seeds."""
+def _format_costs(records: Sequence[RunRecord]) -> list[str]:
     costs = [record.cost for record in records if record.cost is not None]
     num_bytes = float(np.mean([cost.bytes_down + cost.bytes_up for cost in costs]))
     gradients = float(np.mean([cost.gradients for cost in costs]))
-    seconds = float(np.mean([cost.seconds + cost.scoring_seconds for cost in costs]))
-    return {"MB": f"{num_bytes / 1e6:.1f}", "grad": _abbreviate(gradients), "s": f"{seconds:.1f}"}
+    personalize = [cost.personalize_gradients for cost in costs]
+    known = [value for value in personalize if value is not None]
+    texts = [f"{num_bytes / 1e6:.1f}", _abbreviate(gradients)]
+    texts.append(_abbreviate(float(np.mean(known))) if known else "")
+    times = [record.times for record in records if record.times is not None]
+    if not times:
+        return texts
+    training = float(np.mean([time.training for time in times]))
+    evaluation = float(np.mean([time.evaluation + time.personalizing for time in times]))
+    total = float(np.mean([time.total for time in times]))
+    seconds = (training, evaluation, total - training - evaluation, total)
+    return [*texts, *(f"{value:.1f}" for value in seconds)]
 
 
 def _abbreviate(value: float) -> str:
@@ -258,7 +293,3 @@ def _format_figure(value: float, record: RunRecord) -> str:
     if record.metric.is_percent:
         return f"{100 * value:.1f}"
     return f"{value:.3f}"
-
-
-def _to_float(value: float | None) -> float:
-    return math.nan if value is None else float(value)

@@ -9,6 +9,7 @@ import torch
 
 from fedtailor import prng
 from fedtailor.core import trees
+from fedtailor.core.stopwatch import time_phase
 from fedtailor.core.types import ServerState
 from fedtailor.engines.base import Engine
 from fedtailor.engines.context import EngineContext
@@ -75,17 +76,18 @@ def run_rounds(
         bytes_down = 0
         bytes_up = 0
         steps = 0
-        if context.method.client.phases:
-            cohort_update, bytes_down, bytes_up, steps = engine.train(state, cohort, round_idx)
-            state = engine.update_server(state, cohort_update, round_idx)
-        round_idx += 1
-        state = state._replace(round=torch.full_like(state.round, round_idx))
-        check = _FiniteCheck(context.method.name, round_idx, state)
-        if previous is not None:
-            previous.wait_and_raise()
-        previous = check
-        if should_sync(round_idx) or not state.round.is_cuda:
-            check.wait_and_raise()
+        with time_phase("training"):
+            if context.method.client.phases:
+                cohort_update, bytes_down, bytes_up, steps = engine.train(state, cohort, round_idx)
+                state = engine.update_server(state, cohort_update, round_idx)
+            round_idx += 1
+            state = state._replace(round=torch.full_like(state.round, round_idx))
+            check = _FiniteCheck(context.method.name, round_idx, state)
+            if previous is not None:
+                previous.wait_and_raise()
+            previous = check
+            if should_sync(round_idx) or not state.round.is_cuda:
+                check.wait_and_raise()
         cost = Cost(bytes_down, bytes_up, steps, time.perf_counter() - started_at)
         yield Round(round_idx, state, cohort, cost)
 

@@ -16,11 +16,13 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedtailor.core.stopwatch import Stopwatch, time_phase
 from fedtailor.core.types import Params, ServerState
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
 from fedtailor.engines.context import EngineContext
+from fedtailor.errors import DivergedError
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.evaluation.evaluate import TEST_GROUPS, evaluate, evaluate_final, sample_group
 from fedtailor.training import engine_choice, from_config
@@ -40,7 +42,15 @@ from fedtailor.training.record.build import (
 )
 from fedtailor.training.record.dataset_summary import require_same_data
 from fedtailor.training.record.provenance import describe_version_changes
-from fedtailor.training.record.schema import Figures, MetricInfo, RoundEntry, RunCost, RunRecord
+from fedtailor.training.record.schema import (
+    Figures,
+    MetricInfo,
+    RoundEntry,
+    RunCost,
+    RunRecord,
+    Status,
+    Times,
+)
 from fedtailor.training.record.summary import (
     compute_convergence,
     compute_final_window,
@@ -106,18 +116,20 @@ def start_run(
         initial_params: First weights that runs share; those of the run's seed are added if they are
             not there.
     """
+    stopwatch = Stopwatch()
     run_dir = RunDir(out)
     check_threads(config.threads)
     run_dir.check_new()
-    data = from_config.load_dataset(config)
-    client_state_dir = _get_client_state_dir(config, run_dir)
-    context = from_config.build_context(config, data, client_state_dir=client_state_dir)
+    with stopwatch.run(), time_phase("data"):
+        data = from_config.load_dataset(config)
+        client_state_dir = _get_client_state_dir(config, run_dir)
+        context = from_config.build_context(config, data, client_state_dir=client_state_dir)
     initial_params = {} if initial_params is None else initial_params
     if config.start_from:
         initial_params[config.seed] = read_start_params(config, context)
     loggers = make_loggers(config.log, run_dir.path)
-    with run_dir.create(config), _clear_scratch(run_dir):
-        run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
+    with stopwatch.run(), run_dir.create(config), _clear_scratch(run_dir):
+        run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop, stopwatch)
         return run.execute(initial_params)
 
 
@@ -141,19 +153,27 @@ def resume_run(
         changes: New values for some keys of the specification: `rounds`, or one that changes no
             figure.
     """
+    stopwatch = Stopwatch()
     run_dir = RunDir(out)
     old_config = run_dir.read_config()
     config = change_config(run_dir, old_config, changes or {})
     if run_dir.read_status() == "finished" and config.rounds == old_config.rounds:
         run_dir.settle()
         return RunOutcome(run_dir.read_record(), True)
-    data = from_config.load_dataset(config)
+    with stopwatch.run(), time_phase("data"):
+        data = from_config.load_dataset(config)
     check_same_hparams(run_dir, old_config, config, data)
     loggers = make_loggers(config.log, run_dir.path)
-    with run_dir.explain_disk_errors(), run_dir.lock(), _clear_scratch(run_dir):
+    with (
+        stopwatch.run(),
+        run_dir.explain_disk_errors(),
+        run_dir.lock(),
+        _clear_scratch(run_dir),
+    ):
         client_state_dir = _get_client_state_dir(config, run_dir)
-        context = from_config.build_context(config, data, run_dir.path, client_state_dir)
-        run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
+        with time_phase("data"):
+            context = from_config.build_context(config, data, run_dir.path, client_state_dir)
+        run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop, stopwatch)
         return run.execute({} if initial_params is None else initial_params)
 
 
@@ -184,6 +204,8 @@ class Run:
     context: EngineContext
     listeners: tuple[Listener, ...]
     should_stop: Callable[[], bool]
+    stopwatch: Stopwatch
+    previous_times: Times = field(init=False)
     engine: Engine = field(init=False)
     checkpoints: CheckpointManager = field(init=False)
     meter: CostMeter = field(init=False)
@@ -197,15 +219,23 @@ class Run:
         rounds_done = self._open(initial_params)
         for listener in self.listeners:
             listener.on_run_start(self.record, rounds_done)
-        is_complete = self._train()
+        try:
+            is_complete = self._train()
+        except DivergedError as problem:
+            self._record_end("diverged", problem=str(problem))
+            raise
         if not is_complete:
-            rounds = self.round_log.entries
-            self._update_record(status="interrupted", rounds=rounds, cost=sum_costs(rounds))
+            self._record_end("interrupted")
             return RunOutcome(self.record, False)
         self._finish()
         for listener in self.listeners:
             listener.on_run_end(self.record)
         return RunOutcome(self.record, True)
+
+    def _record_end(self, status: Status, **changes: Any) -> None:
+        """Record the rounds of a run that ends before its last round."""
+        rounds = self.round_log.entries
+        self._update_record(status=status, rounds=rounds, cost=sum_costs(rounds), **changes)
 
     def _open(self, initial_params: InitialParams) -> int:
         """Make or restore engine, state and record, and return the number of rounds done."""
@@ -259,6 +289,7 @@ class Run:
         self.round_log.truncate(rounds_done)
         self.scored_rounds = [entry for entry in self._list_rounds() if entry.scores]
         self.record = record
+        self.previous_times = record.times or Times()
         self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
         self.run_dir.remove_model()
         self.meter = CostMeter(self.context)
@@ -284,8 +315,10 @@ class Run:
         return run_pretraining(self.context, pretraining)
 
     def _update_record(self, model: dict[str, Tensor] | None = None, **changes: Any) -> None:
-        self.record = self.record.model_copy(update=changes)
-        self.run_dir.write_record(self.record, model)
+        times = self.previous_times.add(self.stopwatch.read())
+        self.record = self.record.model_copy(update={**changes, "times": times})
+        with time_phase("saving"):
+            self.run_dir.write_record(self.record, model)
 
     def _train(self) -> bool:
         """Train to the last round or until asked to stop; return whether the last was reached.
@@ -306,12 +339,14 @@ class Run:
             is_last = rounds_done == self.config.rounds or self._should_stop_early()
             is_stopping = self.should_stop()
             should_save = is_stopping or is_last or rounds_done % self.config.checkpoint_every == 0
-            self.round_log.append(entry, should_sync=should_save)
+            with time_phase("saving"):
+                self.round_log.append(entry, should_sync=should_save)
             for listener in self.listeners:
                 listener.on_round_end(entry)
             if should_save:
                 client_states = factory.collect_client_states(self.engine)
-                self.checkpoints.save(rounds_done, self.state, client_states)
+                with time_phase("saving"):
+                    self.checkpoints.save(rounds_done, self.state, client_states)
             if is_last:
                 return True
             if is_stopping:
@@ -353,7 +388,8 @@ class Run:
     def _evaluate(self, state: ServerState) -> dict[str, dict[str, Figures]]:
         """Return mean scores by group and stage."""
         groups = self._select_groups(EVAL_GROUPS)
-        scores = evaluate(self.context, self.engine, state, groups, self.config.eval_clients)
+        with time_phase("evaluation"):
+            scores = evaluate(self.context, self.engine, state, groups, self.config.eval_clients)
         headline = self.context.task.metrics[0].name
         return {
             group: compute_group_means(group_scores, headline)
@@ -370,13 +406,14 @@ class Run:
         """Evaluate the last state on all clients, and write the model and the record."""
         started_at = time.perf_counter()
         rounds = self._collect_rounds()
-        final_scores = evaluate_final(
-            self.context,
-            self.engine,
-            self.state,
-            self._select_groups(TEST_GROUPS),
-            self.config.final_eval_clients,
-        )
+        with time_phase("evaluation"):
+            final_scores = evaluate_final(
+                self.context,
+                self.engine,
+                self.state,
+                self._select_groups(TEST_GROUPS),
+                self.config.final_eval_clients,
+            )
         module = self.context.task.to_module(self.state.params)
         metric = self.record.metric
         rounds_done = len(rounds)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 _UNSTABLE_KEY = re.compile(
-    "seconds|checksum|digest|sha256|hash|^(command|notes|versions|machine|commit)$"
+    "seconds|times|checksum|digest|sha256|hash|^(command|notes|versions|machine|commit)$"
 )
 """Keys of values that differ between equal runs, or that nothing is computed from."""
 

@@ -18,7 +18,7 @@ from fedtailor.engines.single_client import run_single_client
 from fedtailor.evaluation.evaluate import evaluate_final
 from fedtailor.evaluation.per_class import MAX_CLASSES, build_class_metrics
 from fedtailor.prng.streams import Stream
-from fedtailor.reporting.comparison_table import build_table
+from fedtailor.reporting.comparison_table import build_tables
 from fedtailor.training import from_config
 from fedtailor.training.context import prepare_context
 from fedtailor.training.overrides import read_run_config
@@ -92,6 +92,9 @@ def test_the_summary_is_that_of_every_clients_own_model(
     predicted = all_probabilities.argmax(1)
     summary = known(record.summary)[group][stage]
     assert summary.model_dump() == {
+        "tested": len(accuracies),
+        "untested": 0,
+        "diverged": 0,
         "acc_micro": pytest.approx(accuracy(all_labels, predicted)),
         "acc_macro": pytest.approx(np.mean(accuracies)),
         "std": pytest.approx(np.std(accuracies)),
@@ -249,7 +252,7 @@ def test_numbers_to_predict_have_no_accuracy(tmp_path: Path) -> None:
     assert known(after.worst_tenth) >= known(after.acc_macro)
     assert known(record.convergence)["unseen"]["after"].rounds_to_half is None
     console = Console(file=StringIO(), width=100)
-    console.print(build_table([record], "numbers"))
+    console.print(build_tables([record], "numbers"))
     printed = str(console.file.getvalue())  # type: ignore[attr-defined]
-    assert "Test metrics (mae)" in printed
+    assert "mae, before and after personalizing" in printed
     assert f"{summary['1'].acc_macro:.3f}" in printed

@@ -7,7 +7,8 @@ from typing import Any
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.label_table import LabelTable, compute_stats, count_clients_by_group
 from fedtailor.data.row_counts import OVERLAP_NOTE
-from fedtailor.reporting.html.wording import format_count, join_items
+from fedtailor.errors import join_items
+from fedtailor.reporting.html.wording import format_count
 
 
 def format_options(options: Mapping[str, Any]) -> str:

@@ -1,10 +1,12 @@
 """Everything that the page's scripts draw, as plain numbers."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fedtailor.evaluation.client_statistics import compute_spread
 from fedtailor.reporting.html.curves import build_curves
 from fedtailor.reporting.html.data_overview import build_data_payload
 from fedtailor.reporting.html.figures import (
@@ -77,8 +79,10 @@ def _collect_seed_means(
             means[group][stage] = {}
             for metric_name in metric.choices:
                 scores = collect_scores(line, group, stage, metric_name)
-                seed_means = [float(np.nanmean(values)) for values in scores]
-                means[group][stage][metric_name] = seed_means
+                seed_means = [compute_spread(values).mean for values in scores]
+                means[group][stage][metric_name] = [
+                    mean for mean in seed_means if math.isfinite(mean)
+                ]
     return means
 
 

@@ -1,14 +1,12 @@
-"""The table of more figures after personalizing: last round, after a few passes, F1, loss."""
+"""The table of more figures after personalizing: last rounds, after a few passes, F1, loss."""
 
 from collections.abc import Sequence
 
-from fedtailor.evaluation.client_statistics import compute_spread
 from fedtailor.reporting.html.figures import (
     TableColumn,
     TableRow,
     add_estimate,
     build_rows,
-    collect_scores,
     collect_window_means,
     list_groups,
     list_stages,
@@ -42,7 +40,7 @@ def _build_columns(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[
     passes = [stage for stage in list_stages(lines) if stage.isdecimal()]
     columns = []
     for group in list_groups(lines):
-        headings = {"last": "last round"}
+        headings = {"last": "last fifth"}
         for num_passes in passes:
             headings[num_passes] = "1 pass" if num_passes == "1" else f"{num_passes} passes"
         headings["acc_micro"] = "over examples"
@@ -64,11 +62,8 @@ def _extend_row(row: TableRow, line: ReportLine, metric: HeadlineMetric) -> Tabl
     """Return the row with more figures, and without spreads over clients."""
     cells = {key: estimate._replace(client_std=None) for key, estimate in row.cells.items()}
     for group in list_groups([line]):
-        # Without a mean over the last evaluations, the first table has the last round already.
-        if collect_window_means(line, group, "after", metric.name):
-            scores = collect_scores(line, group, "after", metric.name)
-            last = [compute_spread(values).mean for values in scores]
-            add_estimate(cells, f"{group}.last", last)
+        window_means = collect_window_means(line, group, "after", metric.name)
+        add_estimate(cells, f"{group}.last", window_means)
         add_estimate(cells, f"{group}.rounds_to_half", _collect_rounds_to_half(line, group))
         for name in SUMMARY_FIELDS:
             add_estimate(cells, f"{group}.{name}", _collect_summaries(line, group, name))

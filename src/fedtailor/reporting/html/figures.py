@@ -1,12 +1,14 @@
 """The figures of the report's table: means over clients, averaged over seeds, and costs."""
 
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from fedtailor.evaluation.client_statistics import compute_spread
+from fedtailor.reporting import results
+from fedtailor.reporting.html.formats import format_number
 from fedtailor.reporting.html.grouping import HeadlineMetric, ReportLine, list_runs
 from fedtailor.training.record.build import sum_costs
 from fedtailor.training.record.schema import GroupScores, RunRecord
@@ -14,8 +16,10 @@ from fedtailor.training.record.schema import GroupScores, RunRecord
 REPORT_GROUPS = ("participating", "unseen", "validation")
 """Groups of clients in the order in which they are shown."""
 TRAFFIC_KEYS = ("down", "up")
-TABLE_COSTS = ("down", "up", "flops", "seconds")
+TABLE_COSTS = ("down", "up", "flops", "personalize", "seconds")
 """Costs in the table; `compute_run_cost` has what they are."""
+DISTANCE = "distance"
+"""The column of the interval of the distance to the best method."""
 BYTES_PER_MB = 1e6
 
 
@@ -25,6 +29,8 @@ class Estimate(NamedTuple):
     mean: float
     client_std: float | None = None  # standard deviation over clients, averaged over seeds
     seed_std: float | None = None  # sample standard deviation over seeds; None for a single seed
+    num_missing: int = 0  # seeds that have no figure, as their training diverged
+    text: str | None = None  # what is shown in place of the figure
 
 
 Cells = dict[str, Estimate]
@@ -76,6 +82,12 @@ def build_columns(groups: Sequence[str], metric: HeadlineMetric) -> list[TableCo
                 f"{group}.{key}", group, heading, metric.higher_is_better, metric.scale
             )
             columns.append(column)
+            if key == "after":
+                columns.append(
+                    TableColumn(
+                        f"{group}.{DISTANCE}", group, "behind the best", False, metric.scale, 1
+                    )
+                )
     for key in TABLE_COSTS:
         columns.append(TableColumn(key, "cost", key, higher_is_better=False))
     return columns
@@ -85,52 +97,74 @@ def build_rows(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[Tabl
     """Return a row for each line, and for FedAvg one without and one with fine-tuning."""
     rows = []
     stages = list_stages(lines)
+    standings = compare_lines(lines)
     for line_idx, line in enumerate(lines):
         if line.label_after != line.label:
-            rows.append(TableRow(line.label, line_idx, _build_cells(line, metric, ["before"])))
-        rows.append(TableRow(line.label_after, line_idx, _build_cells(line, metric, stages)))
+            rows.append(TableRow(line.label, line_idx, _build_cells(line, ["before"])))
+        cells = _build_cells(line, stages)
+        for group, found in standings.items():
+            text = results.format_distance(
+                found.standings.get(line.label_after), make_score_format(metric)
+            )
+            if text:
+                # An unknown distance is sorted behind all others.
+                high = min(found.standings[line.label_after].high, sys.float_info.max)
+                cells[f"{group}.{DISTANCE}"] = Estimate(high, text=text)
+        rows.append(TableRow(line.label_after, line_idx, cells))
     return rows
 
 
-def _build_cells(line: ReportLine, metric: HeadlineMetric, stages: Sequence[str]) -> Cells:
+def compare_lines(lines: Sequence[ReportLine]) -> dict[str, results.GroupStandings]:
+    """Return which lines are best after personalizing, by group of clients."""
+    runs_by_label = {line.label_after: line.runs for line in lines}
+    return {group: results.compare_methods(runs_by_label, group) for group in list_groups(lines)}
+
+
+def make_score_format(metric: HeadlineMetric) -> Callable[[float], str]:
+    """Return how differences of the headline metric are written."""
+    decimals = 1 if metric.is_percent else 3
+    return lambda value: format_number(value / metric.scale, decimals)
+
+
+def _build_cells(line: ReportLine, stages: Sequence[str]) -> Cells:
     cells: Cells = {}
+    runs = results.list_ended(line.runs)
     for group in REPORT_GROUPS:
         for stage in stages:
-            spreads = [
-                compute_spread(values, metric.higher_is_better)
-                for values in collect_scores(line, group, stage, metric.name)
-            ]
-            means = [spread.mean for spread in spreads]
-            window_means = collect_window_means(line, group, stage, metric.name)
-            if len(window_means) == len(means):
-                means = window_means
-            client_stds = [spread.std for spread in spreads]
-            add_estimate(cells, f"{group}.{stage}", means, client_stds)
-            # Stages are in their order, so that the worst tenth of the last one stays.
-            worst_tenths = [spread.worst_tenth for spread in spreads]
-            add_estimate(cells, f"{group}.worst", worst_tenths)
+            _add_figure(cells, f"{group}.{stage}", runs, (group, stage))
+        # The worst tenth is that of the last stage that is shown.
+        shown = [stage for stage in stages if f"{group}.{stage}" in cells]
+        if shown:
+            worst = results.estimate_figure(runs, group, shown[-1], "worst_tenth")
+            if math.isfinite(worst.mean):
+                cells[f"{group}.worst"] = Estimate(worst.mean, None, worst.seed_std)
     costs = [compute_run_cost(run) for run in line.runs]
     for key in TABLE_COSTS:
         add_estimate(cells, key, [cost[key] for cost in costs])
     return cells
 
 
-def add_estimate(
-    cells: Cells, key: str, values: Sequence[float], client_stds: Sequence[float] = ()
-) -> None:
+def _add_figure(cells: Cells, key: str, runs: Sequence[RunRecord], place: tuple[str, str]) -> None:
+    """Add the headline metric at a place (group, stage) to a row, unless no run has it."""
+    group, stage = place
+    found = results.estimate_figure(runs, group, stage)
+    if math.isfinite(found.mean):
+        client_std = results.estimate_figure(runs, group, stage, "std")
+        std = client_std.mean if math.isfinite(client_std.mean) else None
+        cells[key] = Estimate(found.mean, std, found.seed_std, found.num_missing)
+
+
+def add_estimate(cells: Cells, key: str, values: Sequence[float]) -> None:
     """Add the mean of the values to a row, unless there are none.
 
     Args:
         cells: The row, which is changed.
         key: Of the column.
-        values: One for each seed.
-        client_stds: The standard deviation over clients for each seed, where it is known.
+        values: One for each seed; NaN if unknown.
     """
-    if not values:
-        return
-    client_std = float(np.mean(client_stds)) if client_stds else None
-    seed_std = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    cells[key] = Estimate(float(np.mean(values)), client_std, seed_std)
+    found = results.estimate(values)
+    if math.isfinite(found.mean):
+        cells[key] = Estimate(found.mean, None, found.seed_std)
 
 
 def rank_lines(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[int]:
@@ -152,16 +186,21 @@ def compute_run_cost(run: RunRecord) -> dict[str, float]:
     """Return the cost of a run so far, without evaluations and personalizing.
 
     "down" and "up" are in MB; "steps" and "flops" are those of clients, "server" has the FLOPs of
-    the server; "seconds" are of training.
+    the server; "personalize" has the gradients to personalize for a client, NaN if unknown;
+    "seconds" are of the whole run.
     """
     cost = run.cost
     if cost is None:
         cost = sum_costs(run.rounds)
+    personalize = math.nan
+    if cost.personalize_gradients is not None:
+        personalize = cost.personalize_gradients
     return {
+        "personalize": personalize,
         "down": cost.bytes_down / BYTES_PER_MB,
         "up": cost.bytes_up / BYTES_PER_MB,
         "steps": cost.steps,
-        "seconds": cost.seconds,
+        "seconds": cost.seconds if run.times is None else run.times.total,
         "flops": cost.flops,
         "server": cost.server_flops,
     }
@@ -183,15 +222,10 @@ def collect_scores(line: ReportLine, group: str, stage: str, metric_name: str) -
     """
     scores = []
     for _, group_scores in list_scored_runs(line, group):
-        values = to_floats(group_scores.get_stage(stage).get(metric_name, []))
-        if np.isfinite(values).any():
+        values = group_scores.get_values(stage, metric_name)
+        if not np.isnan(values).all():
             scores.append(values)
     return scores
-
-
-def to_floats(values: Iterable[float | None]) -> np.ndarray:
-    """Return the values as an array with NaN for None."""
-    return np.array([math.nan if value is None else value for value in values], dtype=float)
 
 
 def collect_window_means(line: ReportLine, group: str, stage: str, metric_name: str) -> list[float]:

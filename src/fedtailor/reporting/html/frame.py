@@ -15,8 +15,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from fedtailor.errors import join_items
 from fedtailor.reporting.html.formats import format_number
-from fedtailor.reporting.html.wording import format_count, join_items
+from fedtailor.reporting.html.wording import format_count
 
 PACKAGE = "fedtailor.reporting.html"
 PAGES = Environment(

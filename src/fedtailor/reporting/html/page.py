@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from fedtailor.reporting.html import wording
 from fedtailor.reporting.html.charts import build_payload
+from fedtailor.reporting.html.conclusions import list_conclusions
 from fedtailor.reporting.html.details import tabulate_details
 from fedtailor.reporting.html.frame import make_page, read_asset
 from fedtailor.reporting.html.grouping import ReportLine, get_metric, list_runs
@@ -42,6 +43,7 @@ def render_page(lines: Sequence[ReportLine]) -> str:
         "has_several_seeds": has_several_seeds,
         "has_one_split": has_several_seeds and has_one_split,
         "tiles": build_tiles(lines, metric),
+        "conclusions": list_conclusions(lines, metric),
         "figures": tabulate(lines, metric),
         "details": tabulate_details(lines, metric),
         "charts": describe_charts(payload, lines, metric),

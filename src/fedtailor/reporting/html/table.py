@@ -71,6 +71,8 @@ def _add_unit(column: TableColumn, rows: Sequence[TableRow]) -> TableColumn:
         # One unit for both, so that they can be compared.
         scale, unit = choose_unit("mb", _collect_means(rows, TRAFFIC_KEYS))
         return column._replace(heading=f"{unit} {column.key}", scale=scale)
+    if column.key == "personalize":
+        return column._replace(heading="gradients to personalize")
     if column.key == "flops":
         scale, unit = choose_unit("flops", _collect_means(rows, ["flops"]))
         return column._replace(heading=f"client {unit}", scale=scale)

@@ -1,9 +1,9 @@
 """The sentences of the report: what was compared, how far it is, and what to know about it."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from fedtailor.data.row_counts import OVERLAP_NOTE
+from fedtailor.errors import join_items
 from fedtailor.reporting.html.figures import compute_run_cost
 from fedtailor.reporting.html.grouping import ReportLine, list_runs
 from fedtailor.training.record.schema import GroupScores, RunRecord
@@ -21,14 +21,6 @@ UNFINISHED_STATUS_LABELS = {
     "interrupted": "Interrupted",
     "diverged": "Diverged",
 }
-
-
-def join_items(items: Iterable[Any]) -> str:
-    """Return items as a list in a sentence, as in "one, two and three"."""
-    texts = [str(item) for item in items]
-    if len(texts) < 2:
-        return "".join(texts)
-    return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def format_count(count: int, noun: str) -> str:

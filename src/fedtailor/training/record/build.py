@@ -133,7 +133,8 @@ def make_group_scores(final: FinalScores) -> GroupScores:
 def compute_group_means(scores: Scores, headline: str) -> dict[str, Figures]:
     """Return means over the clients that could be tested, by stage.
 
-    A mean is None if a client's model has diverged, so that no mean leaves it out. `acc_micro` is the mean of the `headline` metric over all examples of these clients.
+    A mean is None if a client's model has diverged, so that no mean leaves it out. `acc_micro` is
+    the mean of the `headline` metric over all examples of these clients.
     """
     means: dict[str, Figures] = {}
     for stage, figures in (("before", scores.before), ("after", scores.after)):

@@ -5,7 +5,7 @@ them; the modules beside this one compute their parts.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -155,6 +155,32 @@ class RunCost(Work):
     personalize_flops: int | None = None
 
 
+class Times(RecordPart):
+    """Seconds of a run by what they were spent on, over all its starts; they add up to `total`.
+
+    Personalizing is that of clients that are evaluated, and is no part of `evaluation`, which is
+    scoring alone. Seconds of a process that was killed are known up to the last record.
+    """
+
+    data: float = 0.0
+    compiling: float = 0.0
+    training: float = 0.0
+    evaluation: float = 0.0
+    personalizing: float = 0.0
+    saving: float = 0.0
+    rest: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """The seconds of the wall clock."""
+        return float(sum(getattr(self, name) for name in type(self).model_fields))
+
+    def add(self, seconds: Mapping[str, float]) -> "Times":
+        """Return the sum with further seconds by their names."""
+        sums = {name: getattr(self, name) + seconds[name] for name in type(self).model_fields}
+        return Times(**sums)
+
+
 class GroupScores(RecordPart):
     """The final scores of every client of a group.
 
@@ -259,6 +285,7 @@ class RunRecord(RecordPart):
     final_window: FinalWindow | None = None
     convergence: dict[str, dict[str, Convergence]] | None = None
     cost: RunCost | None = None
+    times: Times | None = None
     problem: str | None = None
 
     @property
