@@ -6,6 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core.stopwatch import Stopwatch, time_phase
 from fedtailor.core.types import Method, Params, ServerState, Tree
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines import factory
@@ -31,6 +32,7 @@ class FitResult:
     state: ServerState  # after the last round
     scores: dict[str, Scores]  # of "participating", "validation" and "unseen" clients
     cost: Cost  # of all rounds
+    seconds: dict[str, float]  # of the wall clock, by what they were spent on
 
     @property
     def params(self) -> Params:
@@ -161,17 +163,20 @@ def train(
         on_round_end: Function to call after every round.
         pretraining: Training on the server's data before the first round; None for none.
     """
-    pretrained_params = None
-    if pretraining is not None:
-        pretrained_params = run_pretraining(context, pretraining)
-    state = context.init_server_state(pretrained_params)
-    cost = Cost()
-    all_rounds = run_rounds(context, engine, state, get_cohort_size(context, cohort))
-    for finished_round in islice(all_rounds, rounds):
-        state = finished_round.state
-        cost = cost.add(finished_round.cost)
-        if on_round_end is not None:
-            on_round_end(finished_round)
-    raise_if_diverged(context.method.name, state)
-    scores = evaluate(context, engine, state, ("participating", "validation", "unseen"))
-    return FitResult(context, engine, state, scores, cost)
+    stopwatch = Stopwatch()
+    with stopwatch.run():
+        pretrained_params = None
+        if pretraining is not None:
+            pretrained_params = run_pretraining(context, pretraining)
+        state = context.init_server_state(pretrained_params)
+        cost = Cost()
+        all_rounds = run_rounds(context, engine, state, get_cohort_size(context, cohort))
+        for finished_round in islice(all_rounds, rounds):
+            state = finished_round.state
+            cost = cost.add(finished_round.cost)
+            if on_round_end is not None:
+                on_round_end(finished_round)
+        raise_if_diverged(context.method.name, state)
+        with time_phase("evaluation"):
+            scores = evaluate(context, engine, state, ("participating", "validation", "unseen"))
+    return FitResult(context, engine, state, scores, cost, stopwatch.read())

@@ -93,9 +93,11 @@ def build_tables(records: Sequence[RunRecord], title: str, width: int = TABLE_WI
         records_by_method.setdefault(record.name, []).append(record)
     parts: list[Table | Text] = [_make_text(title, style="bold")]
     for group in _list_groups(records):
+        parts.append(_make_text(_make_group_title(records_by_method, group), style="italic"))
         parts.append(_build_score_table(records_by_method, group, width))
         parts += _describe_group(records_by_method, group)
     parts.append(_make_text(_build_scores_note(records)))
+    parts.append(_make_text("Costs", style="italic"))
     parts.append(_build_cost_table(records_by_method))
     parts.append(_make_text(_COSTS_NOTE))
     return Group(*parts)
@@ -119,7 +121,7 @@ def _build_score_table(records_by_method: RecordsByMethod, group: str, width: in
         for heading in _SCORE_HEADINGS
         if width >= TABLE_WIDTH or heading not in _WIDE_HEADINGS
     ]
-    table = _make_empty_table(_make_group_title(records_by_method, group), headings)
+    table = _make_empty_table(headings)
     found = compare_methods(records_by_method, group)
     local_records = _index_local_records(records_by_method)
     for name, records in records_by_method.items():
@@ -129,10 +131,8 @@ def _build_score_table(records_by_method: RecordsByMethod, group: str, width: in
     return table
 
 
-def _make_empty_table(title: str, headings: Sequence[str]) -> Table:
-    table = Table(title=_make_text(title), box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
-    table.title_justify = "left"
-    table.title_style = ""
+def _make_empty_table(headings: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for heading in headings:
         # A `Text`, as a line break in a string from outside is none.
@@ -255,7 +255,7 @@ def _compute_share_better(record: RunRecord, local_record: RunRecord | None, gro
 
 
 def _build_cost_table(records_by_method: RecordsByMethod) -> Table:
-    table = _make_empty_table("Costs", _COST_HEADINGS)
+    table = _make_empty_table(_COST_HEADINGS)
     for name, records in records_by_method.items():
         table.add_row(make_printable(name), *_format_costs(records))
     return table
@@ -263,6 +263,8 @@ def _build_cost_table(records_by_method: RecordsByMethod) -> Table:
 
 def _format_costs(records: Sequence[RunRecord]) -> list[str]:
     costs = [record.cost for record in records if record.cost is not None]
+    if not costs:
+        return []
     num_bytes = float(np.mean([cost.bytes_down + cost.bytes_up for cost in costs]))
     gradients = float(np.mean([cost.gradients for cost in costs]))
     personalize = [cost.personalize_gradients for cost in costs]
