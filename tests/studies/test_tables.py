@@ -11,6 +11,12 @@ from hypothesis import strategies as st
 
 from fedtailor.errors import InputError
 from fedtailor.reporting.svg import LINE_HEIGHT, compute_ticks, separate_labels
+from fedtailor.studies.client_scores import (
+    ClientScores,
+    RunScores,
+    read_client_scores,
+    write_client_scores,
+)
 from fedtailor.studies.config import Part, Vary, read_study
 from fedtailor.studies.figures import build_curve_chart, build_sweep_chart, render_figures
 from fedtailor.studies.publish import (
@@ -358,3 +364,71 @@ def test_figures_that_a_document_shows_are_drawn_from_records(tmp_path: Path) ->
         match=r"no record makes the figure 'one-curve\.svg'; did you mean one-curves\.svg",
     ):
         render_linked_figures(study, text.replace("curves", "curve"))
+
+
+def make_scores(**means: list[float]) -> ClientScores:
+    """Scores of four unseen clients around the mean of each seed, all on one split."""
+    offsets = (-0.3, -0.1, 0.1, 0.3)
+    runs = []
+    for place, (name, by_seed) in enumerate(means.items()):
+        for seed, mean in enumerate(by_seed):
+            # Each method is good at other clients.
+            turned = [offsets[(index + place) % 4] for index in range(4)]
+            scores = RunScores(
+                name=name,
+                seed=seed,
+                data="one split",
+                ids={"unseen": ["a", "b", "c", "d"]},
+                columns={"unseen after": [mean + offset for offset in turned]},
+            )
+            runs.append(scores)
+    return ClientScores(runs=runs)
+
+
+def test_tables_say_which_methods_are_best_only_with_the_scores_of_clients(tmp_path: Path) -> None:
+    means = {"fedavg": [0.5, 0.51, 0.52], "fedsim": [0.7, 0.71, 0.72]}
+    runs = [
+        run(name, seed, value)
+        for name, values in means.items()
+        for seed, value in enumerate(values)
+    ]
+    made = record(*runs)
+    shown = lines(made, part(), "accuracy")
+    assert "behind the best" not in shown[0]
+    table = build_tables(made, part(), make_scores(**means))["accuracy"]
+    assert table.header[-1] == "participating after, behind the best"
+    assert [row[-1] for row in table.rows] == ["20.00 to 20.00", "best"]
+    assert table.notes == (
+        "Best for these clients on this split, not for others: fedsim. "
+        "Behind the best: fedavg by 20.00 (20.00 to 20.00).",
+    )
+    assert render_markdown(table).endswith(table.notes[0])
+
+
+def test_clients_that_differ_keep_a_table_of_unseen_clients_from_a_verdict() -> None:
+    means = {"fedavg": [0.5, 0.51, 0.52], "fedsim": [0.6, 0.61, 0.62]}
+    runs = []
+    for name, values in means.items():
+        for seed, value in enumerate(values):
+            figures = ColumnFigures(micro=value, macro=value, std=None, worst_tenth=None)
+            changes = {"figures": {"unseen after": figures}}
+            runs.append(run(name, seed, value).model_copy(update=changes))
+    made = record(*runs)
+    of_unseen = part(headline="unseen after macro")
+    table = build_tables(made, of_unseen, make_scores(**means))["accuracy"]
+    assert [row[-1].endswith("?") for row in table.rows] == [True, True]
+    assert "More clients would tell" in table.notes[0]
+
+
+def test_scores_of_clients_are_read_back_and_damage_is_noticed(tmp_path: Path) -> None:
+    scores = make_scores(fedavg=[0.5, 0.6])
+    named = write_client_scores(tmp_path / "one.scores.json.gz", scores.runs)
+    assert named.num_bytes == (tmp_path / "one.scores.json.gz").stat().st_size
+    assert read_client_scores(tmp_path, named) == scores
+    assert write_client_scores(tmp_path / "two.scores.json.gz", scores.runs).sha256 == named.sha256
+    content = bytearray((tmp_path / named.name).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / named.name).write_bytes(bytes(content))
+    with pytest.raises(InputError, match="is not what its record names"):
+        read_client_scores(tmp_path, named)
+    assert read_client_scores(tmp_path, None) is None

@@ -211,6 +211,7 @@ def _print_results(
         part_runs: The parts, finished or not.
         out: The folder of the runs.
     """
+    from fedtailor.studies.client_scores import read_client_scores
     from fedtailor.studies.publish import write_part
     from fedtailor.studies.tables import build_tables, make_title
 
@@ -222,13 +223,20 @@ def _print_results(
             continue
         part = part_run.planned.part
         record = write_part(request, part_run, out)
-        for text_table in build_tables(record, part).values():
+        scores = read_client_scores(out, record.client_scores)
+        for text_table in build_tables(record, part, scores).values():
             table = _build_table(make_title(record, part), text_table)
             table_console.print(table, highlight=False)
+            for note in text_table.notes:
+                table_console.print(note, highlight=False)
         record_path = format_path(out / f"{part.name}.json")
         tables_path = format_path(out / f"{part.name}.md")
         figures_path = format_path(out / "figures")
         console.print_line(f"Record: {record_path}, tables: {tables_path}, figures: {figures_path}")
+        if record.client_scores is not None:
+            scores_path = format_path(out / record.client_scores.name)
+            kilobytes = record.client_scores.num_bytes / 1000
+            console.print_line(f"Scores of all clients: {scores_path} ({kilobytes:,.1f} kB)")
 
 
 def _build_table(title: str, text_table: "TextTable") -> Table:

@@ -25,6 +25,10 @@ HEADLINE = "acc_macro"
 
 ONE_SEED_SENTENCE = "One seed cannot tell which method is best; take five (seeds=0,1,2,3,4)."
 
+LIKE_THESE_BY_SPLITS = "for clients like these, as each seed has a split of its own"
+LIKE_THESE_BY_CLIENTS = "for clients like these, as intervals allow for the sample of clients"
+THESE_CLIENTS = "for these clients on this split, not for others"
+
 SeedFigures = dict[int, float]
 """A figure by seed; NaN where a run has none."""
 
@@ -41,7 +45,7 @@ class GroupStandings(NamedTuple):
     """The standing of each method after personalizing, on one group of clients."""
 
     standings: dict[str, Standing]  # by label; empty if there is nothing to compare
-    failures: dict[str, str]  # what kept seeds of a method out, by label
+    failures: Mapping[str, str]  # what kept seeds of a method out, by label
     population: str  # the clients that the standings speak of
 
 
@@ -148,21 +152,30 @@ def compare_methods(
     if _needs_client_noise(all_records, group):
         client_scores = _collect_client_scores(ended, group)
     standings = compare_with_best(figures, higher_is_better, client_scores)
+    withhold_best(standings, failures)
+    return GroupStandings(standings, failures, describe_population(all_records, group))
+
+
+def withhold_best(standings: dict[str, Standing], failures: Mapping[str, str]) -> None:
+    """Let no method with failures be the best: seeds that ended well do not speak for the others.
+
+    Args:
+        standings: The standings of all methods, which are changed.
+        failures: What kept seeds of a method out, by its label.
+    """
     for label in failures:
         if label in standings and standings[label].verdict == Verdict.BEST:
-            # The seeds that ended well do not speak for those that did not.
             standings[label] = standings[label]._replace(verdict=Verdict.MAY_BE_BEST)
-    return GroupStandings(standings, failures, describe_population(all_records, group))
 
 
 def describe_population(records: Sequence[RunRecord], group: str) -> str:
     """Return the clients that a comparison speaks of, as the end of a sentence."""
     seeds = {record.config.seed for record in records}
     if len(seeds) > 1 and not has_same_data(records):
-        return "for clients like these, as each seed has a split of its own"
+        return LIKE_THESE_BY_SPLITS
     if _needs_client_noise(records, group):
-        return "for clients like these, as intervals allow for the sample of clients"
-    return "for these clients on this split, not for others"
+        return LIKE_THESE_BY_CLIENTS
+    return THESE_CLIENTS
 
 
 def _needs_client_noise(records: Sequence[RunRecord], group: str) -> bool:

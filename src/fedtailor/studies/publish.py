@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.storage.atomic import write_bytes
+from fedtailor.studies.client_scores import ClientScores, read_client_scores
 from fedtailor.studies.config import Part, Study
 from fedtailor.studies.execute import PartRun
 from fedtailor.studies.figures import render_figures
@@ -38,7 +39,8 @@ def write_part(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecor
     part = part_run.planned.part
     record = build_part_record(request, part_run, out)
     write_record(out / f"{part.name}.json", record)
-    write_bytes(out / f"{part.name}.md", render_document(record, part).encode())
+    scores = read_client_scores(out, record.client_scores)
+    write_bytes(out / f"{part.name}.md", render_document(record, part, scores).encode())
     (out / FIGURES_DIR).mkdir(exist_ok=True)
     _write_figures(out, render_figures(record, part))
     return record
@@ -51,9 +53,15 @@ def _write_figures(folder: Path, figures: dict[str, str]) -> None:
         write_bytes(folder / FIGURES_DIR / name, svg.encode())
 
 
-def render_document(record: PartRecord, part: Part) -> str:
-    """Return all tables of a part as a Markdown document."""
-    tables = build_tables(record, part)
+def render_document(record: PartRecord, part: Part, scores: ClientScores | None = None) -> str:
+    """Return all tables of a part as a Markdown document.
+
+    Args:
+        record: The record of the part.
+        part: The part.
+        scores: The scores of its clients; None if there are none.
+    """
+    tables = build_tables(record, part, scores)
     rendered_tables = "\n\n".join(render_markdown(table) for table in tables.values())
     unit = " in %" if record.metric.is_percent else ""
     note = (
@@ -81,6 +89,9 @@ def copy_records(study: Study, out: Path) -> list[Path]:
             "run it with scale=paper.",
         )
         target_path = study.get_record_path(part)
+        if record.client_scores is not None:
+            content = (out / record.client_scores.name).read_bytes()
+            write_bytes(study.folder / record.client_scores.name, content)
         write_record(target_path, record)
         copied_paths.append(target_path)
     require(bool(copied_paths), f"study {study.name}: '{out}' holds no record of a finished part.")
@@ -173,7 +184,9 @@ def find_marked_tables(
 def _render_table(study: Study, mark: "re.Match[str]", path: Path) -> str:
     part = study.get_part(mark["part"])
     table_name = mark["table"]
-    tables = build_tables(read_record(study.get_record_path(part)), part)
+    record = read_record(study.get_record_path(part))
+    scores = read_client_scores(study.folder, record.client_scores)
+    tables = build_tables(record, part, scores)
     require(
         table_name in tables,
         f"'{path}': {part.name} shows no table '{table_name}'; {suggest_name(table_name, tables)}",

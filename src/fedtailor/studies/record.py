@@ -22,6 +22,12 @@ from fedtailor.experiments.executor import COMPUTE_KEYS
 from fedtailor.experiments.tune import read_trials
 from fedtailor.storage.atomic import write_bytes
 from fedtailor.storage.typed_json import read_versioned
+from fedtailor.studies.client_scores import (
+    SCORES_SUFFIX,
+    ScoresFile,
+    collect_run_scores,
+    write_client_scores,
+)
 from fedtailor.studies.config import COLUMNS, Part, Scalar, Vary
 from fedtailor.studies.execute import PartRun, read_minutes
 from fedtailor.studies.plan import TUNING_DIR, StudyRequest
@@ -131,11 +137,12 @@ class PartRecord(RecordPart):
     vary: Vary | None
     comparison: ComparisonConfig
     trials: list[TrialSummary] | None
+    client_scores: ScoresFile | None = None  # beside the record
     runs: list[RunSummary]
 
 
 def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecord:
-    """Return the record of a part whose runs have all ended.
+    """Return the record of a part whose runs have all ended, and write its clients' scores.
 
     Args:
         request: What the user asked for.
@@ -150,6 +157,11 @@ def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> Pa
             values.append(scenario.value)
             records.append(RunDir(run.path).read_record())
     first = records[0]
+    scores_path = out / f"{part.name}{SCORES_SUFFIX}"
+    client_scores = write_client_scores(
+        scores_path,
+        [collect_run_scores(record, value) for value, record in zip(values, records, strict=True)],
+    )
     max_points = _compute_max_points(len(records))
     minutes = read_minutes(part.name, out)
     compute_options = {key: getattr(first.config, key) for key in COMPUTE_KEYS}
@@ -168,6 +180,7 @@ def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> Pa
         vary=part_run.planned.vary,
         comparison=part_run.scenarios[0].comparison.model_copy(update=compute_options),
         trials=_summarize_trials(out / part.name / TUNING_DIR),
+        client_scores=client_scores,
         runs=[
             _summarize_run(part, value, record, max_points)
             for value, record in zip(values, records, strict=True)

@@ -1,14 +1,20 @@
 """The tables of a part, made from its record: accuracy, sweep, speed and overview."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf, isnan
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from fedtailor.reporting.results import describe_group, format_distance
+from fedtailor.studies.client_scores import ClientScores
 from fedtailor.studies.config import COLUMNS, Part, Scalar
 from fedtailor.studies.record import PartRecord, RunSummary
+from fedtailor.studies.standings import compare_runs
 from fedtailor.training.shell_commands import format_value
 
+STANDING_TABLES = {"accuracy", "overview"}
+"""Tables that say how far methods are behind the best."""
 MISSING = "-"
 """The cell of a figure that does not exist."""
 ONE_SPLIT_NOTE = (
@@ -25,11 +31,48 @@ class TextTable(NamedTuple):
 
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    notes: tuple[str, ...] = ()  # sentences below it
 
 
-def build_tables(record: PartRecord, part: Part) -> dict[str, TextTable]:
-    """Return the tables that a part shows, by name."""
-    return {name: _BUILDERS[name](record, part) for name in part.tables}
+def build_tables(
+    record: PartRecord, part: Part, scores: ClientScores | None = None
+) -> dict[str, TextTable]:
+    """Return the tables that a part shows, by name.
+
+    Args:
+        record: The record of the part.
+        part: The part.
+        scores: The scores of its clients, without which no table says which methods are best.
+    """
+    tables: dict[str, TextTable] = {name: _BUILDERS[name](record, part) for name in part.tables}
+    if scores is not None:
+        for name in STANDING_TABLES & tables.keys():
+            tables[name] = _add_standings(tables[name], record, part, scores)
+    return tables
+
+
+def _add_standings(
+    table: TextTable, record: PartRecord, part: Part, scores: ClientScores
+) -> TextTable:
+    """Return a table with a column of the distance to the best method, and the words for it."""
+    distances: dict[tuple[str, ...], str] = {}
+    notes = []
+    values: list[Scalar | None] = [*list_values(record)] or [None]
+    for value in values:
+        found = compare_runs(record, part, scores, value)
+        for name, standing in found.standings.items():
+            key = (name,) if value is None else (name, format_value(value))
+            distances[key] = format_distance(standing, partial(_format_figure, record))
+        num_seeds = len({run.seed for run in record.runs})
+        sentences = describe_group(found, partial(_format_figure, record), num_seeds)
+        if sentences and value is not None:
+            sentences[0] = f"{get_varied_key(record)} = {format_value(value)}: {sentences[0]}"
+        if sentences:
+            notes.append(" ".join(sentences))
+    num_key_cells = 1 if record.vary is None else 2
+    rows = [(*row, distances.get(row[:num_key_cells], "") or MISSING) for row in table.rows]
+    header = (*table.header, f"{part.column}, behind the best")
+    return TextTable(header, rows, tuple(notes))
 
 
 def make_title(record: PartRecord, part: Part) -> str:
@@ -47,6 +90,8 @@ def render_markdown(table: TextTable) -> str:
     has_spread = any("±" in cell for row in table.rows for cell in row)
     if has_spread:
         lines += ["", ONE_SPLIT_NOTE]
+    for note in table.notes:
+        lines += ["", note]
     return "\n".join(lines)
 
 
