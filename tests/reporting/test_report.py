@@ -86,7 +86,7 @@ def test_rows_are_means_over_clients_averaged_over_seeds() -> None:
     assert averaged.cells["participating.worst"].mean == pytest.approx(0.5)
     assert "participating.after" not in averaged.cells
     assert averaged.cells["unseen.before"][:3] == pytest.approx((0.375, 0.0, stdev([0.25, 0.5])))
-    assert fedsim.cells["down"].mean == pytest.approx(1.9)
+    assert fedsim.cells["traffic"].mean == pytest.approx(3.7)
     assert fedsim.cells["flops"].mean == 2e10
 
 
@@ -100,7 +100,7 @@ def test_the_table_shows_figures_and_a_dash_where_there_is_none() -> None:
     assert table["fedsim"][2] == "best"
     assert table["fedsim"][0] == "60.0 ± 0.0 seeds ± 0.0"
     assert table["fedsim"][5] == "60.0 ± 0.0 seeds ± 0.0"
-    assert table["fedsim"][8:] == ["1.90", "1.80", "20.0", "8.00", "4.00"]
+    assert table["fedsim"][8:] == ["3.70", "20.0", "8.00", "4.00"]
     assert table["fedsim"][1].startswith("57.5 ± ")
     shown = page[page.index("<main") : page.index("</main")]
     assert "Best for clients like these, as each seed has a split of its own: fedsim." in shown
@@ -201,7 +201,7 @@ def test_an_unfinished_run_has_its_status_and_no_final_scores(status: Status, wo
 
 def test_costs_so_far_are_those_of_the_rounds() -> None:
     page = html.render([truncate(make_record(), 4)])
-    assert cells(page)["fedsim"][8:] == ["0.760", "0.720", "8.00", NONE, "0.800"]
+    assert cells(page)["fedsim"][8:] == ["1.48", "8.00", NONE, "0.800"]
     assert "running, 4 of 10 rounds, 0.8 s" in page
 
 

@@ -68,8 +68,8 @@ def test_work_has_one_unit_for_all_methods() -> None:
     fedsim, fedprox = make_comparison({"fedsim": 0.7, "fedprox": 0.6}, (1,))
     page = html.render([fedsim, scale_work(fedprox, 2)])
     assert ">client GFLOP<" in page.split("</thead>")[0]
-    assert cells(page)["fedsim"][8:] == ["1.90", "1.80", "20.0", "8.00", "4.00"]
-    assert cells(page)["fedprox"][8:] == ["1.90", "1.80", "40.0", "\N{EN DASH}", "4.00"]
+    assert cells(page)["fedsim"][8:] == ["3.70", "20.0", "8.00", "4.00"]
+    assert cells(page)["fedprox"][8:] == ["3.70", "40.0", "\N{EN DASH}", "4.00"]
     assert payload_of(page)["lines"][1]["cost"]["server"] == 4e9
 
 

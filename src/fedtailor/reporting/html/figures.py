@@ -15,8 +15,7 @@ from fedtailor.training.record.schema import GroupScores, RunRecord
 
 REPORT_GROUPS = ("participating", "unseen", "validation")
 """Groups of clients in the order in which they are shown."""
-TRAFFIC_KEYS = ("down", "up")
-TABLE_COSTS = ("down", "up", "flops", "personalize", "seconds")
+TABLE_COSTS = ("traffic", "flops", "personalize", "seconds")
 """Costs in the table; `compute_run_cost` has what they are."""
 DISTANCE = "distance"
 """The column of the interval of the distance to the best method."""
@@ -185,9 +184,9 @@ def rank_lines(lines: Sequence[ReportLine], metric: HeadlineMetric) -> list[int]
 def compute_run_cost(run: RunRecord) -> dict[str, float]:
     """Return the cost of a run so far, without evaluations and personalizing.
 
-    "down" and "up" are in MB; "steps" and "flops" are those of clients, "server" has the FLOPs of
-    the server; "personalize" has the gradients to personalize for a client, NaN if unknown;
-    "seconds" are of the whole run.
+    "down", "up" and "traffic", both together, are in MB; "steps" and "flops" are those of clients,
+    "server" has the FLOPs of the server; "personalize" has the gradients to personalize for a
+    client, NaN if unknown; "seconds" are of the whole run.
     """
     cost = run.cost
     if cost is None:
@@ -197,6 +196,7 @@ def compute_run_cost(run: RunRecord) -> dict[str, float]:
         personalize = cost.personalize_gradients
     return {
         "personalize": personalize,
+        "traffic": (cost.bytes_down + cost.bytes_up) / BYTES_PER_MB,
         "down": cost.bytes_down / BYTES_PER_MB,
         "up": cost.bytes_up / BYTES_PER_MB,
         "steps": cost.steps,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedtailor.reporting.html.figures import (
-    TRAFFIC_KEYS,
     TableColumn,
     TableRow,
     build_columns,
@@ -67,12 +66,14 @@ def _choose_column_decimals(rows: Sequence[TableRow], column: TableColumn) -> in
 
 def _add_unit(column: TableColumn, rows: Sequence[TableRow]) -> TableColumn:
     """Return a column of costs with the unit that fits its largest figure, others as they are."""
-    if column.key in TRAFFIC_KEYS:
-        # One unit for both, so that they can be compared.
-        scale, unit = choose_unit("mb", _collect_means(rows, TRAFFIC_KEYS))
-        return column._replace(heading=f"{unit} {column.key}", scale=scale)
+    if column.key == "traffic":
+        scale, unit = choose_unit("mb", _collect_means(rows, ["traffic"]))
+        return column._replace(heading=unit, scale=scale)
     if column.key == "personalize":
         return column._replace(heading="gradients to personalize")
+    if column.key == "seconds":
+        scale, unit = choose_unit("seconds", _collect_means(rows, ["seconds"]))
+        return column._replace(heading=unit, scale=scale)
     if column.key == "flops":
         scale, unit = choose_unit("flops", _collect_means(rows, ["flops"]))
         return column._replace(heading=f"client {unit}", scale=scale)
