@@ -37,7 +37,12 @@ from fedtailor.studies.record import (
     read_record,
     write_record,
 )
-from fedtailor.studies.tables import ONE_SPLIT_NOTE, build_tables, render_markdown
+from fedtailor.studies.tables import (
+    ONE_SPLIT_NOTE,
+    build_tables,
+    describe_equal_parts,
+    render_markdown,
+)
 from fedtailor.training.config import ComparisonConfig
 from fedtailor.training.record.schema import MetricInfo
 from small_study import COMPARISON, HEAD, PART, small, written
@@ -432,3 +437,15 @@ def test_scores_of_clients_are_read_back_and_damage_is_noticed(tmp_path: Path) -
     with pytest.raises(InputError, match="is not what its record names"):
         read_client_scores(tmp_path, named)
     assert read_client_scores(tmp_path, None) is None
+
+
+def test_parts_with_the_same_runs_on_data_that_stand_in_are_named() -> None:
+    one = record(run("fedavg", 0, 0.5), stands_in="digits")
+    same = one.model_copy(update={"part": "two"})
+    rounds = one.comparison.model_copy(update={"rounds": 7})
+    other = one.model_copy(update={"part": "three", "comparison": rounds})
+    assert describe_equal_parts([one, other, same]) == [
+        "one and two are the same runs here, as the same data stand in for theirs."
+    ]
+    own_data = record(run("fedavg", 0, 0.5))
+    assert describe_equal_parts([own_data, own_data]) == []

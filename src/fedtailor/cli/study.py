@@ -213,16 +213,18 @@ def _print_results(
     """
     from fedtailor.studies.client_scores import read_client_scores
     from fedtailor.studies.publish import write_part
-    from fedtailor.studies.tables import build_tables, make_title
+    from fedtailor.studies.tables import build_tables, describe_equal_parts, make_title
 
     table_console = console
     if not console.is_terminal:
         table_console = TerminalConsole(width=max(TABLE_WIDTH, console.width))
+    records = []
     for part_run in part_runs:
         if not part_run.is_finished:
             continue
         part = part_run.planned.part
         record = write_part(request, part_run, out)
+        records.append(record)
         scores = read_client_scores(out, record.client_scores)
         for text_table in build_tables(record, part, scores).values():
             table = _build_table(make_title(record, part), text_table)
@@ -237,6 +239,8 @@ def _print_results(
             scores_path = format_path(out / record.client_scores.name)
             kilobytes = record.client_scores.num_bytes / 1000
             console.print_line(f"Scores of all clients: {scores_path} ({kilobytes:,.1f} kB)")
+    for sentence in describe_equal_parts(records):
+        console.print_line(sentence)
 
 
 def _build_table(title: str, text_table: "TextTable") -> Table:

@@ -6,6 +6,7 @@ from math import inf, isnan
 from statistics import mean, stdev
 from typing import NamedTuple
 
+from fedtailor.errors import join_items
 from fedtailor.reporting.results import describe_group, format_distance
 from fedtailor.studies.client_scores import ClientScores
 from fedtailor.studies.config import COLUMNS, Part, Scalar
@@ -79,6 +80,20 @@ def make_title(record: PartRecord, part: Part) -> str:
     """Return the title of a part, which begins with the data used if that is not its own."""
     used_data = record.about.stands_in
     return f"{used_data} in place of: {part.title}" if used_data else part.title
+
+
+def describe_equal_parts(records: Sequence[PartRecord]) -> list[str]:
+    """Return a sentence on parts whose runs are the same, as the same data stand in for theirs."""
+    parts_by_runs: dict[str, list[str]] = {}
+    for record in records:
+        if record.about.stands_in:
+            runs = record.comparison.model_dump_json() + str(record.vary)
+            parts_by_runs.setdefault(runs, []).append(record.part)
+    return [
+        f"{join_items(parts)} are the same runs here, as the same data stand in for theirs."
+        for parts in parts_by_runs.values()
+        if len(parts) > 1
+    ]
 
 
 def render_markdown(table: TextTable) -> str:
