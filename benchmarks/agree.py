@@ -187,7 +187,10 @@ def split_words(text: str) -> list[str]:
 
 def split_numbers(text: str) -> list[int]:
     """Return the whole numbers between commas."""
-    return [int(word) for word in split_words(text)]
+    words = split_words(text)
+    if not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"must be whole numbers between commas, got '{text}'")
+    return [int(word) for word in words]
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,9 @@ from anchor import pfllib_split
 from anchor.plain_loops import LOOPS, Settings
 from fedtailor import methods
 from fedtailor.data import ClientExamples, FederatedDataset, Split, load_digits
+from fedtailor.data.builtin.npz import read_npz
 from fedtailor.data.sources.install import open_dataset
+from fedtailor.errors import require
 
 Images = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
@@ -157,17 +158,16 @@ def load_images(case: Case, source: str | None) -> Images:
         columns = open_dataset(case.name).columns
         order = np.argsort(columns["is_test"], kind="stable")
         return np.asarray(columns["x"])[order], columns["y"][order].astype(np.int64)
-    if not Path(source).is_file():
-        raise SystemExit(f"agree: --images must be an .npz file, but there is no file '{source}'.")
-    with np.load(source) as arrays:
-        parts = ("x_train", "y_train", "x_test", "y_test")
-        missing = [part for part in parts if part not in arrays]
-        if missing:
-            raise SystemExit(f"agree: '{source}' must have {', '.join(parts)}; add {missing}.")
-        x = np.concatenate([arrays["x_train"], arrays["x_test"]])
-        y = np.concatenate([arrays["y_train"], arrays["y_test"]])
+    arrays = read_npz(source, ("x_train", "y_train", "x_test", "y_test"))
+    x = np.concatenate([arrays["x_train"], arrays["x_test"]])
+    y = np.concatenate([arrays["y_train"], arrays["y_test"]])
     if x.ndim == 3:
         x = x[..., None]
+    require(
+        x.ndim == 4 and len(x) == len(y),
+        f"'{source}' must have a label for each image, and images [height, width, channels] or "
+        f"[height, width], got shapes {list(y.shape)} and {list(x.shape)}.",
+    )
     return np.ascontiguousarray(x.transpose(0, 3, 1, 2)), y.astype(np.int64)
 
 

@@ -5,6 +5,7 @@ The loops are handed initial weights, cohorts, the order of batches and the clie
 
 import ast
 import json
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from anchor.plain_loops import LOOPS, FedAvg
 from anchor.published import PUBLISHED
 from anchor.settings import CASES, Case, build_dataset, load_images, make_loop_settings
 from anchor.sides import Loop, Ours, Way, compute_gap, prepare, weigh_clients
+from fedtailor import data as sources
 from fedtailor.data import FederatedDataset
+from fedtailor.errors import InputError
+from published_formats import write_cifar10
 from results import load
 
 ROUNDS = 2
@@ -179,8 +183,10 @@ def test_the_command_trains_resumes_and_refuses(
     ("arguments", "sentence"),
     [
         (["--methods", "fedfoo"], "there is no loop of fedfoo"),
-        (["cifar10", "--images", "nowhere.npz"], "there is no file 'nowhere.npz'"),
+        (["cifar10", "--images", "nowhere.npz"], "There is no file 'nowhere.npz'"),
+        (["cifar10", "--images", "wrong.npz"], "it is no zip archive"),
         (["--resume"], "there is nothing to resume"),
+        (["cifar10"], "add it with .fedtailor data add cifar10"),
         (["--device", "abacus", "--rounds", "1"], "device must be cpu"),
     ],
 )
@@ -188,6 +194,8 @@ def test_what_cannot_be_done_is_refused_with_a_sentence(
     arguments: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path))
+    (tmp_path / "wrong.npz").write_bytes(b"images")
     with pytest.raises(SystemExit, match=sentence):
         agree.main(arguments)
 
@@ -200,6 +208,27 @@ def test_images_are_read_from_a_file(tmp_path: Path) -> None:
     images, labels = load_images(CASES["cifar10"], str(path))
     assert labels.tolist() == [3, 1, 2, 0]
     np.testing.assert_array_equal(images[3, 2], x[3, :, :, 2])
+
+
+def test_images_of_another_shape_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "set.npz"
+    x = np.zeros((2, 4), np.uint8)
+    y = np.zeros(2, np.uint8)
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(InputError, match=r"got shapes \[4\] and \[4, 4\]"):
+        load_images(CASES["cifar10"], str(path))
+
+
+def test_images_that_are_installed_come_in_the_canonical_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_DATA", str(tmp_path / "data"))
+    files = tmp_path / "files"
+    images, labels = write_cifar10(files, pickle.dumps)
+    sources.add("cifar10", files)
+    x, y = load_images(CASES["cifar10"], None)
+    np.testing.assert_array_equal(x, images)
+    assert y.tolist() == labels
 
 
 def test_the_page_shows_the_results_that_are_kept() -> None:
