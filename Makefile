@@ -102,7 +102,7 @@ bench: .venv/developer
 
 # Eleven methods beside plain loops on PFLlib's split of the digits; docs/agreement.md has the commands for published sets.
 agree: .venv/developer
-	$(BIN)/python benchmarks/agree.py
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/agree.py
 
 build: .venv/developer
 	$(BIN)/python -m build --wheel
