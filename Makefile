@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help demo test test-all test-kernels test-kernels-faults mutate fuzz house check format peers bench build clean
+.PHONY: help demo test test-all test-kernels test-kernels-faults mutate fuzz house check format peers bench agree build clean
 
 help:
 	@echo "make demo    compare methods on the embedded data"
@@ -12,6 +12,7 @@ help:
 	@echo "make fuzz    try hostile input: MINUTES=20 SEED=0, on two cores"
 	@echo "make mutate  how many of 40 seeded faults the tests catch; make house: figures of the source"
 	@echo "make bench   measure speed beside other projects (10 minutes on two quiet cores, 15 on busy ones); make build: build the wheel; make clean: remove what was made"
+	@echo "make agree   compare methods with plain loops written from their papers (minutes)"
 
 .venv/made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedtailor needs Python 3.11 or newer, this is " + sys.version)'
@@ -98,6 +99,10 @@ bench: .venv/developer
 	$(BIN)/python benchmarks/engines.py
 	$(BIN)/python benchmarks/costs.py
 	$(BIN)/python benchmarks/report.py
+
+# Eleven methods beside plain loops on PFLlib's split of the digits; docs/agreement.md has the commands for published sets.
+agree: .venv/developer
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/agree.py
 
 build: .venv/developer
 	$(BIN)/python -m build --wheel
