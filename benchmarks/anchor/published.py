@@ -33,7 +33,8 @@ FEDALA = Published(
     "FedALA (Zhang et al., AAAI 2023, arXiv 2212.01197), by PFLlib's authors with an earlier state "
     "of it, table 2, practical setting, column Cifar10; five trials. PFLlib's leaderboard has no "
     "column for CIFAR-10. The figures are from a transcription of that table, whose columns "
-    "Cifar100 and TINY are those of the leaderboard; FedAvg's 59.16 is also quoted in "
+    "Cifar100 and TINY are those of the leaderboard in the rows compared (Per-FedAvg, pFedMe, "
+    "Ditto, FedRep); FedAvg's 59.16 is also quoted in "
     "TsingZ0/PFLlib#223",
     {
         "fedavg": (59.16, 0.47),
