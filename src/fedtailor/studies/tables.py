@@ -15,6 +15,10 @@ ONE_SPLIT_NOTE = (
     "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, "
     "on one split of the data."
 )
+OWN_SPLITS_NOTE = (
+    "±: over seeds, each of which draws a split of the data, server data, first weights, cohorts, "
+    "batches and clients sampled for evaluation."
+)
 
 RunKey = tuple[str, Scalar | None]
 """What runs that differ in their seed alone have in common: their method and varied value."""
@@ -25,11 +29,13 @@ class TextTable(NamedTuple):
 
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    spread_note: str = ONE_SPLIT_NOTE  # what ± is over
 
 
 def build_tables(record: PartRecord, part: Part) -> dict[str, TextTable]:
     """Return the tables that a part shows, by name."""
-    return {name: _BUILDERS[name](record, part) for name in part.tables}
+    note = ONE_SPLIT_NOTE if _has_one_split(record) else OWN_SPLITS_NOTE
+    return {name: _BUILDERS[name](record, part)._replace(spread_note=note) for name in part.tables}
 
 
 def make_title(record: PartRecord, part: Part) -> str:
@@ -46,7 +52,7 @@ def render_markdown(table: TextTable) -> str:
         lines.append(_format_row((_format_method(name), *cells)))
     has_spread = any("±" in cell for row in table.rows for cell in row)
     if has_spread:
-        lines += ["", ONE_SPLIT_NOTE]
+        lines += ["", table.spread_note]
     return "\n".join(lines)
 
 
@@ -69,6 +75,12 @@ def group_runs(record: PartRecord) -> dict[RunKey, list[RunSummary]]:
     for run in record.runs:
         runs.setdefault((run.name, run.value), []).append(run)
     return runs
+
+
+def _has_one_split(record: PartRecord) -> bool:
+    """Return whether runs that differ in their seed alone have the same split of the data."""
+    data_seeds = [{run.data_seed for run in runs} for runs in group_runs(record).values()]
+    return all(len(seeds) == 1 for seeds in data_seeds)
 
 
 def list_values(record: PartRecord) -> list[Scalar]:
