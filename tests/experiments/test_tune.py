@@ -13,6 +13,7 @@ from fedtailor.experiments.tune import (
     Trial,
     build_trial_table,
     compute_validation_score,
+    describe_trial_table,
     format_score,
     format_tuned_comparison,
     make_points,
@@ -202,7 +203,10 @@ def test_the_number_of_trials_is_told_before_they_begin(tmp_path: Path) -> None:
 def test_scores_of_trials_are_in_percent_as_everywhere(tuned: tuple[Path, list[Trial]]) -> None:
     out, trials = tuned
     table = build_trial_table(trials)
-    assert table.title == "validation clients after personalizing, accuracy in %"
+    assert describe_trial_table(trials) == (
+        "Validation clients after personalizing, accuracy in %; "
+        "*: chosen for the runs on the data of that seed."
+    )
     assert [column.header for column in table.columns] == ["method", "tried", "seed 0", "seed 1"]
     chosen = read_comparison([str(out / "tuned.toml")]).tuned
     for column, data_seed in ((2, 0), (3, 1)):

@@ -45,7 +45,7 @@ def tune(
 
         fedtailor compare tuned/tuned.toml
     """
-    from fedtailor.experiments.tune import build_trial_table
+    from fedtailor.experiments.tune import build_trial_table, describe_trial_table
     from fedtailor.experiments.tune import tune as run_trials
     from fedtailor.training.overrides import read_comparison
     from fedtailor.training.shell_commands import format_program, quote_path
@@ -63,6 +63,7 @@ def tune(
         trials = run_trials(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
         )
+    console.print_line(describe_trial_table(trials))
     console.print(build_trial_table(trials))
     if any(trial.score is None for trial in trials):
         console.print_line(f"Stopped and saved. Resume with: {command_args.format_command(out)}")

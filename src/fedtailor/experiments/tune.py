@@ -283,10 +283,6 @@ def build_trial_table(trials: list[Trial]) -> Table:
     """
     metric = _find_metric(trials)
     table = Table("method", "tried", box=None, pad_edge=False)
-    table.title = f"validation clients after personalizing, {_format_unit(metric)}"
-    table.title_justify = "left"
-    table.caption = "*: chosen for the runs on the data of that seed"
-    table.caption_justify = "left"
     for data_seed in dict.fromkeys(trial.data_seed for trial in trials):
         table.add_column(f"seed {data_seed}", justify="right", no_wrap=True)
     cells_by_row: dict[tuple[str, int], list[str]] = {}
@@ -309,6 +305,14 @@ def format_score(trial: Trial, metric: MetricInfo | None) -> str:
         return "diverged"
     is_percent = metric is not None and metric.is_percent
     return f"{100 * trial.score:.2f}" if is_percent else f"{trial.score:.4f}"
+
+
+def describe_trial_table(trials: Iterable[Trial]) -> str:
+    """Return what the figures and marks of the table of trials are."""
+    return (
+        f"Validation clients after personalizing, {_format_unit(_find_metric(trials))}; "
+        "*: chosen for the runs on the data of that seed."
+    )
 
 
 def _find_winner(trials: list[Trial]) -> Trial | None:
