@@ -28,7 +28,7 @@ help:
 	@touch $@ .venv/user
 
 demo: .venv/user
-	$(BIN)/fedtailor compare seeds=0,1,2
+	$(BIN)/fedtailor compare
 
 # Tests run beside each other, each on one thread: their models are too small for more.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal

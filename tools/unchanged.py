@@ -219,7 +219,7 @@ def specified_runs() -> Iterator[tuple[str, Any]]:
             "eval_clients=3",
             "final_eval_clients=4",
         ],
-        "fsl": ["method=fsl", "rounds=4", "eval_clients=3", "seed=5"],
+        "fsl": ["method=fsl", "rounds=4", "eval_clients=3", "seed=5", "data.seed=0"],
         "fedmeta-per": ["method=fedmeta-per", "offer=3", "rounds=4", "eval_clients=3"],
         "local": ["method=local", "rounds=4", "final_eval_clients=3"],
     }

@@ -259,8 +259,15 @@ def test_tuning_ends_in_a_comparison_that_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines if line.endswith("tuned")] == ["fedavg", "local"]
+    assert [line.split()[0] for line in lines if line.endswith("*")] == ["fedavg", "local"]
     assert lines[-1].startswith("Run it with: fedtailor compare ")
     done = run("compare", str(tmp_path / "tuned" / "tuned.toml"), f"out={tmp_path / 'compared'}")
     assert done.returncode == 0, done.stderr
     assert run("tune", "fedavg").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["compare", "tune"])
+def test_the_help_names_the_seeds_and_how_to_fix_the_data(command: str) -> None:
+    shown = " ".join(run(command, "--help").stdout.split())
+    assert "seeds=0,1,2,3,4" in shown
+    assert "data.seed=0" in shown

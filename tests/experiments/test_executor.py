@@ -181,7 +181,7 @@ def test_comparing_and_tuning_in_processes_come_to_the_same(tmp_path: Path) -> N
         ]
         found[jobs] = [scores, [trial.score for trial in trials]]
     assert found[1] == found[2]
-    assert [len(each) for each in found[1]] == [4, 4]
+    assert [len(each) for each in found[1]] == [4, 8]
 
 
 def test_processes_and_ranks_do_not_go_together(

@@ -5,6 +5,7 @@ seeds, budgets.
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from fedtailor.cli.progress import describe_added_methods
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.errors import InputError
 from fedtailor.experiments.budget import apply_budget, compute_cost_per_round
-from fedtailor.experiments.compare import compare, get_run_path
+from fedtailor.experiments.compare import check_runs, compare, get_run_path, make_runs
 from fedtailor.experiments.tune import tune
 from fedtailor.reporting.comparison_table import build_tables
 from fedtailor.training import from_config
-from fedtailor.training.config import ComparisonConfig
+from fedtailor.training.config import ComparisonConfig, RunConfig
 from fedtailor.training.overrides import read_comparison, read_run_config
 from fedtailor.training.record.schema import RunRecord
 from fedtailor.training.run_dir import RunDir
@@ -67,6 +68,7 @@ def tune_and_compare(out: Path) -> Compared:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     """What came of the data, and of the data with other test labels."""
+    # The data of every seed.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(from_config, "load_dataset", lambda spec: with_other_test_labels(load(spec)))
         other = tune_and_compare(tmp_path_factory.mktemp("other"))
@@ -77,6 +79,10 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
 def test_other_test_labels_change_no_choice_and_no_model(both: Both) -> None:
     (plain, chosen, records), (other, also_chosen, others) = both
     assert chosen == also_chosen
+    assert {method: set(chosen.tuned[method]) for method in METHODS} == {
+        "fedavg": {"0", "1"},
+        "fedmeta": {"0", "1"},
+    }
     for name in ("trials.json", "tuned.toml"):
         assert (plain / "tuned" / name).read_bytes() == (other / "tuned" / name).read_bytes()
     for spec in chosen.make_run_configs():
@@ -99,14 +105,22 @@ def test_other_test_labels_change_no_choice_and_no_model(both: Both) -> None:
 def test_a_record_says_which_clients_chose(both: Both) -> None:
     out, chosen, records = both[0]
     listed = json.loads((out / "tuned" / "trials.json").read_text())
-    assert {
-        word: sum(entry["method"] == word for entry in listed) for word in METHODS
-    } == dict.fromkeys(METHODS, 2)
+    tried: dict[tuple[str, int], list[Any]] = {
+        (word, seed): [] for word in METHODS for seed in (0, 1)
+    }
+    for entry in listed:
+        tried[entry["method"], entry["data_seed"]].append(entry["point"])
+    assert all(len(points) == 2 for points in tried.values())
+    assert all(tried[word, 0] == tried[word, 1] for word in METHODS)
     for record in records:
         origins = record.origins
         chosen_names = {name for name in origins if origins[name] == "validation"}
         assert chosen_names == {"lr", "finetune_epochs"}
-        trials = [entry for entry in listed if entry["method"] == record.name]
+        trials = [
+            entry
+            for entry in listed
+            if (entry["method"], entry["data_seed"]) == (record.name, record.config.seed)
+        ]
         best = max(trials, key=lambda entry: entry["validation"])
         assert {name: record.hparams[name] for name in best["point"]} == best["point"]
     for trial_path in (out / "tuned" / "trials").iterdir():
@@ -127,14 +141,110 @@ def test_what_somebody_says_instead_was_not_chosen(both: Both) -> None:
         read_run_config(["method=fedavg", "tuned=lr,lam"])
 
 
+def test_a_given_split_is_that_of_all_seeds(tmp_path: Path) -> None:
+    words = ["fedavg", *SMALL[:-1], "baselines=false", "seeds=0,1", "data.seed=5"]
+    records = [outcome.record for outcome in compare(read_comparison(words), tmp_path / "out")]
+    assert len({record.checksums.data for record in records}) == 1
+    assert len({record.checksums.weights for record in records}) == 2
+    assert [record.config.data_options["seed"] for record in records] == [5, 5]
+
+
+def list_scored_clients(record: RunRecord) -> set[str]:
+    """The clients that a run's figures are of."""
+    scores = known(record.scores)
+    return {*scores["participating"].ids, *scores["unseen"].ids}
+
+
+def test_no_client_that_is_scored_has_chosen_for_that_run(tmp_path: Path) -> None:
+    """Clients of a file are the same whatever the seed, which draws their groups: those that
+    validate with one seed are unseen or train with another.
+    """
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 5))
+    np.savez(tmp_path / "own.npz", x=x, y=np.arange(200) % 2, client=np.arange(200) % 20)
+    words = [
+        *("fedavg", "fedprox", "baselines=false", f"data={tmp_path / 'own.npz'}"),
+        *("data.validation_clients=0.2", "data.unseen_clients=0.3", "hidden=4", "cohort=4"),
+        *("rounds=1", "threads=1", "seeds=0,1,2", "tune.lr=0.05,0.5", "trials=2"),
+    ]
+    trials = tune(read_comparison(words), tmp_path / "tuned")
+    chosen = read_comparison([str(tmp_path / "tuned" / "tuned.toml")])
+    records = [outcome.record for outcome in compare(chosen, tmp_path / "compared")]
+    trial_records = [RunDir(trial.run.path).read_record() for trial in trials]
+    deciding = 0
+    others = set()
+    for record in records:
+        assert record.origins["lr"] == "validation"
+        scored = list_scored_clients(record)
+        for trial, trial_record in zip(trials, trial_records, strict=True):
+            voters = {*known(trial_record.scores)["validation"].ids}
+            assert voters
+            if trial.variant != record.name:
+                continue
+            if trial.data_seed == record.config.seed:
+                # These have decided: they are on the very data of the run.
+                assert trial_record.checksums.data == record.checksums.data
+                assert not voters & scored
+                deciding += 1
+            else:
+                others |= voters & scored
+        own = [
+            trial
+            for trial in trials
+            if (trial.variant, trial.data_seed) == (record.name, record.config.seed)
+        ]
+        best = max(own, key=lambda trial: known(trial.score))
+        assert record.hparams["lr"] == best.point["lr"]
+    assert deciding == 2 * len(records)
+    assert others  # with trials on another seed's data this test would fail
+
+
+def test_the_data_of_every_seed_are_checked_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[int | None] = []
+
+    def load_few(spec: RunConfig) -> FederatedDataset:
+        loaded.append(spec.data_seed)
+        clients = 6 if spec.data_seed == 3 else 12
+        return load(spec.model_copy(update={"data_options": {"clients": clients}}))
+
+    monkeypatch.setattr(from_config, "load_dataset", load_few)
+    comparison = read_comparison(["fedavg", "fedprox", *SMALL, "cohort=7"])
+    with pytest.raises(InputError) as caught:
+        compare(comparison, tmp_path / "out")
+    assert str(caught.value).startswith("With the data of seed 3: ")
+    assert "cohort" in str(caught.value)
+    assert loaded == [0, 1, 2, 3]
+    assert not (tmp_path / "out").exists()
+
+
+def test_of_runs_that_differ_in_their_seeds_alone_one_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[tuple[str, int]] = []
+    build = from_config.build_context
+
+    def count(spec: RunConfig, data: FederatedDataset) -> Any:
+        built.append((spec.method, spec.seed))
+        return build(spec, data)
+
+    monkeypatch.setattr(from_config, "build_context", count)
+    comparison = read_comparison(["fedavg", "fedprox", *SMALL, "seeds=0,1,2"])
+    check_runs(make_runs(comparison.make_run_configs(), tmp_path))
+    assert built == [("fedavg", 0), ("fedprox", 0)]
+
+
 def test_all_methods_begin_alike(both: Both) -> None:
     """The same data before any method's view of them, and the same first weights; other seeds draw
-    others.
+    others of both.
     """
     records = both[0][2]
-    assert len({record.checksums.data for record in records}) == 1
-    weights = {(record.config.seed, record.checksums.weights) for record in records}
-    assert len(weights) == 2
+    begun = {
+        (record.config.seed, record.checksums.data, record.checksums.weights) for record in records
+    }
+    assert len(begun) == 2
+    assert len({data for _, data, _ in begun}) == len({weights for *_, weights in begun}) == 2
     # FedMeta has a view of its own of the data.
     assert len({record.data.checksum for record in records}) > 1
     assert both[1][2][0].checksums.data != records[0].checksums.data
@@ -143,7 +253,7 @@ def test_all_methods_begin_alike(both: Both) -> None:
 def test_baselines_are_added_where_they_are_missing() -> None:
     asked = read_comparison(["fedsim"])
     made = asked.add_baselines()
-    assert (made.methods, made.seeds) == (("local", "fedavg", "fedsim"), (0, 1, 2))
+    assert (made.methods, made.seeds) == (("local", "fedavg", "fedsim"), (0, 1, 2, 3, 4))
     assert (
         describe_added_methods(asked, made)
         == "Added local and fedavg as baselines; baselines=false leaves them out."

@@ -11,14 +11,19 @@ import pytest
 from fedtailor.errors import InputError
 from fedtailor.experiments.tune import (
     Trial,
+    build_trial_table,
     compute_validation_score,
+    describe_trial_table,
+    format_score,
     format_tuned_comparison,
     make_points,
     make_trials,
+    prepare_trials,
     select_best,
     tune,
 )
 from fedtailor.training.overrides import read_comparison
+from fedtailor.training.record.schema import MetricInfo
 from fedtailor.training.run_dir import RunDir
 from known import known
 from rounds import make_round
@@ -117,11 +122,11 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
     wrote.
     """
     out, trials = tuned
-    assert len(trials) == 6
+    assert len(trials) == 12
     for trial in trials:
         record = RunDir(trial.run.path).read_record()
         assert record.config.eval_groups == "validation"
-        assert record.config.seed == 100
+        assert (record.config.seed, record.config.data_seed) == (100, trial.data_seed)
         scores = known(record.scores)
         assert list(scores) == ["validation"]
         validation_clients = [record.data.clients[idx] for idx in record.data.groups["validation"]]
@@ -140,18 +145,87 @@ def test_the_chosen_point_is_the_best_on_validation_clients(
     chosen = read_comparison([str(out / "tuned.toml")])
     assert (chosen.seeds, chosen.methods, chosen.rounds) == ((0, 1), ("fedavg", "local"), 5)
     assert chosen.data_options == {"clients": 12}
-    for word in chosen.methods:
-        own = [trial for trial in trials if trial.variant == word]
+    for spec in chosen.make_run_configs():
+        own = [
+            trial
+            for trial in trials
+            if (trial.variant, trial.data_seed) == (spec.method, spec.seed)
+        ]
         last = []
         for trial in own:
             last_scores = known(RunDir(trial.run.path).read_record().rounds[-1].scores)
             last.append(known(last_scores["validation"]["after"]["accuracy"]))
         # The last fifth of five rounds has one evaluation.
         assert [trial.score for trial in own] == last
-        assert chosen.hparams[word]["lr"] == own[last.index(max(last))].point["lr"]
-    assert all(spec.eval_groups == "all" for spec in chosen.make_run_configs())
+        assert [trial.point["lr"] for trial in own] == [0.01, 0.1, 0.5]
+        assert spec.hparams["lr"] == own[last.index(max(last))].point["lr"]
+        assert (spec.tuned, spec.eval_groups) == (("lr",), "all")
     listed = json.loads((out / "trials.json").read_text())
     assert [entry["validation"] for entry in listed] == [trial.score for trial in trials]
+    assert [entry["data_seed"] for entry in listed] == [0, 0, 0, 1, 1, 1] * 2
+
+
+def test_a_seed_that_was_not_tuned_for_is_refused(tuned: tuple[Path, list[Trial]]) -> None:
+    path = str(tuned[0] / "tuned.toml")
+    sentence = (
+        "tuned: fedavg was tuned on the data of seed 0, 1, but not of seed 7; leave that seed out, "
+        "or run `fedtailor tune` with it too."
+    )
+    for word in ("seeds=0,7", "data.seed=7"):
+        with pytest.raises(InputError) as caught:
+            read_comparison([path, word]).make_run_configs()
+        assert str(caught.value) == sentence
+    # What was chosen on one split is for every run on it.
+    fixed = read_comparison([path, "data.seed=1", "seeds=1,7"])
+    values = {spec.hparams["lr"] for spec in fixed.make_run_configs() if spec.method == "fedavg"}
+    assert values == {read_comparison([path]).tuned["fedavg"]["1"]["lr"]}
+
+
+def test_on_a_fixed_split_trials_are_run_once_for_all_seeds(tmp_path: Path) -> None:
+    asked = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "data.seed=4")
+    trials = make_trials(asked, tmp_path)
+    assert [trial.data_seed for trial in trials] == [4] * 6
+    told: list[str] = []
+    prepare_trials(asked, tmp_path, told.append)
+    assert told == ["3 trials of 2 methods on the data of seed 4, for all runs: 6 in all."]
+
+
+def test_the_number_of_trials_is_told_before_they_begin(tmp_path: Path) -> None:
+    told: list[str] = []
+    prepare_trials(words("fedavg", "local", "tune.lr=0.1,1", "trials=2"), tmp_path, told.append)
+    assert told == [
+        "2 trials of 2 methods on the data of 5 seeds (0, 1, 2, 3, 4): 20 in all. "
+        "With data.seed=N all runs share one split of the data, and trials are run once."
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_scores_of_trials_are_in_percent_as_everywhere(tuned: tuple[Path, list[Trial]]) -> None:
+    out, trials = tuned
+    table = build_trial_table(trials)
+    assert describe_trial_table(trials) == (
+        "Validation clients after personalizing, accuracy in %; "
+        "*: chosen for the runs on the data of that seed."
+    )
+    assert [column.header for column in table.columns] == ["method", "tried", "seed 0", "seed 1"]
+    chosen = read_comparison([str(out / "tuned.toml")]).tuned
+    for column, data_seed in ((2, 0), (3, 1)):
+        cells = list(table.columns[column].cells)
+        own = [trial for trial in trials if trial.data_seed == data_seed]
+        for cell, trial in zip(cells, own, strict=True):
+            is_chosen = chosen[trial.variant][str(data_seed)] == trial.point
+            assert cell == f"{100 * known(trial.score):.2f}" + ("*" if is_chosen else " ")
+    first = f"{100 * known(trials[0].score):.2f} (lr=0.01)"
+    text = (out / "tuned.toml").read_text()
+    assert text.startswith("# Scores are accuracy in %.\n")
+    assert f"# fedavg, data of seed 0: validation clients reached {first}, " in text
+
+
+def test_trials_of_an_error_are_not_in_percent(tuned: tuple[Path, list[Trial]]) -> None:
+    metric = MetricInfo(name="mae", higher_is_better=False)
+    trial = tuned[1][0]._replace(score=1.25)
+    assert format_score(trial, metric) == "1.2500"
+    assert format_score(trial._replace(score=math.nan), metric) == "diverged"
 
 
 def test_a_trials_figure_is_the_mean_of_its_last_evaluations(
@@ -175,7 +249,7 @@ def test_tuning_goes_on_where_it_was_stopped(
     comparison = words("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
     asked = iter([False] * 7 + [True] * 100)
     stopped = tune(comparison, tmp_path, should_stop=lambda: next(asked))
-    assert [trial.score is None for trial in stopped] == [False, True, True, True, True, True]
+    assert [trial.score is None for trial in stopped] == [False] + [True] * 11
     assert not (tmp_path / "tuned.toml").exists()
     done = tune(comparison, tmp_path)
     assert [trial.score for trial in done] == [trial.score for trial in tuned[1]]
@@ -201,13 +275,14 @@ def test_what_is_chosen_comes_back_from_its_file(
         shutil.copytree(tuned[1][0].run.path, trial.run.path)
     text = format_tuned_comparison(comparison, trials)
     assert (
-        "# per-fedavg@fo: validation clients reached 1.0000 (finetune_steps=None lr=0.1), 0.0000 "
-        "(finetune_" in text
+        "# per-fedavg@fo, data of seed 0: validation clients reached 100.00 (finetune_steps=None "
+        "lr=0.1), 0.00 (finetune_" in text
     )
     (tmp_path / "tuned.toml").write_text(text)
     chosen = read_comparison([str(tmp_path / "tuned.toml")])
     assert chosen.tuned == {
-        word: {"finetune_steps": None, "lr": 0.1} for word in comparison.methods
+        word: {str(seed): {"finetune_steps": None, "lr": 0.1} for seed in range(5)}
+        for word in comparison.methods
     }
     for spec in chosen.make_run_configs():
         assert (spec.hparams["finetune_steps"], spec.hparams["lr"], spec.tuned) == (
@@ -219,7 +294,7 @@ def test_what_is_chosen_comes_back_from_its_file(
 
 
 def test_a_trial_that_diverges_is_not_chosen(tmp_path: Path) -> None:
-    trials = tune(words("fedsim", "tune.lr=1e30,0.1", "trials=2"), tmp_path)
+    trials = tune(words("fedsim", "tune.lr=1e30,0.1", "trials=2", "seeds=0"), tmp_path)
     assert math.isnan(trials[0].score or 0)
     assert select_best(trials).point == {"lr": 0.1}
     assert json.loads((tmp_path / "trials.json").read_text())[0]["validation"] is None

@@ -159,6 +159,18 @@ def test_runs_on_the_same_clients_may_have_another_view_of_the_data() -> None:
     assert len(grouping.group_into_lines([make_record("fedsim"), same])) == 2
 
 
+def test_seeds_may_have_other_values_that_validation_clients_chose() -> None:
+    records = [
+        update_config(make_record("fedsim", seed), hparams={"lr": rate}, tuned=("lr",))
+        for seed, rate in ((1, 0.1), (2, 0.3))
+    ]
+    (line,) = grouping.group_into_lines(records)
+    assert (line.label, len(line.runs)) == ("fedsim", 2)
+    given = [update_config(record, tuned=()) for record in records]
+    labels = [line.label for line in grouping.group_into_lines(given)]
+    assert labels == ["fedsim (lr=0.1)", "fedsim (lr=0.3)"]
+
+
 def test_seeds_may_have_other_clients() -> None:
     later = with_data_checksum(make_record("fedprox", 2), "other")
     assert len(grouping.group_into_lines([make_record("fedsim"), later])) == 2

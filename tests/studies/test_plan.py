@@ -57,7 +57,10 @@ def test_what_was_chosen_lies_over_the_comparison_but_not_over_what_varies(tmp_p
     study = small(tmp_path, 'vary = { key = "fedprox.lam", values = [0.5] }\n')
     asked = StudyRequest(study, "paper")
     ((planned,), _) = plan_study(asked)
-    found = {"fedavg": {"lr": 0.3}, "fedprox": {"lr": 0.2, "lam": 9.0}}
+    found = {
+        "fedavg": {0: {"lr": 0.3}, 1: {"lr": 0.4}},
+        "fedprox": {seed: {"lr": 0.2, "lam": 9.0} for seed in (0, 1)},
+    }
     (scenario,) = make_scenarios(asked, planned, tmp_path, found)
     by_name = {
         spec.method: spec for spec in scenario.comparison.make_run_configs() if spec.seed == 0
@@ -65,6 +68,21 @@ def test_what_was_chosen_lies_over_the_comparison_but_not_over_what_varies(tmp_p
     assert (by_name["fedavg"].hparams["lr"], by_name["fedavg"].tuned) == (0.3, ("lr",))
     assert (by_name["fedprox"].hparams["lr"], by_name["fedprox"].hparams["lam"]) == (0.2, 0.5)
     assert by_name["fedprox"].tuned == ("lr",)
+    rates = [
+        spec.hparams["lr"]
+        for spec in scenario.comparison.make_run_configs()
+        if spec.method == "fedavg"
+    ]
+    assert rates == [0.3, 0.4]  # what each seed's own validation clients have chosen
+
+
+def test_embedded_data_keep_the_seed_that_a_study_has_fixed(tmp_path: Path) -> None:
+    more = 'embedded = { data = "digits", "data.clients" = 9 }\n'
+    asked = StudyRequest(
+        small(tmp_path, more, MNIST.replace("clients = 40", "clients = 40\nseed = 5")), "quick"
+    )
+    made = read_part_comparison(asked, asked.study.parts[0], is_embedded=True)
+    assert made.data_options == {"seed": 5, "clients": 9}
 
 
 def test_embedded_data_stand_in_where_a_set_is_missing_and_bring_their_own_options(

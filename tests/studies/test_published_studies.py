@@ -26,6 +26,7 @@ from fedtailor.studies.publish import (
     replace_tables,
 )
 from fedtailor.studies.record import read_record
+from fedtailor.training.overrides import read_toml
 from known import known
 
 STUDIES = Path(__file__).parents[2] / "studies"
@@ -94,6 +95,16 @@ def test_the_record_of_a_part_is_small_and_of_that_part(study: Study, part: Part
         assert {*part.published} <= {
             *read_part_comparison(StudyRequest(study, "paper"), part).methods
         }
+
+
+@pytest.mark.parametrize(("study", "part"), PARTS)
+def test_every_study_names_its_seeds_and_its_split(study: Study, part: Part) -> None:
+    """So that other defaults change no record's meaning."""
+    written = read_toml(study.get_comparison_path(part))
+    assert written["data_options"]["seed"] == 0
+    assert len(written["seeds"]) >= 2
+    comparison = read_part_comparison(StudyRequest(study, "paper"), part)
+    assert {spec.data_seed for spec in comparison.make_run_configs()} == {0}
 
 
 @pytest.mark.parametrize("scale", ["quick", "embedded", "paper"])

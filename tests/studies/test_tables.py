@@ -1,6 +1,7 @@
 """Tables and figures of records of parts that never ran."""
 
 import itertools
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from fedtailor.studies.record import (
 )
 from fedtailor.studies.tables import (
     ONE_SPLIT_NOTE,
+    OWN_SPLITS_NOTE,
     build_tables,
     describe_equal_parts,
     render_markdown,
@@ -305,6 +307,23 @@ def test_names_are_apart_in_their_order_and_where_they_belong_if_there_is_room(
 def test_ticks_are_round_numbers_inside() -> None:
     assert compute_ticks(0, 100) == [0, 20, 40, 60, 80, 100]
     assert compute_ticks(0.031, 0.062) == [0.035, 0.04, 0.045, 0.05, 0.055, 0.06]
+
+
+def test_a_table_says_whether_seeds_share_a_split() -> None:
+    shared = record(run("fedavg", 0, 0.5, data_seed=3), run("fedavg", 1, 0.6, data_seed=3))
+    own = record(run("fedavg", 0, 0.5, data_seed=0), run("fedavg", 1, 0.6, data_seed=1))
+    assert lines(shared, part(), "accuracy")[-1] == ONE_SPLIT_NOTE
+    assert lines(own, part(), "accuracy")[-1] == OWN_SPLITS_NOTE
+
+
+def test_choices_of_older_records_were_made_on_the_data_of_seed_0(tmp_path: Path) -> None:
+    path = tmp_path / "one.json"
+    write_record(path, record(run("fedavg", 0, 0.5)))
+    content = json.loads(path.read_text())
+    for tuned in ({"fedavg": {"lr": 0.3}}, {"fedavg": {"0": {"lr": 0.3}}}):
+        content["comparison"]["tuned"] = tuned
+        path.write_text(json.dumps(content))
+        assert read_record(path).comparison.tuned == {"fedavg": {"0": {"lr": 0.3}}}
 
 
 def test_marked_tables_are_made_anew_and_nothing_else_is_touched(tmp_path: Path) -> None:

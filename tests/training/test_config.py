@@ -91,6 +91,88 @@ def test_a_methods_own_word_wins_over_that_for_all() -> None:
     assert "lam" not in found["fedavg"]
 
 
+def test_the_seed_of_the_data_is_that_of_the_run_unless_it_is_given() -> None:
+    for words, seed in (
+        (["seed=3"], 3),
+        (["seed=3", "data.seed=none"], 3),
+        (["seed=3", "data.seed=0"], 0),
+        (["seed=3", "data=synthetic"], 3),
+        ([], 0),
+    ):
+        assert read_run_config(words).data_options["seed"] == read_run_config(words).data_seed
+        assert read_run_config(words).data_seed == seed
+    seeds = {
+        word: [
+            (spec.seed, spec.data_seed)
+            for spec in read_comparison(["fedavg", word]).make_run_configs()
+        ]
+        for word in ("rounds=1", "data.seed=7", "seeds=4,9")
+    }
+    assert seeds == {
+        "rounds=1": [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)],
+        "data.seed=7": [(0, 7), (1, 7), (2, 7), (3, 7), (4, 7)],
+        "seeds=4,9": [(4, 4), (9, 9)],
+    }
+
+
+def test_runs_without_seeds_are_equal_where_nothing_else_differs() -> None:
+    one, two = read_comparison(["fedavg", "seeds=1,2"]).make_run_configs()
+    fixed = read_run_config(["method=fedavg", "seed=5", "data.seed=6"])
+    other = read_run_config(["method=fedavg", "data.clients=20"])
+    assert one.without_seeds() == two.without_seeds() == fixed.without_seeds()
+    assert other.without_seeds() != one.without_seeds()
+
+
+CHOSEN = """
+methods = ["per-fedavg", "per-fedavg@fo"]
+seeds = [0, 1]
+
+[hparams]
+lr = 0.5
+
+[tuned.per-fedavg.0]
+lr = 0.1
+alpha = 0.2
+
+[tuned.per-fedavg.1]
+lr = 0.3
+alpha = "none"
+"""
+
+
+def test_each_seed_has_what_was_chosen_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.toml"
+    path.write_text(CHOSEN.replace('"none"', "0.4"))
+    specs = read_comparison([str(path)]).make_run_configs()
+    assert [
+        (spec.label or spec.method, spec.seed, spec.hparams["lr"], spec.tuned) for spec in specs
+    ] == [
+        ("per-fedavg", 0, 0.1, ("lr", "alpha")),
+        ("per-fedavg", 1, 0.3, ("lr", "alpha")),
+        ("per-fedavg@fo", 0, 0.5, ()),
+        ("per-fedavg@fo", 1, 0.5, ()),
+    ]
+    assert [spec.hparams["alpha"] for spec in specs[:2]] == [0.2, 0.4]
+    # What is given for the method itself was not chosen.
+    given = read_comparison([str(path), "per-fedavg.lr=0.7"]).make_run_configs()
+    assert [(spec.hparams["lr"], spec.tuned) for spec in given[:2]] == [(0.7, ("alpha",))] * 2
+    comparison = read_comparison([str(path)])
+    shown = format_toml(comparison.resolve())
+    assert "# data_options.seed is not set\n" in shown
+    (tmp_path / "shown.toml").write_text(shown)
+    again = read_comparison([str(tmp_path / "shown.toml")])
+    assert again.make_run_configs() == specs
+    assert again.tuned == comparison.tuned
+
+
+def test_what_was_chosen_is_by_method_and_seed(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.toml"
+    for text in ("[tuned.fedavg]\nlr = 0.1\n", "[tuned.fedavg.first]\nlr = 0.1\n"):
+        path.write_text(text)
+        with pytest.raises(InputError, match=r"^tuned: "):
+            read_comparison([str(path)])
+
+
 def test_tables_of_a_file_are_for_methods_in_a_comparison(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text(
         'methods = ["fedavg", "fedsim"]\nseeds = [1, 2]\n'

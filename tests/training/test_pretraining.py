@@ -16,9 +16,11 @@ from fedtailor.core.types import Params
 from fedtailor.engines.context import EngineContext
 from fedtailor.errors import DivergedError, InputError
 from fedtailor.experiments.compare import compare, get_run_path
+from fedtailor.experiments.tune import tune
 from fedtailor.training import runner
 from fedtailor.training.overrides import read_comparison
 from fedtailor.training.pretraining import PretrainingConfig, run_pretraining
+from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
 from interruptions import left, small
 from oracles import module_of, server_descended
@@ -157,6 +159,16 @@ def test_a_comparison_pretrains_once_for_each_seed(
     ]
     assert models[0] == models[1]  # as if it had run by itself
     assert calls[2:] == [4]
+
+
+def test_trials_on_other_data_are_pretrained_on_these(tmp_path: Path) -> None:
+    comparison = read_comparison(
+        ["fedper", *WORDS, "rounds=1", "seeds=3,4", "tune.lr=0.1,0.2", "trials=2"]
+    )
+    trials = tune(comparison, tmp_path)
+    weights = [RunDir(trial.run.path).read_record().checksums.weights for trial in trials]
+    assert [trial.data_seed for trial in trials] == [3, 3, 4, 4]
+    assert weights[0] == weights[1] != weights[2] == weights[3]
 
 
 class Falls:

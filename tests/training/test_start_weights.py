@@ -196,7 +196,7 @@ def test_weights_from_other_data_are_noted(source: Path, tmp_path: Path) -> None
 
 def test_killed_and_resumed(source: Path, tmp_path: Path) -> None:
     """Also where the other run is gone, once there is a checkpoint."""
-    words = [*WORDS, f"start_from={source}", "seed=3"]
+    words = [*WORDS, f"start_from={source}", "seed=3", "data.seed=0"]
     start_run(small(*words), tmp_path / "whole")
     for at in (20, 30, 40):
         out = tmp_path / str(at) / "out"

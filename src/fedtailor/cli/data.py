@@ -103,6 +103,8 @@ def show(
 ) -> None:
     """Show how labels are distributed over clients: a column per client, a row per label.
 
+    `seed=3` shows the data of a run with seed 3.
+
     Examples:
 
         fedtailor data show digits

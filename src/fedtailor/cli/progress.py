@@ -274,7 +274,11 @@ def _get_seconds(record: "RunRecord") -> float:
 
 
 def _format_run_name(record: "RunRecord") -> str:
-    return f"{record.name}, seed {record.config.seed}"
+    name = f"{record.name}, seed {record.config.seed}"
+    data_seed = record.config.data_seed
+    if data_seed in (None, record.config.seed):
+        return name
+    return f"{name}, data of seed {data_seed}"
 
 
 def describe_data(data: "DatasetSummary") -> list[str]:

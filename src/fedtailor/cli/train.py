@@ -53,6 +53,7 @@ def run(
     evaluate_every, eval_clients, final_eval_clients, eval_groups, target, patience, tuned,
     checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the data set; any
     other key is a hyper-parameter of the method. `--show` prints all of them with their values.
+    The data are divided by `seed` too; `data.seed=0` keeps one split whatever the seed.
 
     Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
     sets are those that `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist,
@@ -110,7 +111,8 @@ def compare(
 ) -> None:
     """Compare methods on the same clients, cohorts and first weights, in one table and one report.
 
-    Keys are those of `fedtailor run`, with `seeds=0,1,2`, the default, for `seed`. A
+    Keys are those of `fedtailor run`, with `seeds=0,1,2,3,4`, the default, for `seed`. Each seed
+    divides the data anew, for all methods alike; `data.seed=0` fixes one split for all seeds. A
     hyper-parameter by itself is for every method that has it; `METHOD.KEY` is for one method. A
     method may be listed several times, with a label after an @. `jobs=N` uses N processes, one
     thread each. To resume what was stopped, repeat the command with the same `out`.

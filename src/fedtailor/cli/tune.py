@@ -27,6 +27,8 @@ def tune(
     Keys are those of `fedtailor compare`; `tune.KEY=0.01,0.03,0.1` lists values to try of a
     hyper-parameter, for every method that has it, and `tune.METHOD.KEY` for one method;
     `tune.KEY=0.01..0.3` is a range to sample from; `trials=4` is the number of trials per method.
+    They are run on the data of each of `seeds=0,1,2,3,4`, and each seed's own validation clients
+    choose for it; with `data.seed=0` all seeds share one split, and trials are run once.
     In a file these are tables: [tune], [tune.METHOD]. `jobs=N` uses N processes, one thread each.
     To resume what was stopped, repeat the command with the same `out`.
 
@@ -39,9 +41,11 @@ def tune(
 
         fedtailor tune fedavg fedsim tune.lr=0.01..1 tune.fedsim.lam=0.1..10 trials=8 out=tuned
 
-        fedtailor compare tuned/tuned.toml seeds=0,1,2
+        fedtailor tune fedavg fedsim data.seed=0 tune.lr=0.03,0.1,0.3,1 out=tuned
+
+        fedtailor compare tuned/tuned.toml
     """
-    from fedtailor.experiments.tune import build_trial_table
+    from fedtailor.experiments.tune import build_trial_table, describe_trial_table
     from fedtailor.experiments.tune import tune as run_trials
     from fedtailor.training.overrides import read_comparison
     from fedtailor.training.shell_commands import format_program, quote_path
@@ -59,6 +63,7 @@ def tune(
         trials = run_trials(
             comparison, out, jobs, reporter.on_event, reporter.should_stop, reporter.print_message
         )
+    console.print_line(describe_trial_table(trials))
     console.print(build_trial_table(trials))
     if any(trial.score is None for trial in trials):
         console.print_line(f"Stopped and saved. Resume with: {command_args.format_command(out)}")

@@ -2,7 +2,8 @@
 
 The cost of a round is its mean over the clients that may be drawn: gradient evaluations of the
 clients (not of the server), or bytes down and up. A method without such a cost keeps its rounds,
-and every method gets at least one.
+and every method gets at least one. Rounds are decided once for runs that differ in their seeds
+alone, by the data of the first of them.
 """
 
 from collections.abc import Sequence
@@ -40,12 +41,12 @@ def apply_budget(comparison: ComparisonConfig, configs: Sequence[RunConfig]) -> 
     rounds_by_config: dict[str, int] = {}
     budgeted_configs = []
     for config in configs:
-        without_seed = repr(config.model_copy(update={"seed": 0}))
-        if without_seed not in rounds_by_config:
+        key = repr(config.without_seeds())
+        if key not in rounds_by_config:
             cost = compute_cost_per_round(config, data)
-            rounds_by_config[without_seed] = _compute_rounds(config.rounds, reference_cost, cost)
+            rounds_by_config[key] = _compute_rounds(config.rounds, reference_cost, cost)
         changes = {
-            "rounds": rounds_by_config[without_seed],
+            "rounds": rounds_by_config[key],
             "evaluate_every": comparison.evaluate_every,
         }
         budgeted_configs.append(config.model_copy(update=changes).resolve())

@@ -1,10 +1,11 @@
-"""Compare methods and seeds on the same clients, cohorts and first weights, in a folder of runs."""
+"""Compare methods on the same clients, cohorts and first weights, in a folder of runs."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.context import resolve_device
-from fedtailor.errors import require
+from fedtailor.errors import InputError, require
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.executor import (
     ENDED_STATUSES,
@@ -19,6 +20,8 @@ from fedtailor.training.config import ComparisonConfig, RunConfig
 from fedtailor.training.resources import check_threads
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import RunOutcome
+
+DatasetSizes = tuple[int | None, ...]
 
 
 def compare(
@@ -71,20 +74,55 @@ def make_runs(
 def check_runs(
     runs: Sequence[PlannedRun], description: str = "a run with another specification"
 ) -> None:
-    """Raise an error if a run cannot begin; one seed of a method stands for all of them."""
+    """Raise an error if a run cannot begin.
+
+    The data of every seed are loaded. Of runs that differ in their seeds alone, one stands for all
+    whose data have groups of the same sizes.
+    """
     for run in runs:
         check_same_run(run, description)
     new = [run.config for run in runs if not run.path.exists()]
-    different = {repr(config.model_copy(update={"seed": 0})): config for config in new}
-    if not different:
-        return
     for config in new:
         check_threads(config.threads)
-    data = from_config.load_dataset(new[0])
-    for config in different.values():
         resolve_device(config.device)
-        # What fits on the CPU fits on every device, and building there is fast.
-        from_config.build_context(config.model_copy(update={"device": "cpu"}), data)
+    configs_by_data: dict[str, list[RunConfig]] = {}
+    for config in new:
+        configs_by_data.setdefault(repr((config.data, config.data_options)), []).append(config)
+    checked: set[tuple[str, DatasetSizes]] = set()
+    for configs in configs_by_data.values():
+        try:
+            _check_on_same_data(configs, checked)
+        except InputError as problem:
+            if not checked:
+                raise
+            seed = configs[0].data_seed
+            raise InputError(f"With the data of seed {seed}: {problem}") from None
+
+
+def _check_on_same_data(
+    configs: Sequence[RunConfig], checked: set[tuple[str, DatasetSizes]]
+) -> None:
+    """Raise an error if a run cannot begin, and add those that can to `checked`.
+
+    Args:
+        configs: Runs with the same data.
+        checked: Runs without their seeds, with the sizes of their data.
+    """
+    data = from_config.load_dataset(configs[0])
+    sizes = _get_sizes(data)
+    for config in configs:
+        key = (repr(config.without_seeds()), sizes)
+        if key not in checked:
+            # What fits on the CPU fits on every device, and building there is fast.
+            from_config.build_context(config.model_copy(update={"device": "cpu"}), data)
+            checked.add(key)
+
+
+def _get_sizes(data: FederatedDataset) -> DatasetSizes:
+    """Return the sizes of groups and server data, by which a run can begin or cannot."""
+    num_server_examples = None if data.server is None else len(data.server.x)
+    num_clients = (len(data.groups[name]) for name in sorted(data.groups))
+    return (num_server_examples, *num_clients)
 
 
 def get_run_path(out: Path, config: RunConfig) -> Path:

@@ -1,9 +1,11 @@
 """Tune hyper-parameters on validation clients alone, with as many trials for every method.
 
-Trials run on a seed of their own and evaluate validation clients only, so no score of a test client
-can influence the choice. The score of a trial is the mean headline metric of validation clients
-after personalizing, over the evaluations in the last fifth of the rounds. The choice is written as
-a comparison that can be run.
+Trials evaluate validation clients only, so no score of a test client can influence the choice.
+Where each seed of the comparison has a split of the data of its own, so do trials, and what a seed
+runs with is chosen by its own validation clients: those of another seed may be among the clients
+that it scores. All other draws of trials have a seed of their own. The score of a trial is the mean
+headline metric of validation clients after personalizing, over the evaluations in the last fifth of
+the rounds. The choice is written as a comparison that can be run.
 """
 
 import hashlib
@@ -15,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import RootModel
-from rich.table import Column, Table
+from rich.table import Table
 
 from fedtailor.errors import InputError, is_number, require, require_distinct, suggest_name
 from fedtailor.experiments.budget import apply_budget
@@ -26,7 +28,7 @@ from fedtailor.storage.typed_json import read_model, write_model
 from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, list_hparam_names, parse_method
 from fedtailor.training.overrides import format_toml, parse_value
-from fedtailor.training.record.schema import RecordPart, RunRecord
+from fedtailor.training.record.schema import MetricInfo, RecordPart, RunRecord
 from fedtailor.training.record.summary import compute_final_window
 from fedtailor.training.run_dir import RunDir
 
@@ -42,6 +44,7 @@ class Trial(NamedTuple):
 
     variant: str
     point: HParamPoint
+    data_seed: int
     run: PlannedRun
     score: float | None
 
@@ -51,6 +54,7 @@ class TrialEntry(RecordPart):
 
     method: str  # with the label that tells variants of it apart
     point: HParamPoint
+    data_seed: int
     validation: float | None  # the score; None if it diverged
     run: str  # the name of its folder
 
@@ -77,7 +81,8 @@ def tune(
         jobs: Number of processes.
         on_event: Called with every event of a trial.
         should_stop: Whether to stop after the present rounds.
-        on_message: Called with the rounds of each method if the budget is not in rounds.
+        on_message: Called with the number of trials, and with the rounds of each method if the
+            budget is not in rounds.
     """
     trials = prepare_trials(comparison, out, on_message)
     execute([trial.run for trial in trials], jobs, on_event, should_stop)
@@ -95,7 +100,8 @@ def prepare_trials(
     Args:
         comparison: The methods, and what is tried of each.
         out: The folder of the trials.
-        on_message: Called with the rounds of each method if the budget is not in rounds.
+        on_message: Called with the number of trials, and with the rounds of each method if the
+            budget is not in rounds.
         comparison_name: The name of the comparison, if there are others beside it.
     """
     trials = make_trials(comparison, out, comparison_name)
@@ -107,13 +113,14 @@ def prepare_trials(
         "(validation_clients=0.1).",
     )
     configs, message = apply_budget(comparison, [trial.run.config for trial in trials])
-    if message:
-        on_message(message)
     prepared = [
         trial._replace(run=trial.run._replace(config=config))
         for trial, config in zip(trials, configs, strict=True)
     ]
     check_runs([trial.run for trial in prepared], "another trial")
+    on_message(_describe_trials(comparison))
+    if message:
+        on_message(message)
     return prepared
 
 
@@ -146,7 +153,7 @@ def read_trials(out: Path) -> list[TrialEntry] | None:
 
 
 def make_trials(comparison: ComparisonConfig, out: Path, comparison_name: str = "") -> list[Trial]:
-    """Return every trial of every method.
+    """Return every trial of every method: the same points for all seeds of the data.
 
     Args:
         comparison: The methods, and what is tried of each.
@@ -155,13 +162,37 @@ def make_trials(comparison: ComparisonConfig, out: Path, comparison_name: str = 
     """
     trials = []
     for variant in comparison.methods:
-        for index, point in enumerate(make_points(comparison, variant)):
-            config = comparison.make_run_config(
-                variant, comparison.tuning_seed, hparams=point, eval_groups="validation"
-            )
-            run = PlannedRun(config, out / "trials" / f"{variant}-{index}", comparison_name)
-            trials.append(Trial(variant, point, run, None))
+        points = make_points(comparison, variant)
+        for data_seed in comparison.list_data_seeds():
+            on_data = comparison.fix_data_seed(data_seed)
+            for index, point in enumerate(points):
+                config = on_data.make_run_config(
+                    variant, comparison.tuning_seed, hparams=point, eval_groups="validation"
+                )
+                path = out / "trials" / f"{variant}-{index}-data{data_seed}"
+                run = PlannedRun(config, path, comparison_name)
+                trials.append(Trial(variant, point, data_seed, run, None))
     return trials
+
+
+def _describe_trials(comparison: ComparisonConfig) -> str:
+    """Return how many trials there are, and of what."""
+    num_methods = len(comparison.methods)
+    num_trials = comparison.trials * num_methods
+    per_method = f"{_count(comparison.trials, 'trial')} of {_count(num_methods, 'method')}"
+    if comparison.data_options.get("seed") is not None:
+        seed = comparison.get_data_seed(0)
+        return f"{per_method} on the data of seed {seed}, for all runs: {num_trials} in all."
+    data_seeds = comparison.list_data_seeds()
+    return (
+        f"{per_method} on the data of {_count(len(data_seeds), 'seed')} "
+        f"({', '.join(map(str, data_seeds))}): {num_trials * len(data_seeds)} in all. "
+        "With data.seed=N all runs share one split of the data, and trials are run once."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def make_points(comparison: ComparisonConfig, variant: str) -> list[HParamPoint]:
@@ -208,53 +239,87 @@ def select_best(trials: Iterable[Trial], higher_is_better: bool = True) -> Trial
 
 
 def select_winner(trials: list[Trial]) -> Trial:
-    """Return the best trial of a method by the headline metric of its records."""
-    return select_best(trials, _is_higher_better(trials))
+    """Return the best trial of a method on the same data by the headline metric of its records."""
+    metric = _find_metric(trials)
+    if metric is None:
+        raise InputError(f"tune: no trial of {trials[0].variant} has a record.")
+    return select_best(trials, metric.higher_is_better)
+
+
+def select_points(trials: Iterable[Trial]) -> dict[str, dict[int, HParamPoint]]:
+    """Return the best points by variant and by the seed of the data that chose them."""
+    points: dict[str, dict[int, HParamPoint]] = {}
+    for (variant, data_seed), group in _group_trials(trials).items():
+        points.setdefault(variant, {})[data_seed] = select_winner(group).point
+    return points
+
+
+def _group_trials(trials: Iterable[Trial]) -> dict[tuple[str, int], list[Trial]]:
+    """Return the trials that compete with each other: of one variant, on the same data."""
+    groups: dict[tuple[str, int], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.variant, trial.data_seed), []).append(trial)
+    return groups
 
 
 def format_tuned_comparison(comparison: ComparisonConfig, trials: list[Trial]) -> str:
     """Return the comparison with the chosen values as TOML, below comments with all scores."""
-    trials_by_variant = {
-        variant: [trial for trial in trials if trial.variant == variant]
-        for variant in comparison.methods
-    }
-    points = {
-        variant: select_winner(variant_trials).point
-        for variant, variant_trials in trials_by_variant.items()
-    }
-    hparams = {
-        variant: comparison.hparams.get(variant, {}) | point for variant, point in points.items()
-    }
-    tuned = comparison.model_copy(update={"hparams": comparison.hparams | hparams, "tuned": points})
-    comments = [
-        f"# {variant}: validation clients reached {', '.join(map(_format_trial, variant_trials))}\n"
-        for variant, variant_trials in trials_by_variant.items()
-    ]
-    return "".join(comments) + format_toml(tuned)
+    tuned = comparison.add_tuned(select_points(trials))
+    metric = _find_metric(trials)
+    comments = []
+    for (variant, data_seed), group in _group_trials(trials).items():
+        reached = ", ".join(_format_trial(trial, metric) for trial in group)
+        comments.append(
+            f"# {variant}, data of seed {data_seed}: validation clients reached {reached}\n"
+        )
+    heading = f"# Scores are {_format_unit(metric)}.\n"
+    return "".join([heading, *comments]) + format_toml(tuned)
 
 
 def build_trial_table(trials: list[Trial]) -> Table:
-    """Return a table with a row for each trial.
+    """Return a table with a row for each point of a method, and a column for each seed of the data.
 
-    The best trial of a method is marked once all of them have ended.
+    The best trial of a method on the same data is marked once all of these have ended.
     """
-    table = Table(
-        "method",
-        "tried",
-        Column("validation clients", justify="right"),
-        "",
-        box=None,
-        pad_edge=False,
-    )
-    for variant in dict.fromkeys(trial.variant for trial in trials):
-        variant_trials = [trial for trial in trials if trial.variant == variant]
-        is_complete = all(trial.score is not None for trial in variant_trials)
-        has_score = any(not _has_failed(trial) for trial in variant_trials)
-        winner = select_winner(variant_trials) if is_complete and has_score else None
-        for trial in variant_trials:
-            mark = "tuned" if trial is winner else ""
-            table.add_row(variant, _format_point(trial), _format_score(trial), mark)
+    metric = _find_metric(trials)
+    table = Table("method", "tried", box=None, pad_edge=False)
+    for data_seed in dict.fromkeys(trial.data_seed for trial in trials):
+        table.add_column(f"seed {data_seed}", justify="right", no_wrap=True)
+    cells_by_row: dict[tuple[str, int], list[str]] = {}
+    for (variant, _), group in _group_trials(trials).items():
+        winner = _find_winner(group)
+        for index, trial in enumerate(group):
+            cells = cells_by_row.setdefault((variant, index), [_format_point(trial)])
+            mark = "*" if trial is winner else " "
+            cells.append(format_score(trial, metric) + mark)
+    for (variant, _), cells in cells_by_row.items():
+        table.add_row(variant, *cells)
     return table
+
+
+def format_score(trial: Trial, metric: MetricInfo | None) -> str:
+    """Return the score of a trial, in percent where the metric is; "" if it has not ended."""
+    if trial.score is None:
+        return ""
+    if math.isnan(trial.score):
+        return "diverged"
+    is_percent = metric is not None and metric.is_percent
+    return f"{100 * trial.score:.2f}" if is_percent else f"{trial.score:.4f}"
+
+
+def describe_trial_table(trials: Iterable[Trial]) -> str:
+    """Return what the figures and marks of the table of trials are."""
+    return (
+        f"Validation clients after personalizing, {_format_unit(_find_metric(trials))}; "
+        "*: chosen for the runs on the data of that seed."
+    )
+
+
+def _find_winner(trials: list[Trial]) -> Trial | None:
+    """Return the best of the trials that compete; None until all have ended, or if none could."""
+    is_complete = all(trial.score is not None for trial in trials)
+    has_score = any(not _has_failed(trial) for trial in trials)
+    return select_winner(trials) if is_complete and has_score else None
 
 
 class _Range(NamedTuple):
@@ -339,23 +404,25 @@ def _has_failed(trial: Trial) -> bool:
     return trial.score is None or not math.isfinite(trial.score)
 
 
-def _is_higher_better(trials: list[Trial]) -> bool:
+def _find_metric(trials: Iterable[Trial]) -> MetricInfo | None:
+    """Return the metric of the scores; None if no trial has a record."""
     for trial in trials:
         try:
-            return RunDir(trial.run.path).read_record().metric.higher_is_better
+            return RunDir(trial.run.path).read_record().metric
         except (InputError, OSError):
             continue
-    raise InputError(f"tune: no trial of {trials[0].variant} has a record.")
+    return None
 
 
-def _format_score(trial: Trial) -> str:
-    if trial.score is None:
-        return ""
-    return "diverged" if math.isnan(trial.score) else f"{trial.score:.4f}"
+def _format_unit(metric: MetricInfo | None) -> str:
+    """Return the name of the metric with its unit; "score" if no trial has a record."""
+    if metric is None:
+        return "score"
+    return f"{metric.name} in %" if metric.is_percent else metric.name
 
 
-def _format_trial(trial: Trial) -> str:
-    score = "nothing (diverged)" if _has_failed(trial) else _format_score(trial)
+def _format_trial(trial: Trial, metric: MetricInfo | None) -> str:
+    score = "nothing (diverged)" if _has_failed(trial) else format_score(trial, metric)
     return f"{score} ({_format_point(trial)})"
 
 
@@ -366,5 +433,9 @@ def _format_point(trial: Trial) -> str:
 def _make_entry(trial: Trial) -> TrialEntry:
     score = None if _has_failed(trial) else trial.score
     return TrialEntry(
-        method=trial.variant, point=trial.point, validation=score, run=trial.run.path.name
+        method=trial.variant,
+        point=trial.point,
+        data_seed=trial.data_seed,
+        validation=score,
+        run=trial.run.path.name,
     )

@@ -23,7 +23,7 @@ from fedtailor.experiments.executor import (
     ShouldStop,
     execute,
 )
-from fedtailor.experiments.tune import Trial, evaluate_trials, prepare_trials, select_winner
+from fedtailor.experiments.tune import Trial, evaluate_trials, prepare_trials, select_points
 from fedtailor.storage.typed_json import format_line, read_lines, read_model, write_model
 from fedtailor.studies.plan import (
     TUNING_DIR,
@@ -176,11 +176,7 @@ def _select_tuned(plan: TuningPlan | None) -> TunedHParams | None:
     trials = evaluate_trials(plan.comparison, plan.trials, plan.path)
     if any(trial.score is None for trial in trials):
         return None
-    tuned = {}
-    for variant in plan.comparison.methods:
-        winner = select_winner([trial for trial in trials if trial.variant == variant])
-        tuned[variant] = winner.point
-    return tuned
+    return select_points(trials)
 
 
 def _make_tuned_part_run(prepared: PreparedStudy, planned_part: PlannedPart) -> PartRun:

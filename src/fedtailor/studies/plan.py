@@ -20,8 +20,8 @@ SCALES: tuple[Scale, ...] = ("quick", "paper")
 TUNING_DIR = "tune"
 """The folder of a part's trials."""
 
-TunedHParams = Mapping[str, Mapping[str, Any]]
-"""Hyper-parameters that were chosen on validation clients, by variant and name."""
+TunedHParams = Mapping[str, Mapping[int, Mapping[str, Any]]]
+"""Hyper-parameters that validation clients have chosen, by variant, seed of the data and name."""
 
 
 class StudyRequest(NamedTuple):
@@ -152,8 +152,9 @@ def read_part_comparison(
     base = read_toml(request.study.get_comparison_path(part))
     overrides = _list_overrides(request, part, is_embedded, is_tuning)
     if is_embedded and "data" in (part.embedded or {}):
-        # Options of the replaced data set do not apply to the embedded one.
-        base.pop("data_options", None)
+        # Of the options of the replaced data set only the seed applies to the embedded one.
+        options = base.pop("data_options", {})
+        base["data_options"] = {key: options[key] for key in ("seed",) if key in options}
         embedded_overrides = _format_part_overrides(part.embedded or {})
         overrides = [override for override in overrides if not override.startswith("data.")]
         overrides += [override for override in embedded_overrides if override.startswith("data.")]
@@ -222,13 +223,11 @@ def _apply_tuned(
     comparison: ComparisonConfig, tuned: TunedHParams, varied_key: str
 ) -> ComparisonConfig:
     """Return the comparison with the chosen hyper-parameters, except the one that varies."""
-    if not tuned:
-        return comparison
-    hparams = dict(comparison.hparams)
-    tuned_by_variant = {}
-    for variant, point in tuned.items():
+    fixed: dict[str, dict[int, dict[str, Any]]] = {}
+    for variant, points in tuned.items():
         varied_keys = (varied_key, varied_key.removeprefix(f"{variant}."))
-        fixed_point = {key: value for key, value in point.items() if key not in varied_keys}
-        hparams[variant] = {**hparams.get(variant, {}), **fixed_point}
-        tuned_by_variant[variant] = fixed_point
-    return comparison.model_copy(update={"hparams": hparams, "tuned": tuned_by_variant})
+        fixed[variant] = {}
+        for data_seed, point in points.items():
+            fixed_point = {key: value for key, value in point.items() if key not in varied_keys}
+            fixed[variant][data_seed] = fixed_point
+    return comparison.add_tuned(fixed)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedtailor.evaluation.client_statistics import (
     compute_rise_time,
@@ -64,6 +64,7 @@ class TrialSummary(RecordPart):
 
     method: str
     point: dict[str, Any]
+    data_seed: int = 0  # of records from before there were several, too
     validation: float | None
 
 
@@ -116,6 +117,7 @@ class RunSummary(RecordPart):
 
     name: str
     seed: int
+    data_seed: int = 0  # of records from before it followed the seed, too
     value: Scalar | None = None
     status: Literal["finished", "diverged"]
     rounds: int
@@ -139,6 +141,18 @@ class PartRecord(RecordPart):
     trials: list[TrialSummary] | None
     client_scores: ScoresFile | None = None  # beside the record
     runs: list[RunSummary]
+
+    @field_validator("comparison", mode="before")
+    @classmethod
+    def _name_data_of_choices(cls, comparison: Any) -> Any:
+        """Put values that were chosen under the seed of the data; older records have seed 0."""
+        if not isinstance(comparison, dict) or not isinstance(comparison.get("tuned"), dict):
+            return comparison
+        tuned = {}
+        for variant, values in comparison["tuned"].items():
+            has_seeds = all(isinstance(value, dict) for value in values.values())
+            tuned[variant] = values if has_seeds else {"0": values}
+        return comparison | {"tuned": tuned}
 
 
 def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecord:
@@ -194,7 +208,12 @@ def _summarize_trials(tuning_path: Path) -> list[TrialSummary] | None:
     if trials is None:
         return None
     return [
-        TrialSummary(method=trial.method, point=trial.point, validation=trial.validation)
+        TrialSummary(
+            method=trial.method,
+            point=trial.point,
+            data_seed=trial.data_seed,
+            validation=trial.validation,
+        )
         for trial in trials
     ]
 
@@ -239,6 +258,7 @@ def _summarize_run(
     return RunSummary(
         name=record.name,
         seed=record.config.seed,
+        data_seed=record.config.data_seed or 0,
         value=value,
         status="finished" if is_finished else "diverged",
         rounds=record.rounds[-1].round if record.rounds else 0,

@@ -22,6 +22,10 @@ ONE_SPLIT_NOTE = (
     "±: over seeds of first weights, cohorts, batches and clients sampled for evaluation, "
     "on one split of the data."
 )
+OWN_SPLITS_NOTE = (
+    "±: over seeds, each of which draws a split of the data, server data, first weights, cohorts, "
+    "batches and clients sampled for evaluation."
+)
 
 RunKey = tuple[str, Scalar | None]
 """What runs that differ in their seed alone have in common: their method and varied value."""
@@ -32,6 +36,7 @@ class TextTable(NamedTuple):
 
     header: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    spread_note: str = ONE_SPLIT_NOTE  # what ± is over
     notes: tuple[str, ...] = ()  # sentences below it
 
 
@@ -45,7 +50,10 @@ def build_tables(
         part: The part.
         scores: The scores of its clients, without which no table says which methods are best.
     """
-    tables: dict[str, TextTable] = {name: _BUILDERS[name](record, part) for name in part.tables}
+    spread_note = ONE_SPLIT_NOTE if _has_one_split(record) else OWN_SPLITS_NOTE
+    tables: dict[str, TextTable] = {}
+    for name in part.tables:
+        tables[name] = _BUILDERS[name](record, part)._replace(spread_note=spread_note)
     if scores is not None:
         for name in STANDING_TABLES & tables.keys():
             tables[name] = _add_standings(tables[name], record, part, scores)
@@ -73,7 +81,7 @@ def _add_standings(
     num_key_cells = 1 if record.vary is None else 2
     rows = [(*row, distances.get(row[:num_key_cells], "") or MISSING) for row in table.rows]
     header = (*table.header, f"{part.column}, behind the best")
-    return TextTable(header, rows, tuple(notes))
+    return table._replace(header=header, rows=rows, notes=tuple(notes))
 
 
 def make_title(record: PartRecord, part: Part) -> str:
@@ -104,7 +112,7 @@ def render_markdown(table: TextTable) -> str:
         lines.append(_format_row((_format_method(name), *cells)))
     has_spread = any("±" in cell for row in table.rows for cell in row)
     if has_spread:
-        lines += ["", ONE_SPLIT_NOTE]
+        lines += ["", table.spread_note]
     for note in table.notes:
         lines += ["", note]
     return "\n".join(lines)
@@ -129,6 +137,12 @@ def group_runs(record: PartRecord) -> dict[RunKey, list[RunSummary]]:
     for run in record.runs:
         runs.setdefault((run.name, run.value), []).append(run)
     return runs
+
+
+def _has_one_split(record: PartRecord) -> bool:
+    """Return whether runs that differ in their seed alone have the same split of the data."""
+    data_seeds = [{run.data_seed for run in runs} for runs in group_runs(record).values()]
+    return all(len(seeds) == 1 for seeds in data_seeds)
 
 
 def list_values(record: PartRecord) -> list[Scalar]:

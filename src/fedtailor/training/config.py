@@ -1,6 +1,7 @@
 """The specifications of a run and of a comparison: typed, with every default visible.
 
-Keys are the fields of `RunConfig`; `data.KEY` is for the data set; any other key is a
+Keys are the fields of `RunConfig`; `data.KEY` is for the data set, whose seed is that of the run
+unless `data.seed` fixes another one, the same for all runs of a comparison; any other key is a
 hyper-parameter, of every method that has it, or of one method as `METHOD.KEY`. In a file,
 `[data_options]` and `[hparams]` are tables, and `[hparams.fedsim]` is for one method. A comparison
 may hold a method several times, told apart by a label behind an @: `fedmeta fedmeta@first-order
@@ -8,8 +9,10 @@ fedmeta@first-order.order=1`. For hyper-parameters the word "none" is None.
 """
 
 import os
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -24,6 +27,8 @@ PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 StrictBool = Annotated[bool, Field(strict=True)]
 Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+SeedKey = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]*)$")]
+"""A seed as the key of a table."""
 
 
 class CommonConfig(BaseModel):
@@ -34,7 +39,7 @@ class CommonConfig(BaseModel):
     data: str = "digits"
     """A name that `fedtailor data` lists, or an .npz file."""
     data_options: dict[str, Any] = {}
-    """Options of the data set."""
+    """Options of the data set; without a `seed` among them it is the seed of the run."""
     model: str = "mlp"
     """A name that `fedtailor run --help` lists, or FILE.py:NAME.
 
@@ -126,13 +131,31 @@ class RunConfig(CommonConfig):
             data = os.path.realpath(data)  # resolving a `Path` fails for a loop of links
         changes = {
             "data": data,
-            "data_options": sources.fill_defaults(self.data, self.data_options),
+            "data_options": self._resolve_data_options(),
             "model": self._resolve_model(),
             "hparams": hparams,
             "evaluate_every": self.evaluate_every or compute_evaluation_interval(self.rounds),
             "start_from": str(Path(self.start_from).resolve()) if self.start_from else "",
         }
         return self.model_copy(update=changes)
+
+    @property
+    def data_seed(self) -> int | None:
+        """The seed of the data's groups, partition and server data; None before it is resolved."""
+        seed: int | None = self.data_options.get("seed")
+        return seed
+
+    def without_seeds(self) -> Self:
+        """Return the same with no seed of its own, equal for runs that differ in seeds alone."""
+        data_options = self.data_options | {"seed": None}
+        return self.model_copy(update={"seed": 0, "data_options": data_options})
+
+    def _resolve_data_options(self) -> dict[str, Any]:
+        """Return all options of the data set, of which the seed follows that of the run."""
+        options = sources.fill_defaults(self.data, self.data_options)
+        if "seed" in options and self.data_seed is None:
+            options["seed"] = self.seed
+        return options
 
     def _resolve_model(self) -> str:
         """Return the model with an absolute path if it is made by a file."""
@@ -164,22 +187,25 @@ def is_fine_tuned_baseline(method: str) -> bool:
 
 
 class ComparisonConfig(CommonConfig):
-    """Several methods and seeds on the same clients, cohorts and first weights."""
+    """Several methods, which with one seed have the same clients, cohorts and first weights."""
 
     methods: tuple[str, ...] = Field(default=("local", "fedavg", "fedprox", "fedsim"), min_length=1)
     baselines: StrictBool = True
     """Whether commands add local and fedavg where they are missing."""
-    seeds: tuple[Seed, ...] = Field(default=(0, 1, 2), min_length=1)
+    seeds: tuple[Seed, ...] = Field(default=(0, 1, 2, 3, 4), min_length=1)
     hparams: dict[str, Any] = {}
     """Hyper-parameters for all methods, or {method: {...}} for one."""
-    tuned: dict[str, dict[str, Any]] = {}
-    """Those of them that `fedtailor tune` has chosen, for each method."""
+    tuned: dict[str, dict[SeedKey, dict[str, Any]]] = {}
+    """What `fedtailor tune` has chosen: {method: {seed of the data: {hyper-parameter: value}}}.
+
+    A value under `hparams` for the same method, with its label, counts instead.
+    """
     tune: dict[str, Any] = {}
     """What `fedtailor tune` tries: values of hyper-parameters, or {method: {...}}."""
     trials: Annotated[PositiveInt, Field(le=10_000)] = 4
-    """Trials for each method."""
+    """Trials for each method on each split of the data."""
     tuning_seed: Seed = 100
-    """The seed of trials."""
+    """The seed of trials, except for the data, which they share with the runs they are for."""
 
     def make_run_configs(self) -> list[RunConfig]:
         """Return the specifications of the runs, resolved."""
@@ -206,8 +232,8 @@ class ComparisonConfig(CommonConfig):
             **overrides: Other values for some keys; of `hparams` only those that are given are
                 replaced.
         """
-        hparams = self.collect_hparams(variant) | overrides.pop("hparams", {})
-        chosen = self.tuned.get(variant, {})
+        chosen = self.get_tuned(variant, self.get_data_seed(seed))
+        hparams = self.collect_hparams(variant, chosen) | overrides.pop("hparams", {})
         values = self.get_common_values() | {
             "method": parse_method(variant),
             "label": variant if "@" in variant else "",
@@ -218,13 +244,21 @@ class ComparisonConfig(CommonConfig):
         return RunConfig(**values | overrides).resolve()
 
     def resolve(self) -> Self:
-        """Return the same with all defaults, and a table of hyper-parameters for each method."""
+        """Return the same with all defaults, and a table of hyper-parameters for each method.
+
+        What was chosen stays under `tuned`, and the seed of the data open if it is not given.
+        """
         configs = {
             variant: self.make_run_config(variant, self.seeds[0]) for variant in self.methods
         }
         first = next(iter(configs.values()))
         common = first.model_dump(include=set(CommonConfig.model_fields))
-        hparams = {variant: config.hparams for variant, config in configs.items()}
+        if "seed" in first.data_options:
+            seed = self.data_options.get("seed")
+            common["data_options"] = first.data_options | {"seed": seed}
+        hparams = {
+            variant: _drop_keys(config.hparams, config.tuned) for variant, config in configs.items()
+        }
         return self.model_copy(update=common | {"hparams": hparams})
 
     def add_baselines(self) -> Self:
@@ -239,11 +273,56 @@ class ComparisonConfig(CommonConfig):
         """Return the values that all runs have in common."""
         return self.model_dump(include=set(CommonConfig.model_fields))
 
-    def collect_hparams(self, variant: str) -> dict[str, Any]:
+    def get_data_seed(self, seed: int) -> int:
+        """Return the seed of the data of runs with this seed: the one that is given, or theirs."""
+        given: int | None = self.data_options.get("seed")
+        return seed if given is None else given
+
+    def list_data_seeds(self) -> tuple[int, ...]:
+        """Return the seeds of the data of all runs."""
+        return tuple(dict.fromkeys(self.get_data_seed(seed) for seed in self.seeds))
+
+    def fix_data_seed(self, seed: int) -> Self:
+        """Return the same with the data of this seed for all runs."""
+        return self.model_copy(update={"data_options": self.data_options | {"seed": seed}})
+
+    def get_tuned(self, variant: str, data_seed: int) -> dict[str, Any]:
+        """Return what was chosen for a variant by validation clients of the data of this seed."""
+        by_seed = self.tuned.get(variant)
+        if by_seed is None:
+            return {}
+        require(
+            str(data_seed) in by_seed,
+            f"tuned: {variant} was tuned on the data of seed {', '.join(by_seed)}, but not of seed "
+            f"{data_seed}; leave that seed out, or run `fedtailor tune` with it too.",
+        )
+        return by_seed[str(data_seed)]
+
+    def add_tuned(self, tuned: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Self:
+        """Return the same with values that were chosen.
+
+        Args:
+            tuned: The values by variant, seed of the data and name. Those that were given for the
+                same variant are replaced.
+        """
+        hparams = dict(self.hparams)
+        all_tuned = dict(self.tuned)
+        for variant, by_seed in tuned.items():
+            names = {name for values in by_seed.values() for name in values}
+            hparams[variant] = _drop_keys(hparams.get(variant, {}), names)
+            all_tuned[variant] = {
+                str(seed): {**all_tuned.get(variant, {}).get(str(seed), {}), **values}
+                for seed, values in by_seed.items()
+            }
+        return self.model_copy(update={"hparams": hparams, "tuned": all_tuned})
+
+    def collect_hparams(
+        self, variant: str, chosen: Mapping[str, Any] = MappingProxyType({})
+    ) -> dict[str, Any]:
         """Return the hyper-parameters of a variant.
 
-        Those for all methods are overridden by those for the method, and these by those for the
-        variant.
+        Those for all methods are overridden by those for the method, these by those that were
+        `chosen` for the variant, and these by those that are given for the variant.
         """
         valid = list_hparam_names(variant)
         for_all = {
@@ -253,7 +332,11 @@ class ComparisonConfig(CommonConfig):
         }
         for_method = self.hparams.get(parse_method(variant), {})
         for_variant = self.hparams.get(variant, {})
-        return {**for_all, **for_method, **for_variant}
+        return {**for_all, **for_method, **chosen, **for_variant}
+
+
+def _drop_keys(table: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key not in keys}
 
 
 def parse_method(variant: str) -> str:

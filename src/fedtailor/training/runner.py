@@ -95,8 +95,11 @@ class RunOutcome(NamedTuple):
     is_finished: bool  # False: it was asked to stop, and has saved its state
 
 
-InitialParams = dict[int, Params]
-"""First weights by seed, possibly pre-trained, shared by the runs of a comparison."""
+InitialParams = dict[tuple[int, int | None], Params]
+"""First weights by the seeds of run and data, shared by the runs of a comparison.
+
+They may be pre-trained on the server's data.
+"""
 
 
 def start_run(
@@ -126,7 +129,7 @@ def start_run(
         context = from_config.build_context(config, data, client_state_dir=client_state_dir)
     initial_params = {} if initial_params is None else initial_params
     if config.start_from:
-        initial_params[config.seed] = read_start_params(config, context)
+        initial_params[config.seed, config.data_seed] = read_start_params(config, context)
     loggers = make_loggers(config.log, run_dir.path)
     with stopwatch.run(), run_dir.create(config), _clear_scratch(run_dir):
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop, stopwatch)
@@ -302,10 +305,10 @@ class Run:
 
     def _make_first_state(self, initial_params: InitialParams) -> ServerState:
         """Return the state before the first round, with weights that the runs of a seed share."""
-        seed = self.config.seed
-        if seed not in initial_params:
-            initial_params[seed] = self._make_first_params()
-        return self.context.init_server_state(initial_params[seed])
+        seeds = (self.config.seed, self.config.data_seed)
+        if seeds not in initial_params:
+            initial_params[seeds] = self._make_first_params()
+        return self.context.init_server_state(initial_params[seeds])
 
     def _make_first_params(self) -> Params:
         """Return the first weights: those of another run, or drawn from the seed."""

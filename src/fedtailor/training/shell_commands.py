@@ -54,7 +54,8 @@ def format_program() -> str:
 def format_run_command(config: RunConfig, out: Path) -> str:
     """Return the command that makes a run again, without keys that have their default."""
     values = config.model_dump(mode="json")
-    default_config = RunConfig(method=config.method, data=config.data, rounds=config.rounds)
+    first_values = config.model_dump(include=set(_FIRST_KEYS))
+    default_config = RunConfig(**first_values)  # of that seed, which the seed of the data follows
     defaults = default_config.resolve().model_dump(mode="json")
     args = [f"{key}={values[key]}" for key in _FIRST_KEYS]
     for key, value in values.items():

@@ -237,6 +237,9 @@ def test_a_command_with_awkward_words(tmp_path: Path) -> None:
     ):
         spec = read_run_config([*words, more])
         assert read_run_config(shlex.split(format_run_command(spec, tmp_path))[2:-1]) == spec
+    for more_seeds in (["seed=3"], ["seed=3", "data.seed=0"], ["data.seed=3"]):
+        spec = read_run_config([*words, *more_seeds])
+        assert read_run_config(shlex.split(format_run_command(spec, tmp_path))[2:-1]) == spec
     assert read_run_config(words).data_options["overlap"] == "5"
 
 

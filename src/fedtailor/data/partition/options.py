@@ -68,7 +68,7 @@ class GeneralOptions:
     support: float = _option(
         0.2, "share of the train examples that meta-learning adapts on while training"
     )
-    seed: int = _option(0, "seed of everything random")
+    seed: int = _option(0, "seed of everything random; by default that of the run, in a run")
 
     @property
     def split_config(self) -> SplitConfig:

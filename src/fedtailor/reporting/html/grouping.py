@@ -150,9 +150,10 @@ def _make_label(record: RunRecord, run_groups: Sequence[Sequence[RunRecord]]) ->
 
 
 def _collect_options(record: RunRecord) -> Options:
-    """Return a run's options without its seeds."""
+    """Return a run's options without its seeds, and without values that were chosen for a seed."""
     options = dict(_flatten(record.config.model_dump(mode="json")))
-    return {key: value for key, value in options.items() if key not in SEED_OPTIONS}
+    left_out = {*SEED_OPTIONS, *(f"hparams.{name}" for name in record.config.tuned)}
+    return {key: value for key, value in options.items() if key not in left_out}
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
