@@ -55,8 +55,8 @@ def build_tables(
     for name in part.tables:
         tables[name] = _BUILDERS[name](record, part)._replace(spread_note=spread_note)
     if scores is not None:
-        for name in STANDING_TABLES & tables.keys():
-            tables[name] = _add_standings(tables[name], record, part, scores)
+        for shown in STANDING_TABLES & tables.keys():
+            tables[shown] = _add_standings(tables[shown], record, part, scores)
     return tables
 
 
