@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from fedtailor.evaluation.client_statistics import (
     compute_rise_time,
@@ -132,6 +132,14 @@ class PartRecord(RecordPart):
     comparison: ComparisonConfig
     trials: list[TrialSummary] | None
     runs: list[RunSummary]
+
+    @field_validator("comparison", mode="before")
+    @classmethod
+    def _keep_old_budget(cls, value: Any) -> Any:
+        """Read a comparison from before `finetune` as what it was: each method by its paper."""
+        if isinstance(value, dict):
+            return {"finetune": "paper"} | value
+        return value
 
 
 def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecord:
