@@ -58,9 +58,9 @@ ALPHA: list[HParams] = [{"alpha": 0.003}, {"alpha": 0.03}]
 GAMMA: list[HParams] = [{"gamma": 0.3}, {"gamma": 3.0}]
 
 NEIGHBORS: dict[str, list[HParams]] = {
-    "local": LR,
+    "local": [*LR, {"local_epochs": 50}],
     "centralized": LR,
-    "fedavg": LR + FINETUNE_LR,
+    "fedavg": [*LR, *FINETUNE_LR, {"weigh": "clients"}],
     "fedprox": [*LR, {"lam": 0.01}, {"lam": 1.0}],
     "scaffold": LR + FINETUNE_LR,
     "feddyn": [*LR, {"alpha": 0.03}, {"alpha": 0.3}],
@@ -71,8 +71,8 @@ NEIGHBORS: dict[str, list[HParams]] = {
     "fedper": LR + FINETUNE_LR,
     "lg-fedavg": LR + FINETUNE_LR,
     "reptile": [*LR, {"epsilon": 0.25}, {"epsilon": 1.0}],
-    "per-fedavg": LR + ALPHA,
-    "fedmeta": LR + ALPHA,
+    "per-fedavg": [*LR, *ALPHA, {"finetune_steps": 1}],
+    "fedmeta": [*LR, *ALPHA, {"finetune_epochs": 1}],
     "fedmeta-per": LR + ALPHA,
     "fsl": LR + GAMMA,
     "fsl-p": LR + GAMMA,
@@ -132,9 +132,11 @@ def score(method: str, given: HParams, data: FederatedDataset, seed: int) -> dic
         rounds = run_rounds(context, engine, state, get_cohort_size(context, COHORT))
         for _ in range(ROUNDS):
             state = next(rounds).state
-    scores = evaluate(context, engine, state, GROUPS)
+    client_state = context.method.init_client_state(state)
+    groups = GROUPS if trees.leaves(client_state) else GROUPS[:1]
+    scores = evaluate(context, engine, state, groups)
     found = {}
-    for group in GROUPS:
+    for group in groups:
         stages = (scores[group].before, scores[group].after)
         found[group] = [round(100 * float(np.nanmean(stage["accuracy"])), 3) for stage in stages]
     return found
@@ -142,7 +144,7 @@ def score(method: str, given: HParams, data: FederatedDataset, seed: int) -> dic
 
 def name_point(given: HParams) -> str:
     """Return the name of a choice of hyper-parameters."""
-    return " ".join(f"{key}={value:g}" for key, value in given.items()) or "default"
+    return " ".join(f"{key}={value}" for key, value in given.items()) or "default"
 
 
 def name_default(method: str, given: HParams) -> str:
@@ -177,20 +179,26 @@ def compare(point: dict[str, Any], default: dict[str, Any], group: str) -> tuple
     """Return the mean of a neighbor's lead over the default, seed by seed, and its error."""
     seeds = [seed for seed in point if seed in default]
     leads = [point[seed][group][1] - default[seed][group][1] for seed in seeds]
-    return statistics.mean(leads), statistics.stdev(leads) / sqrt(len(leads))
+    return statistics.mean(leads), compute_deviation(leads) / sqrt(len(leads))
+
+
+def compute_deviation(values: list[float]) -> float:
+    """Return the standard deviation of values, NaN of a single one."""
+    return statistics.stdev(values) if len(values) > 1 else float("nan")
 
 
 def make_table(scores: dict[str, Any], group: str) -> Table:
     """Return the leads of all neighbors over their defaults on a group of clients."""
     table = Table("method", "choice", "default", *TASKS, title=f"{group} clients")
     for method in NEIGHBORS:
-        if method not in scores or (group == "participating" and not keeps_state(method)):
+        by_task = scores.get(method, {})
+        default_scores = by_task.get(next(iter(TASKS)), {}).get("default", {})
+        if not all(group in entry for entry in default_scores.values()) or not default_scores:
             continue
-        by_task = scores[method]
         cells = []
         for task in TASKS:
             values = [entry[group][1] for entry in by_task[task]["default"].values()]
-            cells.append(f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}")
+            cells.append(f"{statistics.mean(values):.1f} ± {compute_deviation(values):.1f}")
         table.add_row(method, "default", "", *cells)
         for given in NEIGHBORS[method]:
             if name_point(given) not in by_task[next(iter(TASKS))]:
@@ -202,14 +210,6 @@ def make_table(scores: dict[str, Any], group: str) -> Table:
                 cells.append(f"{lead:+.1f} ({error:.1f})")
             table.add_row("", name_point(given), name_default(method, given), *cells)
     return table
-
-
-def keeps_state(method: str) -> bool:
-    """Return whether a method keeps something at a client."""
-    context = prepare_context(
-        method, partial(make_model, 64), make_label_digits(0), rounds=1, cohort=1
-    )
-    return bool(trees.leaves(context.method.init_client_state(context.init_server_state())))
 
 
 def main(names: list[str]) -> None:

@@ -1,6 +1,8 @@
 """How clients count in averages: `weigh`, a hyper-parameter of every method that averages."""
 
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -138,3 +140,17 @@ def test_wrappers_pass_it_on(wrapper: str) -> None:
         by_size = toy_setting(f"{wrapper}+{inner}", weigh="examples").method
         alike = toy_setting(f"{wrapper}+{inner}", weigh="clients").method
         assert (by_size.weight_by, alike.weight_by) == ("train", None)
+
+
+def test_the_document_says_how_each_method_weighs() -> None:
+    document = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    section = document.partition("\n## How clients count")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?`) \| (\w*) ?\|", section, re.MULTILINE)
+    said = {}
+    for cell, weigh in rows:
+        for name in re.findall(r"`([\w-]+)`", cell):
+            said[name] = weigh
+    defaults = dict.fromkeys(WITHOUT_AVERAGE, "")
+    for name in (*BY_EXAMPLES, *ALIKE):
+        defaults[name] = methods.make_hparams(name).weigh
+    assert said == defaults

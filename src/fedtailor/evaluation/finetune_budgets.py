@@ -69,9 +69,7 @@ def _list_budgets(budgets: Mapping[str, list[str]], common: str) -> list[str]:
     """Return phrases: the common budget, and the names of those that have another one."""
     if not budgets:
         return []
-    others = {
-        name: entries for name, entries in budgets.items() if " or ".join(entries) != common
-    }
+    others = {name: entries for name, entries in budgets.items() if " or ".join(entries) != common}
     if not others:
         return [f"{common} for every method"]
     phrases = [f"{names} {budget}" for names, budget in _group_names(others).items()]
