@@ -2,6 +2,7 @@
 
     python benchmarks/defaults.py [METHOD ...]     train what has not been trained, then print
     python benchmarks/defaults.py print            print the tables of what has been trained
+    python benchmarks/defaults.py publish          put them into README.md
 
 Every method is trained with its defaults, with `lr` divided and multiplied by 3, and with its own
 most important hyper-parameters a notch up and down: on three small tasks, with five seeds that draw
@@ -27,7 +28,6 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from fedtailor import methods
 from fedtailor.core import trees
 from fedtailor.data import FederatedDataset, load
 from fedtailor.data.builtin.arrays import from_arrays
@@ -39,10 +39,12 @@ from fedtailor.training.config import get_default_hparams
 from fedtailor.training.context import get_cohort_size, prepare_context
 from fedtailor.training.loop import run_rounds
 from fedtailor.training.pretraining import PretrainingConfig, run_pretraining
-from results import in_words, machine, save
+from results import FOLDER, in_words, machine, save
 from results import load as load_results
 
 NAME = "defaults"
+BEGIN = "<!-- defaults: made by benchmarks/defaults.py -->"
+END = "<!-- end of defaults -->"
 ROUNDS = 50
 COHORT = 10
 SEEDS = (0, 1, 2, 3, 4)
@@ -175,54 +177,80 @@ def iter_runs(names: list[str]) -> Iterator[tuple[int, str, str, HParams]]:
                     yield seed, method, task, given
 
 
-def compare(point: dict[str, Any], default: dict[str, Any], group: str) -> tuple[float, float]:
-    """Return the mean of a neighbor's lead over the default, seed by seed, and its error."""
-    seeds = [seed for seed in point if seed in default]
-    leads = [point[seed][group][1] - default[seed][group][1] for seed in seeds]
-    return statistics.mean(leads), compute_deviation(leads) / sqrt(len(leads))
-
-
-def compute_deviation(values: list[float]) -> float:
-    """Return the standard deviation of values, NaN of a single one."""
-    return statistics.stdev(values) if len(values) > 1 else float("nan")
-
-
-def make_table(scores: dict[str, Any], group: str) -> Table:
-    """Return the leads of all neighbors over their defaults on a group of clients."""
-    table = Table("method", "choice", "default", *TASKS, title=f"{group} clients")
+def make_rows(scores: dict[str, Any], group: str) -> list[list[str]]:
+    """Return the default's score and the leads of its neighbors over it, on a group of clients."""
+    rows = []
     for method in NEIGHBORS:
         by_task = scores.get(method, {})
-        default_scores = by_task.get(next(iter(TASKS)), {}).get("default", {})
-        if not all(group in entry for entry in default_scores.values()) or not default_scores:
+        if not all(has_group(by_task.get(task, {}).get("default", {}), group) for task in TASKS):
             continue
-        cells = []
-        for task in TASKS:
-            values = [entry[group][1] for entry in by_task[task]["default"].values()]
-            cells.append(f"{statistics.mean(values):.1f} ± {compute_deviation(values):.1f}")
-        table.add_row(method, "default", "", *cells)
+        rows.append([method, "default", *(format_score(by_task[task], group) for task in TASKS)])
         for given in NEIGHBORS[method]:
-            if name_point(given) not in by_task[next(iter(TASKS))]:
-                continue
-            cells = []
-            for task in TASKS:
-                default = by_task[task]["default"]
-                lead, error = compare(by_task[task][name_point(given)], default, group)
-                cells.append(f"{lead:+.1f} ({error:.1f})")
-            table.add_row("", name_point(given), name_default(method, given), *cells)
-    return table
+            name = name_point(given)
+            cells = [format_lead(by_task[task], name, group) for task in TASKS]
+            if any(cells):
+                rows.append(["", f"{name}, not {name_default(method, given)}", *cells])
+    return rows
+
+
+def has_group(by_seed: dict[str, Any], group: str) -> bool:
+    """Return whether there are scores of a group of clients."""
+    return bool(by_seed) and all(group in entry for entry in by_seed.values())
+
+
+def format_score(by_point: dict[str, Any], group: str) -> str:
+    """Return the mean of the default's scores, their deviation, and the number of seeds."""
+    values = [entry[group][1] for entry in by_point["default"].values()]
+    mean = statistics.mean(values)
+    if len(values) == 1:
+        return f"{mean:.1f} (1)"
+    return f"{mean:.1f} ± {statistics.stdev(values):.1f} ({len(values)})"
+
+
+def format_lead(by_point: dict[str, Any], name: str, group: str) -> str:
+    """Return the mean of a neighbor's leads over the default, seed by seed, and its error."""
+    default = by_point["default"]
+    point = by_point.get(name, {})
+    leads = [point[seed][group][1] - default[seed][group][1] for seed in point if seed in default]
+    if not leads:
+        return ""
+    mean = statistics.mean(leads)
+    if len(leads) == 1:
+        return f"{mean:+.1f} (1)"
+    return f"{mean:+.1f} ± {statistics.stdev(leads) / sqrt(len(leads)):.1f} ({len(leads)})"
+
+
+def publish(found: dict[str, Any]) -> None:
+    """Put the tables between markers on the page of benchmarks."""
+    parts = [f"Measured on {in_words(found['machine'])}"]
+    for group in GROUPS:
+        lines = [f"| {group} clients | choice | {' | '.join(TASKS)} |", "|---|---|---:|---:|---:|"]
+        lines += [f"| {' | '.join(row)} |" for row in make_rows(found["scores"], group)]
+        parts.append("\n".join(lines))
+    page = FOLDER.parent / "README.md"
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    content = "\n\n".join(parts)
+    page.write_text(f"{before}{begin}\n\n{content}\n\n{end}{after}")
 
 
 def main(names: list[str]) -> None:
-    """Train and print."""
-    if names != ["print"]:
-        train(names or [name for name in NEIGHBORS if name in methods.NAMES])
+    """Train, print and publish."""
+    if names not in (["print"], ["publish"]):
+        train(names or list(NEIGHBORS))
     found = load_results(NAME)
     if found is None:
+        return
+    if names == ["publish"]:
+        publish(found)
         return
     console = Console(width=110)
     print(in_words(found["machine"]))
     for group in GROUPS:
-        console.print(make_table(found["scores"], group))
+        table = Table(f"{group} clients", "choice", *TASKS)
+        for row in make_rows(found["scores"], group):
+            table.add_row(*row)
+        console.print(table)
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def describe_comparison(*words: str) -> str:
 
 
 def test_it_is_true_of_real_comparisons() -> None:
-    words = ("local", "fedavg", "fedsim", "afml", "per-fedavg", "fedmeta", "fedmeta-per")
-    words = (*words, "rounds=50", "cohort=10")
+    compared = ("local", "fedavg", "fedsim", "afml", "per-fedavg", "fedmeta", "fedmeta-per")
+    words = (*compared, "rounds=50", "cohort=10")
     assert describe_comparison(*words) == (
         "Personalizing: 5 epochs for every method; local trains 20."
     )
