@@ -94,6 +94,12 @@ def test_the_budget_is_that_of_a_client_in_all_rounds_and_of_fine_tuning(
     assert resolved.resolve(FACTS) == resolved
 
 
+@pytest.mark.parametrize("given", [{"steps": 4}, {}], ids=str)
+def test_it_trains_even_if_no_round_and_no_fine_tuning_would(given: dict[str, Any]) -> None:
+    resolved = local.HParams(finetune_epochs=0, **given).resolve(FACTS._replace(rounds=0))
+    assert resolved.local_steps == 1 or resolved.local_epochs == 1
+
+
 def test_its_gradients_are_those_of_a_client_of_fedavg_in_all_rounds() -> None:
     words = ["method=local", "data.clients=20", "rounds=12", "cohort=3", "threads=1"]
     local_config = read_run_config(words)

@@ -70,7 +70,7 @@ class HParams(LocalHParams, method="local"):
         if self.finetune_steps is not None:
             finetune_steps = self.finetune_steps
         round_steps = participations * self.steps / facts.num_clients
-        return replace(self, local_steps=ceil(round_steps + finetune_steps))
+        return replace(self, local_steps=max(1, ceil(round_steps + finetune_steps)))
 
 
 ONE_ROUND = RunFacts(
