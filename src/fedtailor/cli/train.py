@@ -49,9 +49,10 @@ def run(
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds,
     budget, finetune, cohort, seed, engine, device, precision, chunk, compile, threads,
-    client_state, evaluate_every, eval_clients, final_eval_clients, eval_groups, target, patience,
-    tuned, checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the data set; any
-    other key is a hyper-parameter of the method. `--show` prints all of them with their values.
+    client_state, evaluate_every, eval_clients, final_eval_clients, eval_groups, target,
+    patience, tuned, checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the
+    data set; any other key is a hyper-parameter of the method. `--show` prints all of them with
+    their values.
 
     Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
     sets are those that `fedtailor data` lists. Models: mlp, linear, lenet, conv4, fsl-emnist,
