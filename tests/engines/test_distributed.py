@@ -27,7 +27,7 @@ from scenarios import Net, toy_data, toy_setting
 
 SIZES = (1, 2, 3, 5, 9, 12, 8, 4, 7)
 QUICK: list[Row] = [
-    ("fedavg", {"steps": 3, "weight_by": "examples"}),
+    ("fedavg", {"steps": 3, "weigh": "clients"}),
     ("fedsim", {"at": "server", "product": "exact"}),
     ("scaffold", {"epochs": 2}),
     ("fedmeta-per", {"inner": "maml", "offer": 2}),
@@ -196,7 +196,7 @@ def failing_outcomes() -> list[str]:
         with pytest.raises(FedtailorError) as caught:
             engine.train(state, people, 0)
         said.append(f"{type(caught.value).__name__}: {caught.value}")
-    said.append(f"{float(engine.train(state, people, 0).cohort_update.cohort_size)}")
+    said.append(f"{float(engine.train(state, people, 0).cohort_update.cohort_weight)}")
     get_ranks().announce("next")
     get_ranks().finish_command()
     return said

@@ -172,7 +172,8 @@ def test_a_composition_takes_the_hyper_parameters_of_both() -> None:
         "lr": 0.3,
         "beta": 0.25,
     }
-    assert read_run_config(["method=fsl+fedmeta"]).hparams["finetune_epochs"] == 1
+    spec_of_paper = read_run_config(["method=fsl+fedmeta", "finetune=paper"])
+    assert spec_of_paper.hparams["finetune_epochs"] == 1
     with pytest.raises(InputError, match="There is no key 'personal'"):
         read_run_config(["method=fsl+fedsim", "personal=last"])
     assert 'method = "fsl+per+fedsim"' in format_toml(spec)

@@ -326,7 +326,9 @@ def test_without_an_inner_step_besides_it_is_fedavg_on_the_query_examples(
     hyper: dict[str, Any],
 ) -> None:
     task, data = toy_task(dropout=0.3), toy_data(sizes=(2, 3, 5, 8, 13, 20, 21, 40))
-    fedavg = toy_setting("fedavg", task=task, data=with_query_alone(data), lr=0.3, **hyper)
+    fedavg = toy_setting(
+        "fedavg", task=task, data=with_query_alone(data), lr=0.3, weigh="clients", **hyper
+    )
     rest = {**PLAIN, **hyper, "lr": 0.3}
     runs = [
         fedavg,

@@ -39,7 +39,7 @@ LOCAL: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("local", LOCAL, ids=str)
 def test_the_global_model_is_fedavgs_however_it_is_mixed(local: dict[str, Any]) -> None:
-    fedavg = trained("fedavg", 2, 4, data=FEW, server_lr=0.7, **local).params
+    fedavg = trained("fedavg", 2, 4, data=FEW, server_lr=0.7, weigh="clients", **local).params
     for mixing in ({"mixing": 0.3}, {"adapt": False, "mixing": 0.9}):
         assert (
             distance(
@@ -53,7 +53,7 @@ def test_without_mixing_the_global_model_predicts() -> None:
     everybody, scores = np.arange(8), []
     for method in (
         built(mixing=0.0, adapt=False, finetune_epochs=1),
-        methods.build("fedavg", toy_task(), batch=8),
+        methods.build("fedavg", toy_task(), batch=8, weigh="clients"),
     ):
         state, engine = train(toy_setting(method, data=FEW), 2, 4)
         scores.append(engine.score(state, everybody))

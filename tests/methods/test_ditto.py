@@ -44,7 +44,7 @@ def test_the_global_model_is_fedavgs(local: dict[str, Any]) -> None:
         assert (
             distance(
                 trained(built(**local, **personal), 2, data=FEW).params,
-                trained("fedavg", 2, data=FEW, **local).params,
+                trained("fedavg", 2, data=FEW, weigh="clients", **local).params,
             )
             < 1e-12
         )

@@ -51,7 +51,7 @@ def given_the_servers_examples(data: FederatedDataset) -> FederatedDataset:
 @pytest.mark.parametrize(
     ("name", "inner", "hyper"),
     [
-        ("ds", "fedavg", {"epochs": 2, "weight_by": "examples"}),
+        ("ds", "fedavg", {"epochs": 2}),
         ("ds+fedprox", "fedprox", {"lam": 0.3}),
         ("ds+scaffold", "scaffold", {}),
         ("ds+fedmeta", "fedmeta", {}),

@@ -15,7 +15,7 @@ from scenarios import toy_data, toy_setting, toy_task, train, trained
 
 
 def test_a_round_is_the_mean_of_what_torch_trains() -> None:
-    setting = toy_setting("fedavg", epochs=3, lr=0.2)
+    setting = toy_setting("fedavg", epochs=3, lr=0.2, weigh="clients")
     state, _ = train(setting, rounds=1, cohort=9)
     plan = setting.method.client.phases[0].plan
     models = [
@@ -28,7 +28,7 @@ def test_a_round_is_the_mean_of_what_torch_trains() -> None:
 
 
 def test_weighing_by_examples() -> None:
-    setting = toy_setting("fedavg", weight_by="examples")
+    setting = toy_setting("fedavg")
     state, _ = train(setting, rounds=1, cohort=9)
     people, plan = setting.data.groups["train"], setting.method.client.phases[0].plan
     sizes = setting.data.clients.splits["train"].compute_sizes()[people]
@@ -121,7 +121,8 @@ def test_toy_task_is_what_the_oracle_trains() -> None:
 
 def test_with_several_steps_it_stops_away_from_the_optimum() -> None:
     problem = quadratic_problem()
-    method = fedavg.build(problem.task, fedavg.HParams(lr=0.1, epochs=4, batch=LARGEST))
+    hparams = fedavg.HParams(lr=0.1, epochs=4, batch=LARGEST, weigh="clients")
+    method = fedavg.build(problem.task, hparams)
     limit = problem.fedavg_limit(0.1, [4] * 6)
     assert np.abs(after_round(problem, method, limit) - limit).max() < 1e-12
     assert np.abs(limit - problem.optimum()).max() > 0.05

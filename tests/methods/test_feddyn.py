@@ -111,7 +111,7 @@ def test_unequal_numbers_of_steps_do_not_bias_it() -> None:
 @pytest.mark.parametrize("cohort", [3, 9])
 def test_the_first_round_is_fedprox_with_a_larger_server_rate(cohort: int) -> None:
     ours, _ = train(on_toy(epochs=2, alpha=0.4), rounds=1, cohort=cohort)
-    prox = toy_setting("fedprox", epochs=2, lam=0.4, server_lr=1 + cohort / 9)
+    prox = toy_setting("fedprox", epochs=2, lam=0.4, server_lr=1 + cohort / 9, weigh="clients")
     assert distance(ours.params, train(prox, rounds=1, cohort=cohort)[0].params) < 1e-12
 
 

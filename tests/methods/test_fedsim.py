@@ -110,11 +110,16 @@ def test_the_server_point_is_the_same_per_upload_and_on_the_mean() -> None:
 
 
 IDENTITIES: list[tuple[str, dict[str, Any], str, dict[str, Any]]] = [
-    ("fedsim", {"beta": 0.0, "lam": 0.4}, "fedprox", {"lam": 0.4}),
-    ("fedsim", {"c": 0.0, "beta": 0.25, "lam": 0.4}, "fedprox", {"lam": 0.4, "server_lr": 1.25}),
+    ("fedsim", {"beta": 0.0, "lam": 0.4}, "fedprox", {"lam": 0.4, "weigh": "clients"}),
+    (
+        "fedsim",
+        {"c": 0.0, "beta": 0.25, "lam": 0.4},
+        "fedprox",
+        {"lam": 0.4, "server_lr": 1.25, "weigh": "clients"},
+    ),
     ("fedprox", {"lam": 0.0}, "fedavg", {}),
     ("fedprox", {"lam": 0.0, "server_lr": 0.5}, "fedavg", {"server_lr": 0.5}),
-    ("fedsim", {"beta": 0.0, "lam": 0.0}, "fedavg", {}),
+    ("fedsim", {"beta": 0.0, "lam": 0.0}, "fedavg", {"weigh": "clients"}),
     ("fedsim", {"first": "scaled", "lam": 1.0}, "fedsim", {"lam": 1.0}),
 ]
 

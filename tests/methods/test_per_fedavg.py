@@ -218,7 +218,7 @@ LOCALS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("local", LOCALS, ids=str)
 def test_without_an_inner_step_it_is_fedavg(local: dict[str, Any]) -> None:
     few = toy_data(sizes=(17, 1, 9, 4, 2, 2, 2))
-    fedavg = trained("fedavg", rounds=1, cohort=4, data=few, **local).params
+    fedavg = trained("fedavg", rounds=1, cohort=4, data=few, weigh="clients", **local).params
     for variant in VARIANTS:
         same = trained(
             made(alpha=0.0, variant=variant, **local), rounds=1, cohort=4, data=few

@@ -45,14 +45,14 @@ def outcome(name: str, **hyper: Any) -> tuple[Any, ...]:
         (
             "fedper",
             "fedavg",
-            {"epochs": 2, "server_optimizer": "adam", "server_lr": 0.05, "weight_by": "examples"},
+            {"epochs": 2, "server_optimizer": "adam", "server_lr": 0.05, "weigh": "clients"},
         ),
         ("lg-fedavg", "fedavg", {"optimizer": "adam", "lr": 0.01}),
         ("fedmeta-per", "fedmeta", {"inner": "meta-sgd"}),
         ("per+fedsim", "fedsim", {}),
         ("per+fedsim", "fedsim", {"at": "mean"}),
         ("per+scaffold", "scaffold", {"epochs": 2}),
-        ("fedrep", "fedavg", {"head_epochs": 0, "finetune_steps": 0}),
+        ("fedrep", "fedavg", {"head_epochs": 0, "finetune_steps": 0, "weigh": "clients"}),
     ],
 )
 def test_without_personal_layers_it_is_the_method_itself(
@@ -205,7 +205,7 @@ def test_fedmeta_per_without_an_inner_step_is_fedper_on_the_query_examples() -> 
 
 
 def test_averaged_heads_predict_though_clients_train_their_own() -> None:
-    setting = on_toy("fedper", average_heads=True, epochs=2)
+    setting = on_toy("fedper", average_heads=True, epochs=2, weigh="clients")
     engine, theta = factory.make_engine(setting), setting.task.params
     loop, heads = run_rounds(setting, engine, setting.init_server_state(), 3), dict[int, Params]()
     plan = setting.method.client.phases[0].plan

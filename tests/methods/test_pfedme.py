@@ -100,7 +100,7 @@ def test_w_descends_the_gradient_of_the_moreau_envelope() -> None:
 
 
 def test_w_tends_to_fedavgs_as_one_over_lam() -> None:
-    fedavg = trained("fedavg", rounds=1, lr=0.2).params
+    fedavg = trained("fedavg", rounds=1, lr=0.2, weigh="clients").params
     gaps = []
     for lam in (100.0, 200.0, 400.0):
         solved = built(lr=0.2, lam=lam, inner_lr=1 / lam, inner_steps=8)
@@ -111,7 +111,7 @@ def test_w_tends_to_fedavgs_as_one_over_lam() -> None:
 
 def test_a_single_inner_step_is_a_step_of_fedavg() -> None:
     once = built(steps=1, inner_steps=1, lr=0.3, lam=2.0, inner_lr=0.4, beta=0.7)
-    fedavg = trained("fedavg", 2, steps=1, lr=0.3 * 2.0 * 0.4, server_lr=0.7)
+    fedavg = trained("fedavg", 2, steps=1, lr=0.3 * 2.0 * 0.4, server_lr=0.7, weigh="clients")
     assert distance(trained(once, 2).params, fedavg.params) < 1e-12
 
 
@@ -120,7 +120,7 @@ def test_a_single_local_round_may_be_fedprox() -> None:
     assert (
         distance(
             trained(once, 2).params,
-            trained("fedprox", 2, steps=4, batch=100, lam=2.0, lr=0.2).params,
+            trained("fedprox", 2, steps=4, batch=100, lam=2.0, lr=0.2, weigh="clients").params,
         )
         < 1e-12
     )

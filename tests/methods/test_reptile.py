@@ -44,7 +44,8 @@ def test_rounds_move_part_of_the_way_to_what_torch_trains() -> None:
 )
 def test_with_epsilon_one_it_is_fedavg(hyper: dict[str, Any]) -> None:
     ours, theirs = (
-        train(each, 2)[0] for each in (on_toy(epsilon=1.0, **hyper), toy_setting("fedavg", **hyper))
+        train(each, 2)[0]
+        for each in (on_toy(epsilon=1.0, **hyper), toy_setting("fedavg", weigh="clients", **hyper))
     )
     assert distance(ours.params, theirs.params) < 1e-12
     assert distance(train(on_toy(epsilon=0.9, **hyper), 2)[0].params, theirs.params) > 1e-3
@@ -52,12 +53,13 @@ def test_with_epsilon_one_it_is_fedavg(hyper: dict[str, Any]) -> None:
 
 def test_with_one_step_it_is_fedavg_at_another_rate() -> None:
     ours = train(on_toy(steps=1, lr=0.4, epsilon=0.25), 2, cohort=4)[0]
-    theirs = train(toy_setting("fedavg", steps=1, lr=0.1), 2, cohort=4)[0]
+    theirs = train(toy_setting("fedavg", steps=1, lr=0.1, weigh="clients"), 2, cohort=4)[0]
     assert distance(ours.params, theirs.params) < 1e-12
     several = train(on_toy(steps=2, lr=0.4, epsilon=0.25), 2, cohort=4)[0]
     assert (
         distance(
-            several.params, train(toy_setting("fedavg", steps=2, lr=0.1), 2, cohort=4)[0].params
+            several.params,
+            train(toy_setting("fedavg", steps=2, lr=0.1, weigh="clients"), 2, cohort=4)[0].params,
         )
         > 1e-3
     )

@@ -104,7 +104,8 @@ def test_unequal_numbers_of_steps_do_not_bias_it() -> None:
     assert np.abs(found - problem.optimum()).max() < 1e-3
     steps = [2 * -(-size // 3) for size in SIZES]
     limit = problem.fedavg_limit(0.1, steps)
-    averaged = after_round(problem, fedavg.build(problem.task, fedavg.HParams(**hyper)), limit)
+    plain = fedavg.build(problem.task, fedavg.HParams(**hyper, weigh="clients"))
+    averaged = after_round(problem, plain, limit)
     assert np.abs(averaged - limit).max() < 1e-12
     assert np.abs(limit - problem.optimum()).max() > 0.1
     assert len(set(steps)) > 2
@@ -129,7 +130,8 @@ def test_a_client_without_steps_keeps_its_control_variate() -> None:
 
 def test_the_first_round_is_fedavgs() -> None:
     ours, theirs = (
-        train(each, rounds=1)[0] for each in (on_toy(epochs=2), toy_setting("fedavg", epochs=2))
+        train(each, rounds=1)[0]
+        for each in (on_toy(epochs=2), toy_setting("fedavg", epochs=2, weigh="clients"))
     )
     assert distance(ours.params, theirs.params) < 1e-12
 
@@ -147,12 +149,12 @@ def test_with_one_client_it_is_fedavg() -> None:
 def test_with_one_step_and_everybody_it_is_fedavg() -> None:
     ours, theirs = (
         train(each, rounds=2, cohort=9)[0]
-        for each in (on_toy(steps=1), toy_setting("fedavg", steps=1))
+        for each in (on_toy(steps=1), toy_setting("fedavg", steps=1, weigh="clients"))
     )
     assert distance(ours.params, theirs.params) < 1e-12
     with_fewer = (
         train(each, rounds=2, cohort=4)[0]
-        for each in (on_toy(steps=1), toy_setting("fedavg", steps=1))
+        for each in (on_toy(steps=1), toy_setting("fedavg", steps=1, weigh="clients"))
     )
     assert distance(*(state.params for state in with_fewer)) > 1e-3
 

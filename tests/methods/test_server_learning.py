@@ -51,7 +51,13 @@ def clients_mean(setting: EngineContext, start: Params, people: np.ndarray, numb
 
 @pytest.mark.parametrize("name", ["fsl", "fsl-p", "fsl+fedavg"])
 def test_without_weight_it_is_fedavg(name: str) -> None:
-    hyper: dict[str, Any] = {"rounds": 2, "cohort": 3, "server_lr": 0.8, "data": FEW}
+    hyper: dict[str, Any] = {
+        "rounds": 2,
+        "cohort": 3,
+        "server_lr": 0.8,
+        "data": FEW,
+        "weigh": "clients",
+    }
     assert (
         distance(trained(name, gamma=0.0, **hyper).params, trained("fedavg", **hyper).params) == 0.0
     )
@@ -93,7 +99,7 @@ def test_rounds_of_fsl_are_a_plain_loop() -> None:
 def test_fsl_p_adds_both_changes() -> None:
     setting, plain = (
         toy_setting("fsl-p", server_lr=1.5, **SERVER),
-        toy_setting("fedavg", server_lr=1.5),
+        toy_setting("fedavg", server_lr=1.5, weigh="clients"),
     )
     engine, people, state = (
         factory.make_engine(setting),

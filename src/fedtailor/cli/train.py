@@ -49,10 +49,11 @@ def run(
     """Train one method and record everything.
 
     Keys: method, data, model, hidden, activation, pretrain, pretrain_lr, pretrain_batch, rounds,
-    budget, cohort, seed, engine, device, precision, chunk, compile, threads, client_state,
-    evaluate_every, eval_clients, final_eval_clients, eval_groups, target, patience, tuned,
-    checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the data set; any
-    other key is a hyper-parameter of the method. `--show` prints all of them with their values.
+    budget, finetune, cohort, seed, engine, device, precision, chunk, compile, threads,
+    client_state, evaluate_every, eval_clients, final_eval_clients, eval_groups, target,
+    patience, tuned, checkpoint_every, log, label, start_from, out; `data.KEY` is an option of the
+    data set; any other key is a hyper-parameter of the method. `--show` prints all of them with
+    their values.
     The data are divided by `seed` too; `data.seed=0` keeps one split whatever the seed.
 
     Methods are those that `fedtailor methods` lists, and wrappers around them: fsl+fedsim. Data
@@ -119,7 +120,8 @@ def compare(
 
     local and fedavg are added if they are not listed, unless `baselines=false`.
     `budget=gradients` or `budget=bytes` gives every method as many rounds as it can afford with
-    what fedavg spends in `rounds`.
+    what fedavg spends in `rounds`. Personalizing takes `finetune=5` epochs for every method, or
+    with `finetune=paper` what its paper takes.
 
     Examples:
 

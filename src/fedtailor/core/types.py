@@ -91,11 +91,14 @@ class ServerState(NamedTuple):
 
 
 class CohortUpdate(NamedTuple):
-    """The aggregated update of a cohort, which the server's routine starts from."""
+    """The aggregated update of a cohort, which the server's routine starts from.
+
+    Weights are those of `Method.weight_by`: numbers of clients if all weigh alike.
+    """
 
     update: Tree
-    cohort_size: Tensor  # clients that took part in the round
-    num_clients: Tensor  # clients that cohorts are drawn from
+    cohort_weight: Tensor  # of the clients that took part in the round, together
+    total_weight: Tensor  # of the clients that cohorts are drawn from, together
 
 
 MethodTag = Literal["adapts-head", "no-broadcast", "personal-layers", "server-learning"]

@@ -107,9 +107,17 @@ class EngineContext:
         )
 
     def make_cohort_update(self, update: Tree, cohort: np.ndarray) -> CohortUpdate:
-        """Return the aggregated update of a cohort with the numbers of clients."""
-        num_clients = len(self.data.groups["train"])
-        return CohortUpdate(update, self.make_scalar(len(cohort)), self.make_scalar(num_clients))
+        """Return the aggregated update of a cohort with the weights of it and of all clients."""
+        cohort_weight = self._sum_weights(cohort)
+        total_weight = self._sum_weights(self.data.groups["train"])
+        return CohortUpdate(update, self.make_scalar(cohort_weight), self.make_scalar(total_weight))
+
+    def _sum_weights(self, client_ids: np.ndarray) -> int:
+        """Return the weight of some clients together."""
+        split = self.method.weight_by
+        if split is None:
+            return len(client_ids)
+        return int(get_client_sizes(self.data.clients.splits[split], client_ids).sum())
 
     def make_scalar(self, value: int) -> Tensor:
         """Return a number as a tensor of the task's dtype, on the device."""

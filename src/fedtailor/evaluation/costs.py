@@ -133,8 +133,17 @@ class CostMeter:
         return self._compute_cost(self._client_cost, self._context.data.clients, client_ids)
 
     def compute_personalize_cost(self, client_ids: np.ndarray) -> WorkCost:
-        """Return the computation of each client's personalization."""
-        return self._compute_cost(self._personalize_cost, self._context.data.clients, client_ids)
+        """Return the computation of each client's personalization.
+
+        An unseen client that other clients offer their states personalizes from each of them; the
+        loss that it chooses by is not counted.
+        """
+        data = self._context.data
+        cost = self._compute_cost(self._personalize_cost, data.clients, client_ids)
+        training_ids = data.groups["train"]
+        num_offered = min(self._context.method.num_offered_states, len(training_ids))
+        num_starts = np.where(np.isin(client_ids, training_ids), 1, max(1, num_offered))
+        return WorkCost(cost.gradients * num_starts, cost.flops * num_starts)
 
     def compute_server_cost(self, num_uploads: int) -> WorkCost:
         """Return the computation of the server in a round, corrections of uploads included."""

@@ -109,15 +109,18 @@ def score_clients(
 
 
 def truncate_routine(routine: Routine, num_passes: int) -> Routine:
-    """Return a routine whose phases have `num_passes` epochs, or steps if they count these."""
+    """Return a routine whose phases take `num_passes` epochs each, those that count steps too.
+
+    An epoch is a pass over the last stream of a phase's batches. A phase without data stays.
+    """
     phases = tuple(_truncate_phase(phase, num_passes) for phase in routine.phases)
     return routine._replace(phases=phases)
 
 
 def _truncate_phase(phase: Phase, num_passes: int) -> Phase:
-    if phase.plan.steps:
-        return phase._replace(plan=phase.plan._replace(steps=num_passes))
-    return phase._replace(plan=phase.plan._replace(epochs=num_passes))
+    if not phase.plan.specs:
+        return phase
+    return phase._replace(plan=phase.plan._replace(epochs=num_passes, steps=None))
 
 
 def _score_final(

@@ -52,7 +52,7 @@ from fedtailor.core.types import (
 from fedtailor.errors import require
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import (
-    LocalHParams,
+    AveragingHParams,
     make_batch_plan,
     non_negative,
     option,
@@ -68,7 +68,7 @@ Carry = tuple[Params, Tree]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="afml"):
+class HParams(AveragingHParams, method="afml"):
     """Hyper-parameters of AFML."""
 
     lr: float = positive(0.3, "eta_2: rate of the encoder's mean and log sigma")
@@ -82,6 +82,9 @@ class HParams(LocalHParams, method="afml"):
     )
     sets: Literal["batches", "whole"] = option(
         "batches", "what a step sees: batches, or all support and query examples"
+    )
+    weigh: Literal["clients", "examples"] = option(
+        "clients", "how clients count in averages: all alike, or by their number of query examples"
     )
     epochs: int = positive(1, "passes over the client's query examples in a round")
     batch: int = positive(
@@ -410,5 +413,6 @@ def build(task: Task, hparams: HParams) -> Method:
             hparams.build_finetune_phases(partial(finetune_step, task, finetune_rate)),
             local_training.pass_through,
         ),
+        weight_by=hparams.choose_weight_split("query"),
         tags=frozenset({"adapts-head"}),
     )

@@ -42,17 +42,17 @@ from fedtailor.core.types import (
 )
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, in_range, option, positive
+from fedtailor.methods.hparams import AveragingHParams, in_range, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="apfl"):
+class HParams(AveragingHParams, method="apfl"):
     """Hyper-parameters of APFL."""
 
     mixing: float = in_range(0.5, 0, 1, "a client's initial alpha, the share of the personal model")
     adapt: bool = option(True, "whether alpha is learned; if not, it stays at `mixing`")
     alpha_lr: float | None = positive(None, "step size of alpha; None: lr, as in the paper")
-    server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
+    server_lr: float = positive(1.0, "step size of the server; 1: the average")
     finetune_lr: float | None = positive(
         None, "step size of the personal model when personalizing by SGD; None: lr"
     )
@@ -194,4 +194,5 @@ def build(task: Task, hparams: HParams) -> Method:
             hparams.build_finetune_phases(partial(finetune_step, task.loss, finetune_optimizer)),
             get_mixed_params,
         ),
+        weight_by=hparams.choose_weight_split(),
     )

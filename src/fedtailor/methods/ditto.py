@@ -34,7 +34,7 @@ from fedtailor.core.types import (
 )
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import (
-    LocalHParams,
+    AveragingHParams,
     Step,
     make_batch_plan,
     non_negative,
@@ -49,7 +49,7 @@ Carry = tuple[Model, Model]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="ditto"):
+class HParams(AveragingHParams, method="ditto"):
     """Hyper-parameters of Ditto."""
 
     lam: float = non_negative(1.0, "how strongly the personal model is held near the global one")
@@ -58,7 +58,7 @@ class HParams(LocalHParams, method="ditto"):
         1, "passes over the client's train examples for the personal model in a round"
     )
     personal_steps: int | None = positive(None, "a number of steps instead of these passes")
-    server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
+    server_lr: float = positive(1.0, "step size of the server; 1: the average")
     finetune_lr: float | None = positive(
         None, "step size of personalizing by SGD; None: personal_lr"
     )
@@ -153,4 +153,5 @@ def build(task: Task, hparams: HParams) -> Method:
             hparams.build_finetune_phases(finetune),
             local_training.get_local_params,
         ),
+        weight_by=hparams.choose_weight_split(),
     )

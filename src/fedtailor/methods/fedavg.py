@@ -1,7 +1,7 @@
 """FedAvg: clients train from the global model, the server averages (McMahan et al., AISTATS 2017).
 
     client   phi_i  = E epochs of SGD on f_i from theta;   Delta_i = phi_i - theta
-    server   theta' = optimizer step with gradient -mean_i Delta_i
+    server   theta' = optimizer step with gradient -mean_i Delta_i, by the sizes n_i of the clients
              SGD at rate 1: theta' = mean_i phi_i
 
 With Adam or Yogi at the server it is FedAdam or FedYogi (Reddi et al., ICLR 2021), with momentum it
@@ -20,21 +20,18 @@ from fedtailor.core.task import Task
 from fedtailor.core.types import Method, Params, Routine, ServerState
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, in_range, option, positive
+from fedtailor.methods.hparams import WeightedAveragingHParams, in_range, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="fedavg"):
+class HParams(WeightedAveragingHParams, method="fedavg"):
     """Hyper-parameters of FedAvg."""
 
     server_optimizer: Literal["sgd", "adam", "yogi"] = option(
         "sgd", "the optimizer that takes the mean update as its descent direction"
     )
-    server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the plain average")
+    server_lr: float = positive(1.0, "step size of the server; 1 with SGD: the average")
     server_momentum: float = in_range(0.0, 0, 1, "momentum of the server's SGD", excludes_high=True)
-    weight_by: Literal["clients", "examples"] = option(
-        "clients", "whether all clients weigh the same, or by their number of examples"
-    )
 
     def __post_init__(self) -> None:
         """Raise an `InputError` for values out of range."""
@@ -79,5 +76,5 @@ def build(task: Task, hparams: HParams) -> Method:
         client=local_training.build_training_routine(hparams, gradient),
         server=Routine(local_training.start_from_mean_update, (), partial(server_step, optimizer)),
         personalize=local_training.build_finetune_routine(hparams, task.loss),
-        weight_by="train" if hparams.weight_by == "examples" else None,
+        weight_by=hparams.choose_weight_split(),
     )

@@ -11,7 +11,8 @@ m_i is client i's gradient, h = 0 is their mean, and theta is the global optimum
 inexact local training too, whatever the number of steps. -h/alpha is the sum of all mean updates so
 far, each times S/N, and only the clients' m_i counteract it: a small alpha with little local
 training overshoots for many rounds. Weight decay is part of f_i; adamw's, which is part of no loss,
-is refused. Means weigh all clients alike.
+is refused. Means weigh all clients alike; with weigh="examples", S and N count examples too, and
+the optimum is that of the loss over all examples.
 
 Personalizing is fine-tuning on the plain loss. Identities: the first round is FedProx's with
 lam = alpha and server rate 1 + S/N.
@@ -37,11 +38,11 @@ from fedtailor.core.types import (
 )
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, positive
+from fedtailor.methods.hparams import AveragingHParams, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="feddyn"):
+class HParams(AveragingHParams, method="feddyn"):
     """Hyper-parameters of FedDyn."""
 
     alpha: float = positive(
@@ -121,7 +122,7 @@ def server_step(alpha: float, state: ServerState, cohort_update: CohortUpdate) -
         state: The server's state, with theta, and h as `aux`.
         cohort_update: mean_i Delta_i, with S and N.
     """
-    h_step = -alpha * cohort_update.cohort_size / cohort_update.num_clients
+    h_step = -alpha * cohort_update.cohort_weight / cohort_update.total_weight
     h = trees.add(state.aux, cohort_update.update, h_step)
     mean_model = trees.add(state.params, cohort_update.update)
     return state._replace(params=trees.add(mean_model, h, -1.0 / alpha), aux=h)
@@ -148,4 +149,5 @@ def build(task: Task, hparams: HParams) -> Method:
         ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.alpha)),
         personalize=local_training.build_finetune_routine(hparams, task.loss),
+        weight_by=hparams.choose_weight_split(),
     )

@@ -17,7 +17,8 @@ optimizer="adam", new each round). Memory use grows with the number of inner ste
 treats the support gradients as constants: the outer gradient is g(what; Q), and -g(what; Q) o
 (their sum) for alpha.
 
-A client whose only example is its support set has no query: it takes no step, and weighs nothing.
+A client whose only example is its support set has no query: it takes no step, and weighs nothing,
+unless all clients weigh alike.
 Identities: inner="maml" with alpha = 0 is FedAvg on the query split, weighted by its size. With
 inner_steps = 1 and one batch for S and Q it is Per-FedAvg's exact step on that batch; with order=1
 its first-order step.
@@ -49,7 +50,7 @@ from fedtailor.core.types import (
 from fedtailor.errors import require
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import (
-    LocalHParams,
+    AveragingHParams,
     make_batch_plan,
     non_negative,
     option,
@@ -61,7 +62,7 @@ MetaParams = tuple[Params, Params]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="fedmeta"):
+class HParams(AveragingHParams, method="fedmeta"):
     """Hyper-parameters of FedMeta."""
 
     inner: Literal["maml", "meta-sgd"] = option(
@@ -77,7 +78,10 @@ class HParams(LocalHParams, method="fedmeta"):
     inner_steps: int = positive(
         1, "inner steps on the support batch, or passes over the whole support set"
     )
-    server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
+    server_lr: float = positive(1.0, "step size of the server; 1: the average")
+    weigh: Literal["clients", "examples"] = option(
+        "examples", "how clients count in averages: all alike, or by their number of query examples"
+    )
     epochs: int = positive(
         1, 'passes over the client\'s query examples in a round; with sets="whole": outer steps'
     )
@@ -268,5 +272,5 @@ def build(task: Task, hparams: HParams) -> Method:
             local_training.start_from_mean_update, (), partial(server_step, hparams.server_lr)
         ),
         personalize=Routine(init_finetune, finetune_phases, local_training.get_local_params),
-        weight_by="query",
+        weight_by=hparams.choose_weight_split("query"),
     )

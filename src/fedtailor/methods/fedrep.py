@@ -33,6 +33,7 @@ from fedtailor.core.types import (
 )
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import (
+    AveragingHParams,
     make_batch_plan,
     non_negative,
     positive,
@@ -46,14 +47,14 @@ PartStep = Callable[[Params, Tree, Batch], tuple[Params, Tree]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(personal_layers.HParams, method="fedrep"):
+class HParams(personal_layers.HParams, AveragingHParams, method="fedrep"):
     """Hyper-parameters of FedRep."""
 
     head_epochs: int = non_negative(
         5, "passes over the client's train examples for the head, before those for the base"
     )
     head_lr: float | None = positive(None, "step size for the head; None: lr")
-    server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
+    server_lr: float = positive(1.0, "step size of the server; 1: the average")
 
 
 class Carry(NamedTuple):
@@ -193,5 +194,6 @@ def build(task: Task, hparams: HParams) -> Method:
             finetune_phases,
             get_personal_params,
         ),
+        weight_by=hparams.choose_weight_split(),
     )
     return personal_layers.wrap_method(method, task, head_names, hparams.offer)

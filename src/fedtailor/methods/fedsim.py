@@ -35,11 +35,11 @@ from fedtailor.core.types import (
     ServerState,
 )
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, RunFacts, non_negative, option, positive
+from fedtailor.methods.hparams import AveragingHParams, RunFacts, non_negative, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="fedsim"):
+class HParams(AveragingHParams, method="fedsim"):
     """Hyper-parameters of FedSIM."""
 
     lam: float = non_negative(1.0, "strength of the clients' proximal term")
@@ -143,4 +143,5 @@ def build(task: Task, hparams: HParams) -> Method:
         correct_update=correct_update,
         server=local_training.build_mean_update_routine(hparams.server_lr, server_phases),
         personalize=local_training.build_finetune_routine(hparams, task.loss),
+        weight_by=hparams.choose_weight_split(),
     )

@@ -21,12 +21,12 @@ from typing import Self
 from fedtailor.core.task import Task
 from fedtailor.core.types import Method
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import RunFacts, positive
+from fedtailor.methods.hparams import AveragingHParams, RunFacts, positive
 from fedtailor.methods.wrappers import server_learning
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(server_learning.HParams, method="fsl"):
+class HParams(server_learning.HParams, AveragingHParams, method="fsl"):
     """Hyper-parameters of FSL."""
 
     server_lr: float | None = positive(
@@ -49,6 +49,7 @@ def build_averaging(task: Task, hparams: HParams) -> Method:
         client=local_training.build_training_routine(hparams, gradient),
         server=local_training.build_mean_update_routine(hparams.server_lr or 1.0),
         personalize=local_training.build_finetune_routine(hparams, task.loss),
+        weight_by=hparams.choose_weight_split(),
     )
 
 

@@ -263,6 +263,28 @@ class LocalHParams:
         return self
 
 
+@dataclass(frozen=True, kw_only=True)
+class AveragingHParams(LocalHParams):
+    """Hyper-parameters of a method whose server averages what clients upload, all alike."""
+
+    weigh: Literal["clients", "examples"] = option(
+        "clients", "how clients count in averages: all alike, or by their number of train examples"
+    )
+
+    def choose_weight_split(self, split: str = "train") -> str | None:
+        """Return the split whose size is a client's weight in averages; None: all weigh alike."""
+        return split if self.weigh == "examples" else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightedAveragingHParams(AveragingHParams):
+    """Hyper-parameters of a method whose server averages by numbers of examples."""
+
+    weigh: Literal["clients", "examples"] = option(
+        "examples", "how clients count in averages: all alike, or by their number of train examples"
+    )
+
+
 def make_batch_plan(
     specs: tuple[BatchSpec, ...], *, epochs: int, steps: int | None = None
 ) -> BatchPlan:

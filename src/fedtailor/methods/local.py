@@ -1,7 +1,8 @@
 """Local: each client trains alone; the baseline that personalized methods have to beat.
 
     when="end"       a client trains from the initial model for `local_epochs` epochs when
-                     it is personalized
+                     it is personalized: as many as a client trains in all rounds on average,
+                     rounds * cohort / clients * epochs, and as fine-tuning adds, rounded up
     when="sampled"   a client resumes training its own model, kept as client state, in each round
                      in which it is sampled; personalizing adds `finetune_epochs`
 
@@ -10,9 +11,10 @@ when="end" only. Identities: with when="sampled" and one client, a round is an e
 client's data.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from math import ceil
+from typing import Literal, Self
 
 from fedtailor.core import optimizers
 from fedtailor.core.optimizers import Optimizer
@@ -31,6 +33,7 @@ from fedtailor.core.types import (
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import (
     LocalHParams,
+    RunFacts,
     make_batch_plan,
     option,
     positive,
@@ -42,7 +45,38 @@ class HParams(LocalHParams, method="local"):
     """Hyper-parameters of training alone."""
 
     when: Literal["end", "sampled"] = option("end", "when clients train")
-    local_epochs: int = positive(50, 'epochs for when="end"')
+    local_epochs: int | None = positive(
+        None,
+        'epochs for when="end"; None: those of a client in all rounds and of fine-tuning, '
+        "in Python: in one round",
+    )
+    local_steps: int | None = positive(
+        None, "a number of steps instead of these epochs; None with `steps`: as many as they make"
+    )
+
+    def resolve(self, facts: RunFacts) -> Self:
+        """Set the budget of training alone to that of a client of FedAvg, fine-tuning included."""
+        if self.when != "end" or self.local_epochs or self.local_steps:
+            return self
+        steps_per_epoch = ceil(facts.examples_per_client / self.batch)
+        participations = facts.rounds * facts.cohort_size
+        if self.steps is None:
+            finetune_epochs: float = self.finetune_epochs
+            if self.finetune_steps is not None:
+                finetune_epochs = self.finetune_steps / steps_per_epoch
+            round_epochs = participations * self.epochs / facts.num_clients
+            return replace(self, local_epochs=max(1, ceil(round_epochs + finetune_epochs)))
+        finetune_steps = self.finetune_epochs * steps_per_epoch
+        if self.finetune_steps is not None:
+            finetune_steps = self.finetune_steps
+        round_steps = participations * self.steps / facts.num_clients
+        return replace(self, local_steps=max(1, ceil(round_steps + finetune_steps)))
+
+
+ONE_ROUND = RunFacts(
+    rounds=1, cohort_size=1, num_clients=1, examples_per_client=1.0, num_server_examples=0
+)
+"""The run that the budget follows from where a method is built without one."""
 
 
 def init_client(optimizer: Optimizer, broadcast: tuple[()], params: Params) -> tuple[Params, Tree]:
@@ -80,7 +114,9 @@ def build(task: Task, hparams: HParams) -> Method:
     step = partial(local_training.optimizer_step, optimizer, gradient)
     if hparams.when == "end":
         client_phases: tuple[Phase, ...] = ()
-        plan = make_batch_plan((BatchSpec("train", hparams.batch),), epochs=hparams.local_epochs)
+        hparams = hparams.resolve(ONE_ROUND)
+        specs = (BatchSpec("train", hparams.batch),)
+        plan = make_batch_plan(specs, epochs=hparams.local_epochs or 0, steps=hparams.local_steps)
         personalize = Routine(init, (Phase(step, plan),), local_training.get_local_params)
     else:
         client_phases = hparams.build_train_phases(step)

@@ -28,7 +28,7 @@ from fedtailor.core.task import Task
 from fedtailor.core.types import Batch, BatchPlan, BatchSpec, Loss, Method, Params, Routine, Tree
 from fedtailor.methods import local_training
 from fedtailor.methods.hparams import (
-    LocalHParams,
+    AveragingHParams,
     make_batch_plan,
     non_negative,
     option,
@@ -37,7 +37,7 @@ from fedtailor.methods.hparams import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="per-fedavg"):
+class HParams(AveragingHParams, method="per-fedavg"):
     """Hyper-parameters of Per-FedAvg."""
 
     alpha: float = non_negative(0.01, "step size of the inner step; 0: FedAvg")
@@ -48,7 +48,7 @@ class HParams(LocalHParams, method="per-fedavg"):
     hessian_batch: int | None = positive(
         None, "examples of D'', for the Hessian; None: batch, as D and D' have"
     )
-    server_lr: float = positive(1.0, "step size of the server; 1: the plain average")
+    server_lr: float = positive(1.0, "step size of the server; 1: the average")
     finetune_lr: float | None = positive(None, "step size of personalizing by SGD; None: alpha")
     finetune_steps: int | None = non_negative(
         1, "steps of personalizing, one in the paper; None: finetune_epochs passes instead"
@@ -141,4 +141,5 @@ def build(task: Task, hparams: HParams) -> Method:
         client=build_training_routine(hparams, task.loss),
         server=local_training.build_mean_update_routine(hparams.server_lr),
         personalize=build_finetune_routine(hparams, task.loss),
+        weight_by=hparams.choose_weight_split(),
     )

@@ -32,14 +32,14 @@ from fedtailor.core.task import Task
 from fedtailor.core.types import Batch, ClientResult, Loss, Method, Params, Routine, Tree
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, positive
+from fedtailor.methods.hparams import AveragingHParams, positive
 
 Carry = tuple[tuple[Params, Tree], Params]
 """w_i with its optimizer's state, and theta."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="pfedme"):
+class HParams(AveragingHParams, method="pfedme"):
     """Hyper-parameters of pFedMe."""
 
     lr: float = positive(
@@ -144,4 +144,5 @@ def build(task: Task, hparams: HParams) -> Method:
             hparams.build_finetune_phases(finetune_step),
             get_personal_params,
         ),
+        weight_by=hparams.choose_weight_split(),
     )

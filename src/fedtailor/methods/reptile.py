@@ -21,11 +21,11 @@ from fedtailor.core.schedules import Schedule
 from fedtailor.core.task import Task
 from fedtailor.core.types import Method, Params, Routine, ServerState
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, RunFacts, option, positive
+from fedtailor.methods.hparams import AveragingHParams, RunFacts, option, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="reptile"):
+class HParams(AveragingHParams, method="reptile"):
     """Hyper-parameters of Fed-Reptile."""
 
     epsilon: float = positive(
@@ -73,4 +73,5 @@ def build(task: Task, hparams: HParams) -> Method:
         client=local_training.build_training_routine(hparams, gradient),
         server=Routine(local_training.start_from_mean_update, (), finalize_server),
         personalize=local_training.build_finetune_routine(hparams, task.loss),
+        weight_by=hparams.choose_weight_split(),
     )

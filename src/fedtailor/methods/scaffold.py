@@ -11,7 +11,8 @@ of unequal size do not bias the result: at a fixed point c_i is client i's gradi
 mean, which is 0. As everything starts at 0, c is the mean of all N clients' c_i after every round.
 A client without steps keeps its c_i. Weight decay is part of the gradient, so c_i contains it too.
 Momentum and adaptive steps are refused: with them (theta - y_i) / (K_i lr) is not a mean of
-gradients, and the correction would be silently wrong. Means weigh all clients alike.
+gradients, and the correction would be silently wrong. Means weigh all clients alike; with
+weigh="examples", S and N count examples too, and c is the mean of the c_i by examples.
 
 Personalizing is fine-tuning on the plain loss. Identities: the first round is FedAvg's; so is every
 round with one client, and with one step if all clients take part.
@@ -41,16 +42,14 @@ from fedtailor.core.types import (
 )
 from fedtailor.errors import require
 from fedtailor.methods import local_training
-from fedtailor.methods.hparams import LocalHParams, positive
+from fedtailor.methods.hparams import AveragingHParams, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class HParams(LocalHParams, method="scaffold"):
+class HParams(AveragingHParams, method="scaffold"):
     """Hyper-parameters of SCAFFOLD."""
 
-    server_lr: float = positive(
-        1.0, "step size of the server (eta_g in the paper); 1: the plain average"
-    )
+    server_lr: float = positive(1.0, "step size of the server (eta_g in the paper); 1: the average")
 
     def __post_init__(self) -> None:
         """Raise an `InputError` for optimizers that break the control variates."""
@@ -137,7 +136,7 @@ def server_step(server_lr: float, state: ServerState, cohort_update: CohortUpdat
         cohort_update: The mean updates of both, with S and N.
     """
     update: Pair = cohort_update.update
-    participation = cohort_update.cohort_size / cohort_update.num_clients
+    participation = cohort_update.cohort_weight / cohort_update.total_weight
     params = trees.add(state.params, update.model, server_lr)
     control = trees.add(state.aux, update.control, participation)
     return state._replace(params=params, aux=control)
@@ -180,4 +179,5 @@ def build(task: Task, hparams: HParams) -> Method:
         ),
         server=Routine(local_training.pass_through, (), partial(server_step, hparams.server_lr)),
         personalize=finetune._replace(init=partial(init_finetune, finetune.init)),
+        weight_by=hparams.choose_weight_split(),
     )

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fedtailor.errors import make_printable
 from fedtailor.evaluation.client_statistics import compute_share_better
+from fedtailor.evaluation.finetune_budgets import describe_finetune_budgets
 from fedtailor.reporting.results import (
     HEADLINE,
     GroupStandings,
@@ -65,7 +66,7 @@ _COST_HEADINGS = (
 _SCORES_NOTE = (
     "{metric}, before and after personalizing: mean over clients after the last round{spread}. "
     "behind the best: interval of the distance to the best method, ? if the method may be the best "
-    "itself. 1 and 5: after so many epochs of personalizing. F1: over classes. std: over clients. "
+    "itself. 1 and 5: after 1 and 5 epochs of personalizing. F1: over classes. std: over clients. "
     "worst tenth: mean over the worst tenth of clients. beats local: % of clients that do better "
     "than with local training."
 )
@@ -217,6 +218,7 @@ def _build_scores_note(records: Sequence[RunRecord]) -> str:
         else:
             spread += ", each with a split of its own"
     note = _SCORES_NOTE.format(metric=metric, spread=spread)
+    note += f" {describe_finetune_budgets((record.name, record.hparams) for record in records)}"
     if any(is_fine_tuned_baseline(record.config.method) for record in records):
         note += " FedAvg after personalizing is FedAvg with fine-tuning."
     return note

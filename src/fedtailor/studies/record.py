@@ -154,6 +154,14 @@ class PartRecord(RecordPart):
             tuned[variant] = values if has_seeds else {"0": values}
         return comparison | {"tuned": tuned}
 
+    @field_validator("comparison", mode="before")
+    @classmethod
+    def _keep_old_budget(cls, value: Any) -> Any:
+        """Read a comparison from before `finetune` as what it was: each method by its paper."""
+        if isinstance(value, dict):
+            return {"finetune": "paper"} | value
+        return value
+
 
 def build_part_record(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecord:
     """Return the record of a part whose runs have all ended, and write its clients' scores.

@@ -56,6 +56,11 @@ class CommonConfig(BaseModel):
     rounds: PositiveInt = 50
     budget: Literal["rounds", "gradients", "bytes"] = "rounds"
     """What all methods of a comparison get the same amount of."""
+    finetune: NonNegativeInt | Literal["paper"] = 5
+    """Passes over a client's examples when personalizing, the same for every method.
+
+    paper: those of each method's paper. finetune_epochs and finetune_steps override it.
+    """
     cohort: PositiveInt = 10
     """Clients a round."""
     engine: Literal["vectorized", "sequential", "distributed"] = "vectorized"
@@ -114,7 +119,7 @@ class RunConfig(CommonConfig):
         for key in ("data", "model", "device", "label"):
             value = getattr(self, key)
             require("\0" not in value, f"{key}: must not hold a null character, got {value!r}.")
-        hparams = asdict(methods.make_hparams(self.method, **self.hparams))
+        hparams = get_default_hparams(self.method, self.finetune, **self.hparams)
         for name in self.tuned:
             require(
                 name in hparams,
@@ -165,6 +170,22 @@ class RunConfig(CommonConfig):
         is_python_file = file.endswith(".py") and Path(file).is_file()
         require(is_python_file, f"model: there is no Python file '{file}'.")
         return f"{os.path.realpath(file)}:{name}"
+
+
+def get_default_hparams(
+    method: str, finetune: int | Literal["paper"], **given: Any
+) -> dict[str, Any]:
+    """Return a method's hyper-parameters with the defaults that runs have.
+
+    Args:
+        method: The name of the method.
+        finetune: Passes when personalizing, or "paper" for the method's own default.
+        **given: Hyper-parameters that have other values.
+    """
+    budget: dict[str, Any] = {}
+    if finetune != "paper":
+        budget = {"finetune_epochs": finetune, "finetune_steps": None}
+    return asdict(methods.make_hparams(method, **budget | given))
 
 
 def compute_evaluation_interval(rounds: int) -> int:

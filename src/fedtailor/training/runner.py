@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from fedtailor.core.stopwatch import Stopwatch, time_phase
@@ -455,12 +456,13 @@ class Run:
     def _compute_total_cost(self, rounds: list[RoundEntry], started_at: float) -> RunCost:
         """Return the cost of the run, with the mean cost of personalizing for a client.
 
-        That is averaged over the first group with clients. Final scoring began at `started_at`.
+        That is averaged over all clients with final scores. Final scoring began at `started_at`.
         """
-        for group in self._select_groups(TEST_GROUPS):
-            client_ids = sample_group(self.context, group, self.config.final_eval_clients)
-            if len(client_ids):
-                break
+        sampled_groups = [
+            sample_group(self.context, group, self.config.final_eval_clients)
+            for group in self._select_groups(TEST_GROUPS)
+        ]
+        client_ids = np.concatenate(sampled_groups)
         cost_per_client = self.meter.compute_personalize_cost(client_ids)
         return sum_costs(rounds).model_copy(
             update={

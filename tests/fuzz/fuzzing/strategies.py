@@ -175,6 +175,7 @@ _EASY_VALUES = {
     "method": (*METHODS, "fsl+fsl+fedavg", "fedavg+fsl", "+", "fsl+", "fedavg@a"),
     "data": ("digits", "synthetic", "mnist", "no.npz", "specification.toml", "."),
     "budget": ("rounds", "gradients", "bytes", "5"),
+    "finetune": ("paper", "0", "1000000000000", "-1"),
     "out": ("a/b", "specification.toml", ".", "", "a" * 300, "out/", "x\x00y", "x\udcffy", "[b]"),
 }
 """Words that are worth trying for some keys, besides those for all."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedtailor.evaluation.finetune_budgets import describe_finetune_budgets
 from fedtailor.reporting.html import wording
 from fedtailor.reporting.html.charts import build_payload
 from fedtailor.reporting.html.conclusions import list_conclusions
@@ -44,6 +45,9 @@ def render_page(lines: Sequence[ReportLine]) -> str:
         "has_one_split": has_several_seeds and has_one_split,
         "tiles": build_tiles(lines, metric),
         "conclusions": list_conclusions(lines, metric),
+        "budgets": describe_finetune_budgets(
+            (line.label_after, run.hparams) for line, run in list_runs(lines)
+        ),
         "figures": tabulate(lines, metric),
         "details": tabulate_details(lines, metric),
         "charts": describe_charts(payload, lines, metric),

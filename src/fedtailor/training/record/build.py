@@ -3,13 +3,11 @@
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedtailor import methods
 from fedtailor.core.types import Params
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.context import EngineContext
@@ -19,7 +17,7 @@ from fedtailor.evaluation.client_statistics import (
     compute_spread,
 )
 from fedtailor.evaluation.evaluate import FinalScores
-from fedtailor.training.config import RunConfig
+from fedtailor.training.config import CommonConfig, RunConfig, get_default_hparams
 from fedtailor.training.record.dataset_summary import compute_fingerprint, summarize_dataset
 from fedtailor.training.record.provenance import collect_versions, get_commit, get_machine_name
 from fedtailor.training.record.schema import (
@@ -99,7 +97,7 @@ def hash_params(params: Params) -> str:
 
 def find_hparam_origins(config: RunConfig, hparams: Mapping[str, Any]) -> dict[str, Origin]:
     """Return where the value of every hyper-parameter comes from."""
-    defaults = asdict(methods.make_hparams(config.method))
+    defaults = get_default_hparams(config.method, CommonConfig().finetune)
     origins: dict[str, Origin] = {}
     for name, value in hparams.items():
         requested = config.hparams.get(name, defaults[name])
