@@ -46,7 +46,7 @@ from fedtailor.training.record.summary import (
     compute_final_window,
     summarize_group,
 )
-from fedtailor.training.resources import check_threads
+from fedtailor.training.resources import check_threads, restore_threads
 from fedtailor.training.resume_changes import (
     change_config,
     change_record,
@@ -89,12 +89,14 @@ InitialParams = dict[int, Params]
 """First weights by seed, possibly pre-trained, shared by the runs of a comparison."""
 
 
+@restore_threads()
 def start_run(
     config: RunConfig,
     out: str | Path,
     listeners: tuple[Listener, ...] = (),
     should_stop: Callable[[], bool] = bool,
     initial_params: InitialParams | None = None,
+    shared_choice: engine_choice.ComputeChoice | None = None,
 ) -> RunOutcome:
     """Start a run in a new folder.
 
@@ -105,6 +107,7 @@ def start_run(
         should_stop: Asked after every round; the run saves its state and returns if it says yes.
         initial_params: First weights that runs share; those of the run's seed are added if they are
             not there.
+        shared_choice: How the runs of its method compute in a comparison; None: this one chooses.
     """
     run_dir = RunDir(out)
     check_threads(config.threads)
@@ -118,9 +121,11 @@ def start_run(
     loggers = make_loggers(config.log, run_dir.path)
     with run_dir.create(config), _clear_scratch(run_dir):
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop)
+        run.shared_choice = shared_choice
         return run.execute(initial_params)
 
 
+@restore_threads()
 def resume_run(
     out: str | Path,
     listeners: tuple[Listener, ...] = (),
@@ -184,6 +189,7 @@ class Run:
     context: EngineContext
     listeners: tuple[Listener, ...]
     should_stop: Callable[[], bool]
+    shared_choice: engine_choice.ComputeChoice | None = None
     engine: Engine = field(init=False)
     checkpoints: CheckpointManager = field(init=False)
     meter: CostMeter = field(init=False)
@@ -197,6 +203,8 @@ class Run:
         rounds_done = self._open(initial_params)
         for listener in self.listeners:
             listener.on_run_start(self.record, rounds_done)
+        if rounds_done == 0:
+            self._compile_ahead()
         is_complete = self._train()
         if not is_complete:
             rounds = self.round_log.entries
@@ -207,12 +215,20 @@ class Run:
             listener.on_run_end(self.record)
         return RunOutcome(self.record, True)
 
+    def _compile_ahead(self) -> None:
+        """Compile before the first round; if that fails, write down that the run is uncompiled."""
+        self.engine, choices = engine_choice.compile_ahead_of_run(
+            self.config, self.engine, self.state, self.record.choices
+        )
+        if choices != self.record.choices:
+            self._update_record(choices=choices)
+
     def _open(self, initial_params: InitialParams) -> int:
         """Make or restore engine, state and record, and return the number of rounds done."""
         previous = self.run_dir.read_stored_record() if self.run_dir.has_record() else None
         if previous is None:
             self.engine, new_choices = engine_choice.make_new_engine(
-                self.config, self.context, self.run_dir.path
+                self.config, self.context, self.run_dir.path, self.shared_choice
             )
         else:
             require_same_data(previous, self.context.data)
