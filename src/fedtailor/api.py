@@ -150,7 +150,8 @@ def _make_engine(
     engine = factory.make_engine(context, request.engine, chunk, choice.compile)
     if not factory.get_engine_options(engine).compile:
         return engine
-    sys.stderr.write(f"fedtailor: {choice.compile_note}\n")
+    if choice.compile_note:
+        sys.stderr.write(f"fedtailor: {choice.compile_note}\n")
     ready_engine, _ = engine_choice.compile_ahead(engine, context.init_server_state(), request)
     return ready_engine
 
