@@ -50,7 +50,7 @@ from fedtailor import data as sources
 from fedtailor import methods, models, prng
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.data.batching import BatchIndices, iter_batch_indices
-from fedtailor.engines import factory
+from fedtailor.engines import client_loop, factory
 from fedtailor.engines.context import EngineContext
 from fedtailor.evaluation.costs import CostMeter
 from fedtailor.prng.streams import Stream
@@ -453,6 +453,7 @@ def work(name: str, way: str, end: Path) -> None:
     """Train as many rounds as each line of the input says, and tell how long one took."""
     case = CASES[name]
     clock = time.process_time if os.environ.get(CPU_TIME) else time.perf_counter
+    client_loop.TRACE_AFTER_STEPS = 100  # so that steps are traced while warming up
     if way in DEFAULT_WAYS[2:]:
         print(f"{MARK}{{}}", flush=True)
         run = Defaults(case, way, int(os.environ[ROUNDS]), clock)
@@ -582,6 +583,7 @@ def measure(
 def measure_methods(net: str, turns: int) -> list[dict[str, Any]]:
     """Return uncompiled rounds of every method at its defaults, alternating, and its gradients."""
     clock = time.process_time if os.environ.get(CPU_TIME) else time.perf_counter
+    client_loop.TRACE_AFTER_STEPS = 100
     draws = np.random.default_rng(0)
     x = draws.integers(0, 256, (2100, 1, 28, 28), dtype=np.uint8)
     y = draws.integers(0, 10, 2100)
