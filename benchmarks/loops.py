@@ -2,6 +2,8 @@
 one run.
 
     python benchmarks/loops.py [--before TREE] [--turns 5] [--cpu-time] [--out FILE] [CASE ...]
+    python benchmarks/loops.py defaults [--turns 5] [--cpu-time] [--rounds 2000] [CASE ...]
+    python benchmarks/loops.py methods [--turns 5] [--cpu-time] [NET ...]
 
 A plain loop is an `nn.Module`, a `DataLoader` over a `TensorDataset`, autograd and in-place
 updates, one client after another: written here for FedAvg, FedProx, SCAFFOLD and first-order
@@ -12,11 +14,17 @@ side and then take turns. `--before` adds another checkout of the project, with 
 file. `--cpu-time` counts the processor's time, which other work on a busy machine does not
 lengthen; with one thread (OMP_NUM_THREADS=1) it stands for the wall's. Results are written to
 `results/loops.json` if all cases are measured.
+
+`defaults` measures whole rounds of `fedtailor.fit` and of the command line, as they are begun with
+nothing but data, model, method, cohort, seed, step sizes and rounds; what they compile is left out
+and shown. From the number of rounds (`--rounds`) follows whether they compile. `methods` measures
+uncompiled rounds of every method beside FedAvg's, with the gradients that they count.
 """
 
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -35,24 +43,36 @@ from torch import Tensor, nn
 from torch.nn import functional as nnf
 from torch.utils.data import DataLoader, TensorDataset
 
+import fedtailor.api
+import fedtailor.cli
+import fedtailor.training.runner
 from fedtailor import data as sources
-from fedtailor import models, prng
+from fedtailor import methods, models, prng
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.data.batching import BatchIndices, iter_batch_indices
-from fedtailor.engines import factory
+from fedtailor.engines import client_loop, factory
 from fedtailor.engines.context import EngineContext
+from fedtailor.evaluation.costs import CostMeter
 from fedtailor.prng.streams import Stream
 from fedtailor.training.context import infer_task, prepare_context
-from fedtailor.training.loop import run_rounds
+from fedtailor.training.loop import Round, run_rounds
 from peers.nets import NETS
-from results import machine, save, spread
+from results import FOLDER, machine, save, spread
 
 SEED = 1
 CLIENTS = 100
 REST_S = 0.3
 MARK = "@ "
 CPU_TIME = "FEDTAILOR_CPU_TIME"
+ROUNDS = "FEDTAILOR_ROUNDS"
 WAYS = ("loop", "tight loop", "uncompiled", "compiled")
+DEFAULT_WAYS = ("loop", "tight loop", "fit", "command line")
+DEFAULT_CASES = tuple(
+    f"{prefix}{net}-10"
+    for net in ("lenet", "mlp")
+    for prefix in ("", "fedprox-", "scaffold-", "per-fedavg-")
+)
+LEFT_OUT_METHODS = ("local", "centralized")  # they have no rounds, or one pool of all examples
 # Of how far the weights have moved: rounding decides on which side of its kink a unit falls.
 TOLERANCES = {"mlp": 1e-3, "cnn": 2e-2, "lenet": 2e-2, "lstm": 2e-2}
 
@@ -124,6 +144,15 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def draw_images(case: Case) -> tuple[Any, Any, Any]:
+    """Return random images of a hundred clients, their labels and their clients."""
+    draw = np.random.default_rng(0)
+    each = case.steps * case.batch
+    x = draw.integers(0, 256, (CLIENTS * each, 1, 28, 28), dtype=np.uint8)
+    y = draw.integers(0, 10, CLIENTS * each)
+    return x, y, np.arange(CLIENTS).repeat(each)
+
+
 def dataset(case: Case) -> sources.FederatedDataset:
     """Random examples for a hundred clients, all of them to train on."""
     draw = np.random.default_rng(0)
@@ -139,8 +168,7 @@ def dataset(case: Case) -> sources.FederatedDataset:
         return sources.from_arrays(
             texts[:, :80], texts[:, 1:], client, tokens=True, classes=90, **everything
         )
-    x = draw.integers(0, 256, (CLIENTS * each, 1, 28, 28), dtype=np.uint8)
-    y = draw.integers(0, 10, CLIENTS * each)
+    x, y, client = draw_images(case)
     return sources.from_arrays(x, y, client, scale=1 / 255, **everything)
 
 
@@ -305,6 +333,117 @@ class Loop:
         return dict(zip(self._names, self._theta, strict=True))
 
 
+class DoneError(Exception):
+    """Raised to end a run of which no more rounds are wanted."""
+
+
+class Defaults:
+    """Rounds of `fit` or of the command line, at their defaults, which wait for their turns."""
+
+    def __init__(self, case: Case, way: str, rounds: int, clock: Callable[[], float]) -> None:
+        self._case = case
+        self._way = way
+        self._rounds = rounds
+        self._clock = clock
+        self._left = 0
+        self._began = 0.0
+        self._started = _count_cpu_seconds()
+        self._answer: dict[str, float] = {}
+        self._last: Round | None = None
+        self._size = 1
+
+    def work(self) -> None:
+        """Train until no more rounds are asked for."""
+        for module in (fedtailor.api, fedtailor.training.runner):
+            module.run_rounds = self._watch(module.run_rounds)  # type: ignore[attr-defined]
+        try:
+            if self._way == "fit":
+                self._fit()
+            else:
+                self._run_command()
+        except DoneError:
+            return
+        raise SystemExit("The run ended before its turns.")
+
+    def weights(self) -> Weights:
+        """Return the global model."""
+        assert self._last is not None
+        return self._last.state.params
+
+    def _fit(self) -> None:
+        case = self._case
+        fedtailor.api.fit(
+            case.method,
+            MODELS[case.net],
+            dataset(case),
+            rounds=self._rounds,
+            cohort=case.cohort,
+            seed=SEED,
+            **case.words,
+        )
+
+    def _run_command(self) -> None:
+        case = self._case
+        nets = Path(__file__).parent / "peers" / "nets.py"
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "data.npz"
+            x, y, client = draw_images(case)
+            np.savez(path, x=x, y=y, client=client)
+            options = {
+                "method": case.method,
+                "data": path,
+                "data.scale": 1 / 255,
+                "data.test_share": 0,
+                "data.validation_clients": 0,
+                "data.unseen_clients": 0,
+                "model": "lenet" if case.net == "lenet" else f"{nets}:{case.net}",
+                "rounds": self._rounds,
+                "cohort": case.cohort,
+                "seed": SEED,
+                "out": Path(folder) / "out",
+                **case.words,
+            }
+            sys.argv = ["fedtailor", "run", *(f"{key}={value}" for key, value in options.items())]
+            fedtailor.cli.main()
+
+    def _watch(self, run: Callable[..., Iterator[Round]]) -> Callable[..., Iterator[Round]]:
+        """Return the loop over rounds with a pause wherever a turn ends."""
+
+        def watched(*args: Any, **options: Any) -> Iterator[Round]:
+            compiling = _count_cpu_seconds() - self._started
+            self._answer["start_s"] = compiling
+            self._wait()
+            for finished in run(*args, **options):
+                yield finished
+                self._last = finished
+                self._end_round()
+
+        return watched
+
+    def _end_round(self) -> None:
+        self._left -= 1
+        if self._left:
+            return
+        self._answer["ms"] = 1000 * (self._clock() - self._began) / self._size
+        print(f"{MARK}{json.dumps(self._answer)}", flush=True)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Wait to be told how many rounds to train."""
+        line = sys.stdin.readline()
+        if not line:
+            raise DoneError
+        self._size = int(line)
+        self._left = self._size
+        self._began = self._clock()
+
+
+def _count_cpu_seconds() -> float:
+    """Return the processor's seconds of this process and of the compilers that it ran."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+
+
 def _first_and_last(draws: tuple[BatchIndices, ...]) -> tuple[BatchIndices, ...]:
     """Leave out the batch of Per-FedAvg's Hessian, which its first-order variant does not use."""
     return draws if len(draws) == 1 else (draws[0], draws[-1])
@@ -314,6 +453,14 @@ def work(name: str, way: str, end: Path) -> None:
     """Train as many rounds as each line of the input says, and tell how long one took."""
     case = CASES[name]
     clock = time.process_time if os.environ.get(CPU_TIME) else time.perf_counter
+    client_loop.TRACE_AFTER_STEPS = 100  # so that steps are traced while warming up
+    if way in DEFAULT_WAYS[2:]:
+        print(f"{MARK}{{}}", flush=True)
+        run = Defaults(case, way, int(os.environ[ROUNDS]), clock)
+        run.work()
+        torch.save(run.weights(), end)
+        print(f"{MARK}{{}}", flush=True)
+        return
     own = Loop(case, way == "tight loop") if "loop" in way else Ours(case, way == "compiled")
     print(f"{MARK}{{}}", flush=True)
     number = 0
@@ -343,6 +490,7 @@ class Process:
         self._log = end.with_suffix(".log").open("w+")
         self.end = end
         self.times: list[float] = []
+        self.start_s: float | None = None  # before the first round
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -383,8 +531,14 @@ def flat(weights: Weights) -> Tensor:
     return torch.cat([value.reshape(-1).double() for value in weights.values()])
 
 
-def ways_of(case: Case, trees: dict[str, Path]) -> Iterator[tuple[str, str, Path]]:
+def ways_of(
+    case: Case, trees: dict[str, Path], are_defaults: bool
+) -> Iterator[tuple[str, str, Path]]:
     """Yield each way's title, its name and its checkout."""
+    if are_defaults:
+        for way in DEFAULT_WAYS:
+            yield way, way, trees[""]
+        return
     for way in WAYS[:2]:
         yield way, way, trees[""]
     for title, tree in trees.items():
@@ -392,19 +546,21 @@ def ways_of(case: Case, trees: dict[str, Path]) -> Iterator[tuple[str, str, Path
             yield f"{title}{way}", way, tree
 
 
-def measure(name: str, trees: dict[str, Path], turns: int) -> dict[str, Any]:
+def measure(
+    name: str, trees: dict[str, Path], turns: int, are_defaults: bool = False
+) -> dict[str, Any]:
     """Return every way's milliseconds a round, once all have been found to end alike."""
     case = CASES[name]
     with tempfile.TemporaryDirectory() as folder:
         running = {
             title: Process(name, way, tree, Path(folder) / f"{title.replace(' ', '-')}.pt")
-            for title, way, tree in ways_of(case, trees)
+            for title, way, tree in ways_of(case, trees, are_defaults)
         }
         for process in running.values():
             process.answer()
             process.tell(2)
         for process in running.values():
-            process.answer()
+            process.start_s = process.answer().get("start_s")
         for _ in range(turns):
             for process in running.values():
                 time.sleep(REST_S)
@@ -417,7 +573,63 @@ def measure(name: str, trees: dict[str, Path], turns: int) -> dict[str, Any]:
     for title, gap in gaps.items():
         if not gap < TOLERANCES[case.net]:
             raise SystemExit(f"{name}, {title}: weights are {gap:.1e} off the loop's.")
-    return {"ms": {title: process.times for title, process in running.items()}, "gaps": gaps}
+    return {
+        "ms": {title: process.times for title, process in running.items()},
+        "gaps": gaps,
+        "start_s": {title: process.start_s for title, process in running.items()},
+    }
+
+
+def measure_methods(net: str, turns: int) -> list[dict[str, Any]]:
+    """Return uncompiled rounds of every method at its defaults, alternating, and its gradients."""
+    clock = time.process_time if os.environ.get(CPU_TIME) else time.perf_counter
+    client_loop.TRACE_AFTER_STEPS = 100
+    draws = np.random.default_rng(0)
+    x = draws.integers(0, 256, (2100, 1, 28, 28), dtype=np.uint8)
+    y = draws.integers(0, 10, 2100)
+    data = sources.from_arrays(
+        x[100:],
+        y[100:],
+        np.arange(20).repeat(100),
+        scale=1 / 255,
+        test_share=0.0,
+        validation_clients=0.0,
+        unseen_clients=0.0,
+        server=(x[:100], y[:100]),
+    )
+    loops: dict[str, Iterator[Round]] = {}
+    gradients: dict[str, float] = {}
+    for name in methods.NAMES:
+        if name in LEFT_OUT_METHODS:
+            continue
+        context = prepare_context(name, MODELS[net], data, rounds=100, cohort=10, batch=20)
+        engine = factory.make_engine(context)
+        state = context.init_server_state()
+        loops[name] = run_rounds(context, engine, state, 10, [False].__contains__)
+        work = CostMeter(context).compute_round_work(data.groups["train"][:10])
+        gradients[name] = work.gradients + work.server_gradients
+    times: dict[str, list[float]] = {name: [] for name in loops}
+    for turn in range(turns + 1):
+        for name, rounds in loops.items():
+            began = clock()
+            next(rounds)
+            if turn:
+                times[name].append(1000 * (clock() - began))
+    return [{"method": name, "ms": times[name], "gradients": gradients[name]} for name in loops]
+
+
+def show_methods(net: str, rows: list[dict[str, Any]]) -> None:
+    """Print each method's time and gradients beside FedAvg's."""
+    columns = ("method", "ms a round", "of fedavg's", "gradients of fedavg's", "time / gradients")
+    table = Table(*columns, title=net, title_justify="left")
+    first = next(row for row in rows if row["method"] == "fedavg")
+    for row in rows:
+        ratio = statistics.median(a / b for a, b in zip(row["ms"], first["ms"], strict=True))
+        work = row["gradients"] / first["gradients"]
+        table.add_row(
+            row["method"], spread(row["ms"]), f"{ratio:.2f}", f"{work:.2f}", f"{ratio / work:.2f}"
+        )
+    Console(width=100).print(table)
 
 
 def show(name: str, found: dict[str, Any]) -> None:
@@ -426,6 +638,7 @@ def show(name: str, found: dict[str, Any]) -> None:
         "way",
         "ms a round",
         "loop / way",
+        "CPU s before",
         "weights off the loop's",
         title=name,
         title_justify="left",
@@ -433,7 +646,9 @@ def show(name: str, found: dict[str, Any]) -> None:
     loop = found["ms"]["loop"]
     for title, times in found["ms"].items():
         ratio = statistics.median(a / b for a, b in zip(loop, times, strict=True))
-        table.add_row(title, spread(times), f"{ratio:.2f}", f"{found['gaps'][title]:.1e}")
+        start_s = found["start_s"][title]
+        start = "" if start_s is None else f"{start_s:.0f}"
+        table.add_row(title, spread(times), f"{ratio:.2f}", start, f"{found['gaps'][title]:.1e}")
     Console(width=100).print(table)
 
 
@@ -444,19 +659,33 @@ def main() -> None:
     parser.add_argument("--before", type=Path)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--rounds", type=int, default=2000)
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     if asked.cpu_time:
         os.environ[CPU_TIME] = "1"
     trees = {"": Path(__file__).parents[1]}
     if asked.before:
         trees["before, "] = asked.before.resolve()
+    os.environ[ROUNDS] = str(asked.rounds)
     here = machine()
-    found = {}
-    for name in asked.cases or CASES:
-        found[name] = measure(name, trees, asked.turns)
-        show(name, found[name])
-    if asked.out:
+    found: dict[str, Any] = {}
+    part = asked.cases[0] if asked.cases[:1] in (["defaults"], ["methods"]) else ""
+    if part:
+        asked.cases = asked.cases[1:]
+    if part == "methods":
+        for net in asked.cases or ("mlp", "lenet"):
+            found[net] = measure_methods(net, asked.turns)
+            show_methods(net, found[net])
+    else:
+        for name in asked.cases or (DEFAULT_CASES if part else CASES):
+            found[name] = measure(name, trees, asked.turns, part == "defaults")
+            show(name, found[name])
+    if part:
+        name = f"loops-{part}-{asked.rounds}" if part == "defaults" else f"loops-{part}"
+        path = asked.out or FOLDER / f"{name}.json"
+        path.write_text(json.dumps({"machine": here, "cases": found}, indent=1) + "\n")
+    elif asked.out:
         asked.out.write_text(json.dumps({"machine": here, "cases": found}, indent=1))
     elif not asked.cases:
         save("loops", {"machine": here, "cases": found})

@@ -1,10 +1,13 @@
 """Training from Python: `fit` a method, look at its scores, personalize it for an unseen client."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from fedtailor.core.stopwatch import Stopwatch, time_phase
 from fedtailor.core.types import Method, Params, ServerState, Tree
@@ -13,13 +16,15 @@ from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
 from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.context import EngineContext
-from fedtailor.errors import InputError, require, summarize_error
+from fedtailor.errors import InputError, is_number, require, summarize_error
 from fedtailor.evaluation.client_statistics import Scores
 from fedtailor.evaluation.evaluate import evaluate
 from fedtailor.personalization.personal_model import PersonalModel, personalize_model
+from fedtailor.training import engine_choice
 from fedtailor.training.context import ModelLike, get_cohort_size, prepare_context
 from fedtailor.training.loop import Cost, Round, raise_if_diverged, run_rounds
 from fedtailor.training.pretraining import PretrainingConfig, check_pretraining, run_pretraining
+from fedtailor.training.resources import check_threads, restore_threads
 from fedtailor.training.trained_model import TrainedModel
 
 
@@ -60,6 +65,7 @@ class FitResult:
         return self.context.client_states.gather(offered_ids, initial)
 
 
+@restore_threads()
 def fit(
     method: str | Method,
     model: ModelLike,
@@ -71,7 +77,8 @@ def fit(
     engine: str = "vectorized",
     device: str = "cpu",
     chunk: int | None = None,
-    compile: CompileMode = False,
+    compile: CompileMode | Literal["auto"] = "auto",
+    threads: int | None = None,
     client_state_dir: Path | None = None,
     pretrain: int = 0,
     pretrain_lr: float = 0.1,
@@ -94,8 +101,11 @@ def fit(
         engine: "vectorized" or "sequential".
         device: "cpu", "cuda" or "mps".
         chunk: Clients that are stacked at a time; None stacks as many as fit in memory.
-        compile: Whether steps are compiled: True, False, or "training" for all steps but those of
-            personalization and evaluation.
+        compile: Steps that are compiled: all (True), none (False), or all but those of
+            personalization and evaluation ("training"); "auto" is "training" for runs that are long
+            enough for it, by counts of their steps and operations.
+        threads: Threads of the CPU while this runs; None takes as many as a step has work for, and
+            no more than torch has.
         client_state_dir: Folder for client states between rounds; None keeps them in RAM.
         pretrain: Epochs of SGD on the server's data before the first round.
         pretrain_lr: Learning rate of that SGD.
@@ -107,6 +117,9 @@ def fit(
         The trained method with its scores, its cost, and the means to personalize it.
     """
     _check_client_state_dir(client_state_dir)
+    is_count = threads is None or (is_number(threads, integer=True) and threads >= 1)
+    require(is_count, f"fit: threads must be a whole number of at least 1, got {threads!r}.")
+    check_threads(threads)
     require(
         on_round_end is None or callable(on_round_end),
         f"fit: on_round_end must be a function, got {on_round_end!r}.",
@@ -124,8 +137,25 @@ def fit(
         **hparams,
     )
     check_pretraining(pretraining, data)
-    chosen_engine = factory.make_engine(context, engine, chunk, compile)
+    request = engine_choice.ComputeRequest(engine, compile, threads, rounds, cohort)
+    chosen_engine = _make_engine(context, request, chunk)
     return train(context, chosen_engine, rounds, cohort, on_round_end, pretraining)
+
+
+def _make_engine(
+    context: EngineContext, request: engine_choice.ComputeRequest, chunk: int | None
+) -> Engine:
+    """Return the engine that `fit` was asked for, with its steps compiled if they are to be."""
+    factory.validate_engine_options(request.engine, chunk)
+    choice = engine_choice.choose_compute(request, context)
+    torch.set_num_threads(choice.threads)
+    engine = factory.make_engine(context, request.engine, chunk, choice.compile)
+    if not factory.get_engine_options(engine).compile:
+        return engine
+    if choice.compile_note:
+        sys.stderr.write(f"fedtailor: {choice.compile_note}\n")
+    ready_engine, _ = engine_choice.compile_ahead(engine, context.init_server_state(), request)
+    return ready_engine
 
 
 def _check_client_state_dir(path: Any) -> None:

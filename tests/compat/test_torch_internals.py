@@ -20,13 +20,12 @@ from torch.torch_version import TorchVersion
 from agreement import distance
 from fedtailor import data, models
 from fedtailor.compat import torch_internals
-from fedtailor.compiler import step_program
 from fedtailor.compiler.inductor import bind_compiled
 from fedtailor.compiler.trace import TracedFunction
 from fedtailor.core import functionalize, trees
 from fedtailor.core.functionalize import seed_initialization
 from fedtailor.core.task import classification, sequences, validate_task
-from fedtailor.engines import compile_policy, factory
+from fedtailor.engines import compile_policy, factory, stack_runner
 from fedtailor.engines.chunking import PeakMemory
 from fedtailor.engines.context import EngineContext
 from fedtailor.engines.vectorized import VectorizedEngine
@@ -58,7 +57,7 @@ def pretend_version(patch: pytest.MonkeyPatch, version: str) -> None:
     """Have torch say that it is another one; warnings that were given once are given anew."""
     patch.setattr(torch, "__version__", TorchVersion(version))
     factory._warn_once.cache_clear()
-    step_program._warn_once.cache_clear()
+    stack_runner._warn_once.cache_clear()
 
 
 def load_without(patch: pytest.MonkeyPatch, *missing: str) -> Any:
@@ -171,7 +170,7 @@ def test_another_torch_says_nothing_where_nothing_is_compiled(patch: pytest.Monk
 
 def test_another_torch_does_not_compile_on_auto(patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pretend_version(patch, "2.14.0")
-    patch.setattr(compile_policy, "MIN_STEP_SECONDS", {"cpu": 0.0})
+    patch.setattr(compile_policy, "SAVED_SHARE", 1e9)
     words = ["data=digits", "method=fedavg", "rounds=1", "cohort=2", "data.clients=12"]
     with pytest.warns(RuntimeWarning, match="All runs uncompiled"):
         done = start_run(read_run_config([*words, "compile=auto"]), tmp_path / "out")

@@ -202,7 +202,7 @@ def test_choices_are_written_down_before_the_first_round_and_reused(tmp_path: Pa
     resume_run(out, (ReadAtStart(),))
     first, resumed = written
     assert first == resumed
-    assert first.compile_reason.endswith("are too few for it to pay")
+    assert first.compile_reason.endswith("are too few for compiling 1 kind of steps to pay")
     assert first == Choices(
         engine="vectorized",
         chunk=3,
@@ -211,6 +211,7 @@ def test_choices_are_written_down_before_the_first_round_and_reused(tmp_path: Pa
         ranks=None,
         precision="float32",
         threads=1,
+        threads_reason="asked for",
         notes=first.notes,
     )
 

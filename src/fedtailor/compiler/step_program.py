@@ -6,9 +6,8 @@ nothing but the contents of the buffers changes from step to step: compiled once
 as a CUDA graph, a step only has to be launched again.
 """
 
-import warnings
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch.func import vmap
 
 from fedtailor.compat.torch_internals import copy_lists, is_tracing
 from fedtailor.compiler.cuda_graphs import capture_graph
-from fedtailor.compiler.inductor import Backend, BoundStep, bind_eager
+from fedtailor.compiler.inductor import Backend, BoundStep
 from fedtailor.core import trees
 from fedtailor.core.types import Batch, Tree
 from fedtailor.data.batching import BatchIndices, compute_max_steps_per_block
@@ -147,33 +146,13 @@ class StepProgram:
         step_idx = self._buffers.step_idx
         if size not in self._bound_steps:
             args = (self._columns, self._buffers.take(size))
-            self._bound_steps[size] = _bind_or_fall_back(backend, self._function, args)
+            self._bound_steps[size] = backend(self._function, args)
         elif step_idx.is_cuda:
             if size not in self._graphs:
                 self._graphs[size] = capture_graph(self._bound_steps[size], step_idx.device)
             self._graphs[size].replay()
             return
         self._bound_steps[size]()
-
-
-def _bind_or_fall_back(
-    backend: Backend, function: Callable[..., None], args: tuple[Tree, ...]
-) -> BoundStep:
-    """Bind a step by a backend, or uncompiled, with a warning, if the backend fails."""
-    try:
-        return backend(function, args)
-    except Exception as problem:
-        _warn_once(next(iter(str(problem).splitlines()), type(problem).__name__))
-        return bind_eager(function, args)
-
-
-@cache
-def _warn_once(reason: str) -> None:
-    message = (
-        f"torch {torch.__version__} cannot compile a step, which runs uncompiled, "
-        f"with the same results: {reason}"
-    )
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 @lru_cache(4096)

@@ -38,6 +38,33 @@ def trace(
     return _make_graph(_FlatFunction(function, args), trees.leaves(args), decompositions)
 
 
+def trace_step(
+    step: Callable[..., Tree], shared_input: Tree, carry: Tree, batches: Tree
+) -> Callable[..., list[Tensor]] | None:
+    """Return the graph of a step, from the leaves of its arguments to those of the new carry.
+
+    Args:
+        step: Step of a client.
+        shared_input: Input that all clients have in common.
+        carry: Carry of a client; like the other arguments, it is not written to.
+        batches: Batches of the step.
+
+    Returns:
+        The graph; None if the step cannot be traced, or if its carry changes its shape.
+    """
+    if not can_record_operations():
+        return None
+    args = (shared_input, carry, batches)
+    function = _FlatFunction(step, args)
+    try:
+        graph = _make_graph(function, trees.leaves(args))
+    except Exception:  # the step runs as it is
+        return None
+    if trees.signature(function.output_tree) != trees.signature(carry):
+        return None
+    return graph.forward
+
+
 class TracedFunction:
     """A pure function of trees, traced when it is called a second time with arguments of one kind.
 

@@ -20,6 +20,9 @@ CACHE_BYTES = 1 << 23
 MIN_CLIENTS_PER_THREAD = 4
 """Minimum number of clients per thread in a slice, so that all threads have about equal work."""
 
+MAX_LOOP_BYTES = 1 << 26
+"""Bytes of models of clients that step one after another and wait for each other in a stack."""
+
 NUM_PROCESSES_ENV = "FEDTAILOR_PROCESSES"
 """Environment variable with the number of processes that share this machine."""
 
@@ -81,7 +84,16 @@ def compute_max_chunk_size(bytes_per_client: int, device: torch.device) -> int:
         device: Device of the stacks.
     """
     num_clients = min(MAX_CHUNK, _compute_available_bytes(device) // max(1, bytes_per_client))
-    return 1 << max(0, num_clients.bit_length() - 1)
+    return _round_down(num_clients)
+
+
+def compute_loop_chunk_size(bytes_per_model: int) -> int:
+    """Return the number of clients in a stack whose members step one after another on a CPU.
+
+    They gain nothing from each other, and memory for many large models is slow: the system clears
+    its pages in every round.
+    """
+    return _round_down(min(MAX_CHUNK, MAX_LOOP_BYTES // max(1, bytes_per_model)))
 
 
 def compute_cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[slice]:
@@ -107,6 +119,11 @@ def compute_cache_sized_slices(num_clients: int, bytes_per_client: int) -> list[
     num_slices = num_clients // size
     bounds = [num_clients * index // num_slices for index in range(num_slices + 1)]
     return [slice(begin, end) for begin, end in pairwise(bounds)]
+
+
+def _round_down(num_clients: int) -> int:
+    """Return the power of two below a number, and at least 1."""
+    return 1 << max(0, num_clients.bit_length() - 1)
 
 
 def _compute_available_bytes(device: torch.device) -> int:

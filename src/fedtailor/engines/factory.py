@@ -15,9 +15,15 @@ from fedtailor.compat.torch_internals import (
     record_vmap_fallbacks,
 )
 from fedtailor.compiler.inductor import bind_compiled
+from fedtailor.core import trees
 from fedtailor.data.batching import get_client_sizes
 from fedtailor.engines.base import Engine
-from fedtailor.engines.chunking import PeakMemory, compute_max_chunk_size
+from fedtailor.engines.chunking import (
+    PeakMemory,
+    compute_loop_chunk_size,
+    compute_max_chunk_size,
+)
+from fedtailor.engines.client_loop import is_faster_unstacked
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.compile_policy import CompileMode, find_no_compile_reason, set_cache_dir
 from fedtailor.engines.context import EngineContext, limit_to_one_step
@@ -27,6 +33,7 @@ from fedtailor.engines.sequential import SequentialEngine
 from fedtailor.engines.vectorized import VectorizedEngine
 from fedtailor.errors import InputError, RoutineError, is_number, require, suggest_name
 from fedtailor.ops import cpu
+from fedtailor.ops.conv2d import has_wide_convolutions
 
 NAMES = ("vectorized", "sequential")
 """Engines of one process; `distributed` has one of them in each of several processes."""
@@ -81,10 +88,20 @@ def make_engine(
     notes = (_note_slow_operations(context, probe), uncompiled_note, _note_emulated_bf16(context))
     return VectorizedEngine(
         context,
-        chunk=chunk or compute_max_chunk_size(probe.bytes_per_client, context.device),
+        chunk=chunk or _choose_chunk(context, probe, compile),
         compile=compile,
         notes=tuple(note for note in notes if note is not None),
     )
+
+
+def _choose_chunk(context: EngineContext, probe: VmapProbe, compile: CompileMode) -> int:
+    """Return the maximum number of stacked clients: as many as fit, or as gain from a stack."""
+    chunk = compute_max_chunk_size(probe.bytes_per_client, context.device)
+    model = context.task.train_module
+    is_loop = context.device.type == "cpu" and is_faster_unstacked(model)
+    if is_loop and (not compile or has_wide_convolutions(model)):
+        return min(chunk, compute_loop_chunk_size(trees.nbytes(context.task.params)))
+    return chunk
 
 
 def make_distributed_engine(

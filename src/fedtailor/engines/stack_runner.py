@@ -10,8 +10,10 @@ for a few sizes of stacks only, and finished clients stay until the next smaller
 """
 
 import itertools
+import time
+import warnings
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor.compiler.inductor import bind_compiled, bind_eager
+from fedtailor.compiler.inductor import BoundStep, bind_compiled, bind_eager
 from fedtailor.compiler.step_program import ProgramStep, StepProgram, step_stack
 from fedtailor.compiler.trace import TracedFunction
 from fedtailor.core import trees
@@ -29,6 +31,7 @@ from fedtailor.data.batching import count_steps as count_plan_steps
 from fedtailor.engines import client_loop
 from fedtailor.engines.base import ClientWork
 from fedtailor.engines.chunking import compute_cache_sized_slices
+from fedtailor.engines.client_loop import StepGraphs
 from fedtailor.engines.device_data import DeviceDataset
 from fedtailor.ops.transfer import to_device
 
@@ -106,6 +109,7 @@ class StackRunner:
         should_loop_clients: Whether clients run one after another where steps are not compiled.
         should_step_alone: Whether a CPU's programs are for one client, since one for a stack is
             slower.
+        should_trace_steps: Whether steps of one client after another are traced once that pays.
     """
 
     def __init__(
@@ -114,18 +118,23 @@ class StackRunner:
         use_programs: bool,
         should_loop_clients: bool,
         should_step_alone: bool,
+        should_trace_steps: bool = False,
     ) -> None:
         self.use_programs = use_programs
+        self.compile_failure = ""  # why a step could not be compiled, if one could not
+        self.compile_deadline = float("inf")  # of `time.monotonic()`
         self._device = device
         self._should_loop_clients = should_loop_clients
         self._should_step_alone = should_step_alone
+        self._should_trace_steps = should_trace_steps
         # Keys contain ids of objects, which are kept in the values so that no id is used again.
         self._programs: dict[Any, tuple[Phase, StepProgram]] = {}
         self._traced: dict[tuple[int, bool], tuple[Any, TracedFunction]] = {}
+        self._step_graphs: dict[int, tuple[Phase, StepGraphs]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out programs and graphs, which do not pickle and are made again on demand."""
-        return self.__dict__ | {"_programs": {}, "_traced": {}}
+        return self.__dict__ | {"_programs": {}, "_traced": {}, "_step_graphs": {}}
 
     def run_phase(self, work: PhaseWork, stack: ClientStack) -> Tree:
         """Return the carry of a stack, in its order, after all steps of a phase."""
@@ -162,12 +171,24 @@ class StackRunner:
         num_members = len(stack.num_steps)
         client_ids = np.broadcast_to(stack.client_ids, num_members).tolist()
         keys = stack.keys.expand(num_members)
+        graphs = self._get_step_graphs(work.phase)
         carries = []
         for index, (client, key) in enumerate(zip(client_ids, keys, strict=True)):
             carry = trees.take_row(stack.carry, index)
             client_work = ClientWork(work.device_data, client, key)
-            carries.append(client_loop.run_phase(work.phase, work.shared_input, carry, client_work))
+            carries.append(
+                client_loop.run_phase(work.phase, work.shared_input, carry, client_work, graphs)
+            )
         return trees.stack(carries)
+
+    def _get_step_graphs(self, phase: Phase) -> StepGraphs | None:
+        """Return the graphs of a phase's step; None if it takes no batches or is not traced."""
+        if not self._should_trace_steps or not phase.plan.specs:
+            return None
+        key = id(phase.step)
+        if key not in self._step_graphs:
+            self._step_graphs[key] = phase, StepGraphs(phase)
+        return self._step_graphs[key][1]
 
     def _run_stack_on_shared_batches(self, work: PhaseWork, stack: ClientStack) -> Tree:
         carry = stack.carry
@@ -221,8 +242,20 @@ class StackRunner:
         first_block = next(verified_blocks)
         program = self._get_program(work, stack, first_block[1])
         all_blocks = itertools.chain([first_block], verified_blocks)
-        backend = bind_compiled if work.is_compiled else bind_eager
+        backend = self._bind_compiled if work.is_compiled else bind_eager
         program.run(work.shared_input, stack.carry, all_blocks, stack.num_steps, backend, out)
+
+    def _bind_compiled(self, function: Callable[..., None], args: tuple[Tree, ...]) -> BoundStep:
+        """Compile a step and bind it, or bind it uncompiled, with a warning, if that fails."""
+        try:
+            if time.monotonic() > self.compile_deadline:
+                raise TimeoutError("compiling takes too long")
+            return bind_compiled(function, args)
+        except Exception as problem:
+            reason = next(iter(str(problem).splitlines()), type(problem).__name__)
+        self.compile_failure = self.compile_failure or reason
+        _warn_once(reason)
+        return bind_eager(function, args)
 
     def _get_program(
         self, work: PhaseWork, stack: ClientStack, block: tuple[BatchIndices, ...]
@@ -273,6 +306,15 @@ class StackRunner:
             return called  # type: ignore[no-any-return]
         self._traced[key] = function, TracedFunction(called)
         return self._traced[key][1]
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    message = (
+        f"torch {torch.__version__} cannot compile a step, which runs uncompiled, "
+        f"with the same results: {reason}"
+    )
+    warnings.warn(message, RuntimeWarning, stacklevel=2)
 
 
 def _verify_blocks(

@@ -4,7 +4,8 @@ On a GPU nothing in a round waits for the device: the host prepares the next ste
 works. How a stack of clients takes its steps is up to `stack_runner.py`.
 """
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from fedtailor.engines.base import (
     error_context,
 )
 from fedtailor.engines.chunking import MAX_CHUNK
+from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.engines.context import EngineContext
 from fedtailor.engines.device_data import DeviceDataset
@@ -102,7 +104,35 @@ class VectorizedEngine:
             use_programs,
             should_loop_clients=should_loop_clients,
             should_step_alone=has_wide_convolutions(model),
+            should_trace_steps=not client_loop.is_recurrent(model),
         )
+
+    def compile_ahead(
+        self, state: ServerState, cohorts: Sequence[np.ndarray], timeout: float
+    ) -> str:
+        """Compile the steps of training, by training cohorts whose results are thrown away.
+
+        Args:
+            state: Server state that the cohorts are trained from.
+            cohorts: Cohorts that meet every kind of steps between them.
+            timeout: Seconds after which no further step is compiled.
+
+        Returns:
+            Why some step could not be compiled; "" if all are.
+        """
+        kept_states = self.client_states
+        self.client_states = ClientStateStore(self.context.data.clients.count)
+        self._runner.compile_deadline = time.monotonic() + timeout
+        try:
+            for cohort in cohorts:
+                result = self.train(state, cohort, 0)
+                self.update_server(state, result.cohort_update, 0)
+                if self._runner.compile_failure:
+                    break
+        finally:
+            self.client_states = kept_states
+            self._runner.compile_deadline = float("inf")
+        return self._runner.compile_failure
 
     def train(self, state: ServerState, cohort: np.ndarray, round_idx: int) -> TrainResult:
         """Train a cohort chunk by chunk and aggregate the updates (see `Engine.train`).

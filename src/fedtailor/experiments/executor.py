@@ -25,6 +25,7 @@ from fedtailor.engines.chunking import NUM_PROCESSES_ENV
 from fedtailor.engines.distributed.process_group import get_launched_world_size
 from fedtailor.errors import DivergedError, InputError, LostRankError, require
 from fedtailor.training.config import RunConfig
+from fedtailor.training.engine_choice import ComputeChoice, choose_for_config, recall_choice
 from fedtailor.training.record.schema import RoundEntry, RunRecord
 from fedtailor.training.resources import check_jobs
 from fedtailor.training.run_dir import RunDir
@@ -57,6 +58,8 @@ class PlannedRun(NamedTuple):
     config: RunConfig
     path: Path  # its folder
     comparison_name: str = ""
+    shared_choice: ComputeChoice | None = None  # how all seeds of its method compute
+    siblings: tuple[Path, ...] = ()  # the folders of its other seeds
 
 
 class Event(NamedTuple):
@@ -99,6 +102,7 @@ def execute(
     remaining = [run for run in runs if RunDir(run.path).read_status() not in ENDED_STATUSES]
     if not remaining:
         return
+    remaining = _share_choices(runs, remaining)
     problems = (
         _run_in_process(remaining, on_event, should_stop)
         if jobs == 1
@@ -108,6 +112,56 @@ def execute(
         if isinstance(problem, BrokenProcessPool):
             raise InputError(KILLED_MESSAGE) from problem
         raise problem
+
+
+def _share_choices(runs: Sequence[PlannedRun], remaining: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return the remaining runs with a choice for all seeds of a method, made for the first one.
+
+    Other seeds may have other clients, and would be decided differently.
+    """
+    groups: dict[str, list[PlannedRun]] = defaultdict(list)
+    for run in runs:
+        groups[_format_without_seed(run)].append(run)
+    choices: dict[str, ComputeChoice | None] = {}
+    shared_runs = []
+    for run in remaining:
+        key = _format_without_seed(run)
+        seeds = groups[key]
+        if len(seeds) == 1 or RunDir(run.path).exists():
+            shared_runs.append(run)
+            continue
+        if key not in choices:
+            choices[key] = _make_shared_choice(seeds)
+        siblings = tuple(seed.path for seed in seeds if seed.path != run.path)
+        shared_runs.append(run._replace(shared_choice=choices[key], siblings=siblings))
+    return shared_runs
+
+
+def _make_shared_choice(runs: Sequence[PlannedRun]) -> ComputeChoice | None:
+    """Return the choice for the seeds of a method; None if one of them has made it, or none can."""
+    if any(_has_record(run.path) for run in runs):
+        return None
+    try:
+        return choose_for_config(runs[0].config)
+    except Exception:  # the run itself says what is wrong
+        return None
+
+
+def _recall_choice(run: PlannedRun) -> ComputeChoice | None:
+    """Return the choice of the first other seed that has begun, else the one made for all."""
+    for path in run.siblings:
+        if _has_record(path):
+            return recall_choice(RunDir(path).read_record().choices)
+    return run.shared_choice
+
+
+def _has_record(path: Path) -> bool:
+    run_dir = RunDir(path)
+    return run_dir.exists() and run_dir.has_record()
+
+
+def _format_without_seed(run: PlannedRun) -> str:
+    return repr((run.comparison_name, run.config.without_seeds()))
 
 
 def check_same_run(run: PlannedRun, description: str) -> None:
@@ -250,7 +304,8 @@ def _execute_run(
         if run_dir.exists():
             outcome = resume_run(run.path, listeners, should_stop, params)
         else:
-            outcome = start_run(run.config, run.path, listeners, should_stop, params)
+            choice = _recall_choice(run)
+            outcome = start_run(run.config, run.path, listeners, should_stop, params, choice)
         num_rounds = len(outcome.record.rounds)
         if outcome.is_finished:
             kind = "finished"

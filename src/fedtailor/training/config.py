@@ -71,9 +71,9 @@ class CommonConfig(BaseModel):
     chunk: PositiveInt | None = None
     """Clients that are stacked at a time; none: as many as fit."""
     compile: StrictBool | Literal["auto", "training"] = "auto"
-    """training: not personalizing and scoring; auto: training, if it pays."""
+    """training: not personalizing and scoring; auto: training, if counts say that it pays."""
     threads: PositiveInt | None = None
-    """Threads of the CPU; none: as torch chooses."""
+    """Threads of the CPU; none: as many as a step has work for, but no more than torch has."""
     client_state: Literal["ram", "files"] = "ram"
     """Where client states are kept while training."""
     evaluate_every: PositiveInt | None = None

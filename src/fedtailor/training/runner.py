@@ -57,7 +57,7 @@ from fedtailor.training.record.summary import (
     compute_final_window,
     summarize_group,
 )
-from fedtailor.training.resources import check_threads
+from fedtailor.training.resources import check_threads, restore_threads
 from fedtailor.training.resume_changes import (
     change_config,
     change_record,
@@ -103,12 +103,14 @@ They may be pre-trained on the server's data.
 """
 
 
+@restore_threads()
 def start_run(
     config: RunConfig,
     out: str | Path,
     listeners: tuple[Listener, ...] = (),
     should_stop: Callable[[], bool] = bool,
     initial_params: InitialParams | None = None,
+    shared_choice: engine_choice.ComputeChoice | None = None,
 ) -> RunOutcome:
     """Start a run in a new folder.
 
@@ -119,6 +121,7 @@ def start_run(
         should_stop: Asked after every round; the run saves its state and returns if it says yes.
         initial_params: First weights that runs share; those of the run's seed are added if they are
             not there.
+        shared_choice: How the runs of its method compute in a comparison; None: this one chooses.
     """
     stopwatch = Stopwatch()
     run_dir = RunDir(out)
@@ -134,9 +137,11 @@ def start_run(
     loggers = make_loggers(config.log, run_dir.path)
     with stopwatch.run(), run_dir.create(config), _clear_scratch(run_dir):
         run = Run(config, run_dir, data, context, (*loggers, *listeners), should_stop, stopwatch)
+        run.shared_choice = shared_choice
         return run.execute(initial_params)
 
 
+@restore_threads()
 def resume_run(
     out: str | Path,
     listeners: tuple[Listener, ...] = (),
@@ -209,6 +214,7 @@ class Run:
     listeners: tuple[Listener, ...]
     should_stop: Callable[[], bool]
     stopwatch: Stopwatch
+    shared_choice: engine_choice.ComputeChoice | None = None
     previous_times: Times = field(init=False)
     engine: Engine = field(init=False)
     checkpoints: CheckpointManager = field(init=False)
@@ -223,6 +229,8 @@ class Run:
         rounds_done = self._open(initial_params)
         for listener in self.listeners:
             listener.on_run_start(self.record, rounds_done)
+        if rounds_done == 0:
+            self._compile_ahead()
         try:
             is_complete = self._train()
         except DivergedError as problem:
@@ -241,12 +249,23 @@ class Run:
         rounds = self.round_log.entries
         self._update_record(status=status, rounds=rounds, cost=sum_costs(rounds), **changes)
 
+    def _compile_ahead(self) -> None:
+        """Compile before the first round; if that fails, write down that the run is uncompiled."""
+        if not self.record.choices.compile:
+            return
+        with time_phase("compiling"):
+            self.engine, choices = engine_choice.compile_ahead_of_run(
+                self.config, self.engine, self.state, self.record.choices
+            )
+        if choices != self.record.choices:
+            self._update_record(choices=choices)
+
     def _open(self, initial_params: InitialParams) -> int:
         """Make or restore engine, state and record, and return the number of rounds done."""
         previous = self.run_dir.read_stored_record() if self.run_dir.has_record() else None
         if previous is None:
             self.engine, new_choices = engine_choice.make_new_engine(
-                self.config, self.context, self.run_dir.path
+                self.config, self.context, self.run_dir.path, self.shared_choice
             )
         else:
             require_same_data(previous, self.context.data)

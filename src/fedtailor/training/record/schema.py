@@ -65,6 +65,7 @@ class Choices(RecordPart):
     ranks: int | None
     precision: str
     threads: int
+    threads_reason: str = ""
     notes: tuple[str, ...]
 
 
