@@ -28,7 +28,7 @@ RESTORE_REMEDY = "put back the file that was written."
 class DamagedFileError(InputError):
     """Refusal of a file that is not what was written."""
 
-    def __init__(self, message: str, damage: str) -> None:
+    def __init__(self, message: str, damage: str = "") -> None:
         """Take the whole sentence, and the part of it that says what is wrong."""
         super().__init__(message)
         self.damage = damage
