@@ -41,7 +41,9 @@ def verify_run(run_dir: RunDir) -> Verification:
                 run_dir.read_stored_record()
         round_log = run_dir.open_round_log()
         problems[ROUNDS_FILE] = _find_log_problem(round_log.damage, len(round_log.entries), record)
-        checkpoints = CheckpointManager(run_dir.path, round_log).find_problems()
+        config_checksum = record.checksums.config if record is not None else None
+        manager = CheckpointManager(run_dir.path, round_log, config_checksum)
+        checkpoints = manager.find_problems()
     intact_rounds = [num_rounds for num_rounds, problem in checkpoints.items() if not problem]
     if record is not None and record.status in ("finished", "interrupted"):
         checkpoints.setdefault(len(record.rounds), "is missing")
