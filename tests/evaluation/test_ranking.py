@@ -630,9 +630,7 @@ def test_many_clients_change_little() -> None:
 def test_one_client_says_nothing_of_others() -> None:
     table = make_client_table(5, 2, 1)
     table[:, 1] += 100
-    found = compare_with_best(
-        as_scores(table.mean(axis=2)), client_scores=as_client_scores(table)
-    )
+    found = compare_with_best(as_scores(table.mean(axis=2)), client_scores=as_client_scores(table))
     assert {standing.verdict for standing in found.values()} == {Verdict.MAY_BE_BEST}
     assert found["m0"].needs_clients
 
