@@ -130,7 +130,7 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
         assert eval_points
         assert all(list(groups) == ["validation"] for groups in eval_points)
     written = {path.name for path in out.iterdir()}
-    assert written == {"trials", "trials.json", "tuned.toml"}
+    assert written == {"manifest.json", "trials", "trials.json", "tuned.toml"}
 
 
 def test_the_chosen_point_is_the_best_on_validation_clients(

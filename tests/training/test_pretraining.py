@@ -185,6 +185,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("option", "what"), [("pretrain", "steps"), ("pretrain_batch", "batch")])
 def test_more_than_fits_into_memory_is_refused(option: str, what: str) -> None:
-    options = {"pretrain": 1, option: 2**62}
+    options: dict[str, Any] = {"pretrain": 1, option: 2**62}
     with pytest.raises(InputError, match=f"^pretrain: .* {what} of .* needs at least .* of memory"):
         ft.fit("fedavg", toy_task(), DATA, rounds=0, cohort=1, **options)

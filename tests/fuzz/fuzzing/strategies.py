@@ -251,7 +251,7 @@ def toml_files(draw: st.DrawFn) -> bytes:
         container = draw(
             st.sampled_from(("", "data_options", "hparams", "fedavg", "tune", "tuned"))
         )
-        if container == "fedavg":
+        if container == "fedavg" and isinstance(table["hparams"], dict):
             table["hparams"] = {**table["hparams"], "fedavg": {key: draw(values())}}
         elif container and isinstance(table.get(container, {}), dict):
             table[container] = {**table.get(container, {}), key: draw(values())}
