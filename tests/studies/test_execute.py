@@ -291,6 +291,7 @@ def test_a_damaged_record_is_not_published(finished: Path, tmp_path: Path) -> No
     study = small(tmp_path / "place")
     out = tmp_path / "place" / "out"
     verify(str(out))
+    (tmp_path / "place" / "pyproject.toml").touch()  # a checkout, where records are published
     record_path = out / "one.json"
     text = record_path.read_text()
     record_path.write_text(text.replace('"seed": 1', '"seed": 2', 1))
