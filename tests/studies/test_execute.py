@@ -282,7 +282,7 @@ def test_damage_to_the_files_of_a_study_is_noticed(
     path.write_text("".join(lines))
     with pytest.raises(InputError, match=sentence):
         done(study, out)
-    with pytest.raises(InputError, match="folders in .* are damaged: out"):
+    with pytest.raises(InputError, match=r"folders in .* are damaged: out"):
         verify(str(out))
 
 
