@@ -112,6 +112,28 @@ def plain_write(stored: StoredDataset) -> None:
         path.unlink(missing_ok=True)
 
 
+def forget(stored: StoredDataset) -> None:
+    """Drop the pages of a store's files from the system's cache, so that the disk is read."""
+    for path in stored.folder.iterdir():
+        if path.is_file():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def plain_read(stored: StoredDataset) -> None:
+    """Read the bytes of a store's column without looking at them."""
+    with (stored.folder / "column-x.bin").open("rb", buffering=0) as file:
+        while file.read(PIECE):
+            pass
+
+
+def use_all(stored: StoredDataset) -> None:
+    """Ask for all rows of a store that was just opened, so that every block is verified."""
+    column = stored.columns["x"]
+    for start in range(0, len(column), PIECE // TOKENS // 2):
+        column[start : start + PIECE // TOKENS // 2].sum()
+
+
 def next_words(stored: StoredDataset) -> ClientExamples:
     """Everybody predicts the words that they are given, in all of their sentences or the first of
     them: one column twice, whose blocks are verified when they are first read.
@@ -201,7 +223,15 @@ def measured(clients: int, sentences: int) -> None:
         stored = open_store(NAME)
         for _ in range(2):
             print("plain write:", took(plain_write, stored).rate(size))
-        print("verifying:", took(stored.verify).rate(size))
+        forget(stored)
+        print("plain read from the disk:", took(plain_read, stored).rate(size))
+        print("plain read from the system's cache:", took(plain_read, stored).rate(size))
+        forget(stored)
+        print("verifying from the disk:", took(stored.verify).rate(size))
+        print("verifying from the system's cache:", took(stored.verify).rate(size))
+        opened = open_store(NAME)
+        print("first use of all rows:", took(use_all, opened).rate(size))
+        print("second use of all rows:", took(use_all, opened).rate(size))
         reading = subprocess.run(
             [sys.executable, __file__, "read"], check=True, capture_output=True, text=True
         )

@@ -9,7 +9,7 @@ them. Case N of a target under a seed is always the same. The exit code is 1 if 
 
     traceback    an exception that is no error of fedtailor
     signal       a segmentation fault or another signal; exit: an exit code that no command has
-    hang         no end within the limit of seconds
+    hang         no end within the limit of seconds of a processor, or within ten minutes
     raw          control characters, or bytes that are not UTF-8, on the terminal
     sentence     a refusal that is not one sentence on one line
     difference   a damaged file was accepted, and the result is another one
@@ -80,7 +80,9 @@ def _parse_args() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=20.0, help="for all targets together")
     parser.add_argument("--cases", type=int, help="cases of each target, whatever time they take")
     parser.add_argument("--case", type=int, help="the one case to run")
-    parser.add_argument("--limit", type=float, default=60.0, help="seconds for a case")
+    parser.add_argument(
+        "--limit", type=float, default=60.0, help="seconds of a processor for a case"
+    )
     parser.add_argument("--workers", type=int, default=2, help="processes that run cases")
     parser.add_argument("--json", type=Path, help="also write cases and findings to this file")
     args = parser.parse_args()

@@ -25,7 +25,14 @@ MAX_INTEGER = 2**63 - 1
 
 
 class FedtailorError(Exception):
-    """Base of every error that fedtailor raises on purpose."""
+    """Base of every error that fedtailor raises on purpose.
+
+    What its message quotes is printable: a name with a line break leaves it one line.
+    """
+
+    def __init__(self, message: object = "") -> None:
+        """Take the message."""
+        super().__init__(make_printable(str(message)))
 
 
 class InputError(FedtailorError, ValueError):
@@ -124,15 +131,23 @@ def _escape(letter: str) -> str:
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
-def summarize_error(error: BaseException) -> str:
-    """Return the type and the first line of an error, as a part of another sentence."""
+def summarize_error(error: BaseException, has_type: bool = True) -> str:
+    """Return the type and the first line of an error, as a part of another sentence.
+
+    Without a text of its own it is the type alone.
+
+    Args:
+        error: The error.
+        has_type: Whether to name the type if there is a text.
+    """
+    name = type(error).__name__
     lines = str(error).strip().splitlines()
     if not lines:
-        return type(error).__name__
-    text = lines[0].rstrip(". ").replace(". ", "; ")
+        return name
+    text = lines[0].rstrip(".: ").replace(". ", "; ")
     if len(text) > MAX_SUMMARY:
         text = text[:MAX_SUMMARY] + " ..."
-    return f"{type(error).__name__}: {text}"
+    return f"{name}: {text}" if has_type else text
 
 
 def is_number(value: Any, integer: bool = False) -> bool:

@@ -97,7 +97,8 @@ def test_damaged_rounds(place: Path, command: Command, tmp_path: Path) -> None:
     code, lines, error = command.run("verify", str(out))
     assert code == 2
     assert f"{out}/rounds.jsonl: line 3 of 'rounds.jsonl' is not what was written" in lines
-    assert "what survives is manifest.json, config.json, record.json, model.safetensors; " in error
+    survivors = "what survives is manifest.json, config.json, record.json, model.safetensors"
+    assert f"{survivors} and the model, so `personalize` and `export` work; put back" in error
     assert error.count("\n") == 1
 
 

@@ -89,6 +89,14 @@ def test_add_scales_the_second_tree(scale: float | Tensor) -> None:
         torch.testing.assert_close(own, a + scale * b, rtol=1e-15, atol=1e-15)
 
 
+@pytest.mark.parametrize("scale", [1e39, -1e300])
+def test_what_float32_does_not_hold_is_infinite_there(scale: float) -> None:
+    ones = {"a": torch.ones(2)}
+    sign = math.copysign(1, scale)
+    assert trees.add(ones, ones, scale)["a"].tolist() == [sign * math.inf] * 2  # as a list
+    assert trees.add((ones,), (ones,), scale)[0]["a"].tolist() == [sign * math.inf] * 2
+
+
 def test_add_without_a_scale_is_a_sum() -> None:
     assert_equal(trees.add(A, B), [a + b for a, b in zip(flat(A), flat(B), strict=True)])
 

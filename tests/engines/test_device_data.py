@@ -20,6 +20,7 @@ from fedtailor.data.examples import Array
 from fedtailor.data.store import memory_map
 from fedtailor.engines import device_data
 from fedtailor.engines.device_data import DeviceDataset
+from fedtailor.storage.memory import Memory
 
 CPU = torch.device("cpu")
 KINDS = ["u1", "i1", "u2", "i2", "u4", "i4", "i8", "f4", "f8", "?"]
@@ -124,7 +125,7 @@ def told_at_random(file: Path) -> bool:
 def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
     memory: int, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_map, "get_ram_bytes", lambda: memory)
+    monkeypatch.setattr(memory_map, "get_memory", lambda: Memory(memory, memory))
     column = mapped(tmp_path)
     assert not told_at_random(tmp_path / "column.bin")
     device_data._to_device_tensor(column[:, :-1], CPU)
@@ -133,7 +134,7 @@ def test_only_maps_that_may_not_stay_in_memory_are_read_at_random(
 
 @LINUX
 def test_systems_without_advice_go_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_map, "get_ram_bytes", lambda: 0)
+    monkeypatch.setattr(memory_map, "get_memory", lambda: Memory(0, 0))
     monkeypatch.delattr(mmap, "MADV_RANDOM")
     column = mapped(tmp_path)
     tensor = device_data._to_device_tensor(column, CPU)
@@ -142,7 +143,7 @@ def test_systems_without_advice_go_without(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_columns_in_memory_go_without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_map, "get_ram_bytes", lambda: 0)
+    monkeypatch.setattr(memory_map, "get_memory", lambda: Memory(0, 0))
     column = np.arange(5)
     assert device_data._to_device_tensor(column, CPU).data_ptr() == column.ctypes.data
 

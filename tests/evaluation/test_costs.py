@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedtailor import methods
@@ -17,10 +18,13 @@ from fedtailor.data import FederatedDataset
 from fedtailor.engines.base import ClientWork
 from fedtailor.engines.context import EngineContext
 from fedtailor.engines.single_client import run_single_client
-from fedtailor.evaluation.costs import CostMeter
+from fedtailor.errors import RoutineError
+from fedtailor.evaluation.costs import CostMeter, make_cost_meter
 from fedtailor.prng.streams import Stream
 from fedtailor.training import from_config
+from fedtailor.training.context import prepare_context
 from fedtailor.training.overrides import read_run_config
+from scenarios import toy_data
 
 SMALL = ["data.clients=12", "cohort=3", "hidden=8", "batch=7", "finetune_epochs=2"]
 SHORT = {"local": ["local_epochs=2"], "pfedme": ["inner_steps=3"]}
@@ -128,3 +132,26 @@ def test_the_servers_gradients_are_its_own() -> None:
         cohort
     )  # of each upload: the change in gradient that a step makes
     assert cost.gradients == made.count_steps(cohort).sum()
+
+
+class _Fragile(nn.Module):
+    """A model that takes no more examples at a time than are looked at before a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        if len(x) > 2:
+            raise KeyError("too\nmany")
+        return self.layer(x.float())
+
+
+def test_what_a_model_raises_while_operations_are_counted_is_an_error_of_one_line() -> None:
+    made = prepare_context("fedavg", _Fragile(), toy_data(), rounds=1, cohort=2)
+    with pytest.raises(RoutineError) as caught:
+        make_cost_meter(made)
+    assert str(caught.value) == (
+        "fedavg: counting operations failed in round 0 for a batch of examples: "
+        r"KeyError: 'too\nmany'"
+    )

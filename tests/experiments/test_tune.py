@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from damage import iterate_mutations
+from fedtailor.cli.verify import verify
 from fedtailor.errors import InputError
 from fedtailor.experiments.tune import (
     Trial,
@@ -19,6 +21,7 @@ from fedtailor.experiments.tune import (
     make_points,
     make_trials,
     prepare_trials,
+    read_trials,
     select_best,
     tune,
 )
@@ -135,7 +138,7 @@ def test_no_test_client_is_scored_in_any_trial(tuned: tuple[Path, list[Trial]]) 
         assert eval_points
         assert all(list(groups) == ["validation"] for groups in eval_points)
     written = {path.name for path in out.iterdir()}
-    assert written == {"trials", "trials.json", "tuned.toml"}
+    assert written == {"manifest.json", "trials", "trials.json", "tuned.toml"}
 
 
 def test_the_chosen_point_is_the_best_on_validation_clients(
@@ -305,3 +308,52 @@ def test_a_trial_that_diverges_is_not_chosen(tmp_path: Path) -> None:
 def test_a_folder_with_other_trials_is_refused(tuned: tuple[Path, list[Trial]]) -> None:
     with pytest.raises(InputError, match="holds another trial; choose another folder with out=DIR"):
         tune(words("fedavg", "tune.lr=0.02,0.1,0.5", "trials=3"), tuned[0])
+
+
+TUNE_WORDS = ("fedavg", "local", "tune.lr=0.01,0.1,0.5", "trials=3", "seeds=0,1")
+
+
+@pytest.mark.parametrize("name", ["trials.json", "tuned.toml", "manifest.json"])
+def test_every_damage_to_what_was_tuned_is_noticed(
+    name: str, tuned: tuple[Path, list[Trial]], tmp_path: Path
+) -> None:
+    content = (tuned[0] / name).read_bytes()
+    out = tmp_path / "out"
+    for number, (_, mutated) in enumerate(iterate_mutations(content, seed=5)):
+        shutil.copytree(tuned[0], out)
+        (out / name).write_bytes(mutated)
+        with pytest.raises(InputError) as caught:
+            verify(str(out))
+        assert "is damaged" in str(caught.value) or "1 of 7 folders" in str(caught.value)
+        if name == "trials.json":
+            with pytest.raises(InputError, match=r"trials.json' is not what was written; repeat "):
+                read_trials(out)
+        if name == "tuned.toml":
+            with pytest.raises(InputError, match=r"tuned.toml' is not what was written; to try "):
+                read_comparison([str(out / name)])
+        if name == "manifest.json" and number == 0:
+            with pytest.raises(InputError, match=r"manifest.json' "):
+                tune(words(*TUNE_WORDS), out)
+        shutil.rmtree(out)
+
+
+def test_the_command_writes_what_is_damaged_again(
+    tuned: tuple[Path, list[Trial]], tmp_path: Path
+) -> None:
+    out = shutil.copytree(tuned[0], tmp_path / "out")
+    (out / "trials.json").write_text("[]\n")
+    (out / "tuned.toml").unlink()
+    tune(words(*TUNE_WORDS), out)
+    for name in ("trials.json", "tuned.toml", "manifest.json"):
+        assert (out / name).read_bytes() == (tuned[0] / name).read_bytes()
+    verify(str(out))
+
+
+def test_a_copy_of_what_was_tuned_may_be_changed(
+    tuned: tuple[Path, list[Trial]], tmp_path: Path
+) -> None:
+    text = (tuned[0] / "tuned.toml").read_text()
+    (tmp_path / "copy.toml").write_text(text.replace("rounds = 5", "rounds = 6"))
+    assert read_comparison([str(tmp_path / "copy.toml")]).rounds == 6
+    (tmp_path / "manifest.json").write_text('{"name": "of another program"}')
+    assert read_comparison([str(tmp_path / "copy.toml")]).rounds == 6

@@ -1,18 +1,21 @@
 """What holds for every method on the list."""
 
 import inspect
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, fields
+from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 from torch import Tensor
 
 from agreement import distance
-from fedtailor import methods
+from fedtailor import fit, methods
 from fedtailor.core import trees
 from fedtailor.core.types import Tree
 from fedtailor.engines import factory
-from fedtailor.errors import InputError
-from scenarios import toy_setting, toy_task, train
+from fedtailor.errors import DivergedError, InputError
+from scenarios import toy_data, toy_setting, toy_task, train
 
 
 @pytest.mark.parametrize("name", methods.NAMES)
@@ -99,6 +102,42 @@ def test_bounds_of_a_range_are_allowed_unless_excluded(
 ) -> None:
     for value in values:
         assert getattr(methods.make_hparams(name, **{field: value}), field) == value
+
+
+@pytest.mark.parametrize("name", methods.NAMES)
+def test_numbers_that_float32_does_not_hold_are_refused(name: str) -> None:
+    kind = methods.load_method_module(name).HParams
+    hints = get_type_hints(kind)
+    floats = [
+        each.name
+        for each in fields(kind)
+        if float in (hints[each.name], *get_args(hints[each.name]))
+    ]
+    assert "lr" in floats
+    for option in floats:
+        for value in (1e39, 1e300, 1.7976931348623157e308):
+            with pytest.raises(InputError, match=f"^{name}: {option} must be"):
+                kind(**{option: value})
+
+
+@pytest.mark.parametrize("engine", factory.NAMES)
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedavg", {"lr": 3e38}),
+        ("fedprox", {"lr": 1e20, "lam": 1e30}),
+        ("fedavg", {"lr": 1e20, "weight_decay": 1e30}),
+        ("per-fedavg", {"h": 1e-300}),
+        ("fsl+fedavg", {"gamma": 1e30, "lr": 1e30}),
+        ("fedsim", {"h": 1e-300, "beta": 1e38, "lr": 1e38}),
+    ],
+)
+def test_products_that_overflow_end_in_a_sentence(
+    engine: str, name: str, options: dict[str, Any]
+) -> None:
+    task = toy_task().to(dtype=torch.float32)
+    with suppress(DivergedError):
+        fit(name, task, toy_data(server=6), rounds=1, cohort=2, engine=engine, **options)
 
 
 def test_fedprox_is_a_file_of_at_most_40_lines() -> None:

@@ -23,7 +23,8 @@ from fedtailor.personalization.service import (
 )
 from fedtailor.reporting.html import write_report
 from fedtailor.storage.manifest import ListedFolder
-from fedtailor.training.from_config import trust_folder
+from fedtailor.storage.trusted_code import require_trusted_code
+from fedtailor.training.from_config import trust_folder, trust_folders
 from fedtailor.training.overrides import read_comparison
 from fedtailor.training.run_dir import RunDir
 from fedtailor.training.runner import resume_run, start_run
@@ -232,3 +233,70 @@ def test_the_option_of_the_commands(elsewhere: Place, tmp_path: Path) -> None:
         assert elsewhere.marker.exists()
     sentences = [line for line in said.read_text().splitlines() if line.startswith("fedtailor: ")]
     assert len(sentences) == 1
+
+
+def begin_comparison(folder: Path) -> tuple[list[str], Path]:
+    """A comparison that was stopped, and the words that go on with it."""
+    folder.mkdir()
+    (folder / "mine.py").write_text(OWN.format(marker=str(folder / "marker")))
+    words = ["fedavg", "baselines=false", "seeds=0", "rounds=3"]
+    words = [*SMALL, *words, f"model={folder / 'mine.py'}:make"]
+    compare(read_comparison(words), folder / "out", should_stop=iter([False, True]).__next__)
+    (folder / "marker").unlink()
+    return words, folder / "out"
+
+
+def test_a_comparison_runs_the_file_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_STATE", str(tmp_path / "state"))
+    words, out = begin_comparison(tmp_path / "here")
+    monkeypatch.setenv("FEDTAILOR_STATE", str(tmp_path / "other"))
+    (outcome,) = compare(read_comparison(words), out)
+    assert outcome.is_finished
+
+
+def test_a_comparison_runs_no_other_file_until_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_STATE", str(tmp_path / "state"))
+    words, out = begin_comparison(tmp_path / "here")
+    monkeypatch.setenv("FEDTAILOR_STATE", str(tmp_path / "other"))
+    with (tmp_path / "here" / "mine.py").open("a") as file:
+        file.write("# another one\n")
+    said = tmp_path / "said"
+    line = ["compare", *words, f"out={out}"]
+    for words_of_command, exit_code in ((line, 2), ([*line, "--trust-code"], 0), (line, 0)):
+        child = command(words_of_command, said)
+        child.join()
+        assert child.exitcode == exit_code
+    sentences = [line for line in said.read_text().splitlines() if line.startswith("fedtailor: ")]
+    assert len(sentences) == 1
+    assert sentences[0].endswith("look at the file, then repeat with --trust-code.")
+
+
+@pytest.mark.parametrize("name", ["compare", "tune", "study"])
+def test_code_is_trusted_in_folders_that_are_named(name: str, tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    child = command([name, "fedavg", "--trust-code"], said)
+    child.join()
+    assert child.exitcode == 2
+    assert "--trust-code is for runs that are there already; name them by out=DIR." in (
+        said.read_text()
+    )
+
+
+def test_files_of_all_runs_below_a_folder_are_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDTAILOR_STATE", str(tmp_path / "state"))
+    sources = [b"1", b"2", b"3"]
+    names = ["part/tune/trials/fedavg-0", "part/fedavg-seed0", "fedavg-seed0"]
+    for name, source in zip(names, sources, strict=True):
+        (tmp_path / "out" / name).mkdir(parents=True)
+        (tmp_path / "out" / name / "own_model.py").write_bytes(source)
+    trust_folders(tmp_path / "out")
+    for source in sources:
+        require_trusted_code(tmp_path / "own_model.py", source)
+    with pytest.raises(InputError, match="has not run before"):
+        require_trusted_code(tmp_path / "own_model.py", b"4")

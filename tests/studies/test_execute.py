@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedtailor.cli.verify import verify
 from fedtailor.errors import InputError
 from fedtailor.experiments.executor import Event
+from fedtailor.studies.execute import read_minutes
+from fedtailor.studies.publish import copy_records
 from fedtailor.studies.record import PartRecord, TrialSummary, read_record
 from fedtailor.training.run_dir import RunDir
 from known import known
@@ -248,3 +252,74 @@ def test_a_process_that_fails_lets_the_others_finish(tmp_path: Path) -> None:
         for path in (tmp_path / "out" / "one").glob("fedprox*/record.json")
     ]
     assert ended == ["finished", "finished"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with the small study and its folder, run in one go."""
+    place = tmp_path_factory.mktemp("finished")
+    done(small(place), place / "out")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("study.json", r"study.json' is not what was written; put back"),
+        ("manifest.json", r"manifest.json' "),
+        ("one/seconds.jsonl", r"^line 2 of '.*one/seconds.jsonl' is not what was written; put "),
+    ],
+)
+def test_damage_to_the_files_of_a_study_is_noticed(
+    name: str, sentence: str, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "place")
+    study = small(tmp_path / "place")
+    out = tmp_path / "place" / "out"
+    path = out / name
+    lines = path.read_text().splitlines(keepends=True)
+    lines[1] = lines[1].upper()
+    path.write_text("".join(lines))
+    with pytest.raises(InputError, match=sentence):
+        done(study, out)
+    with pytest.raises(InputError, match=r"folders in .* are damaged: out"):
+        verify(str(out))
+
+
+def test_a_damaged_record_is_not_published(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "place")
+    study = small(tmp_path / "place")
+    out = tmp_path / "place" / "out"
+    verify(str(out))
+    (tmp_path / "place" / "pyproject.toml").touch()  # a checkout, where records are published
+    record_path = out / "one.json"
+    text = record_path.read_text()
+    record_path.write_text(text.replace('"seed": 1', '"seed": 2', 1))
+    assert record_path.read_text() != text
+    with pytest.raises(InputError, match=r"one.json' is not what was written; repeat the command"):
+        copy_records(study, out)
+    assert not study.get_record_path(study.parts[0]).exists()
+    done(study, out)
+    assert copy_records(study, out) == [study.get_record_path(study.parts[0])]
+
+
+def test_a_study_that_was_killed_before_its_first_file_begins(tmp_path: Path) -> None:
+    study = small(tmp_path)
+    done(study, tmp_path / "out")
+    (tmp_path / "killed").mkdir()
+    shutil.copy(tmp_path / "out" / "manifest.json", tmp_path / "killed" / "manifest.json")
+    (tmp_path / "killed" / ".study.json.new").write_text('{"stu')
+    assert list(done(study, tmp_path / "killed")) == ["one"]
+
+
+def test_a_duration_that_was_cut_off_by_a_kill_is_left_out(finished: Path, tmp_path: Path) -> None:
+    path = tmp_path / "one" / "seconds.jsonl"
+    path.parent.mkdir()
+    content = (finished / "out" / "one" / "seconds.jsonl").read_text()
+    path.write_text(content)
+    minutes = known(read_minutes("one", tmp_path))
+    path.write_text(content + content[:30])
+    assert read_minutes("one", tmp_path) == minutes
+    seconds = [json.loads(line)["seconds"] for line in content.splitlines()]
+    assert minutes == pytest.approx(sum(seconds) / 60)
+    assert read_minutes("two", tmp_path) is None

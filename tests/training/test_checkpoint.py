@@ -233,7 +233,7 @@ def test_every_flipped_byte_of_a_manifest_is_noticed(tmp_path: Path) -> None:
         blank = not content[at : at + 1].strip()
         assert found.rounds_done == 2 or (blank and same(found.state, state(3)))
     (sentence,) = refused
-    assert "was written in format 3, but this fedtailor reads format 2" in sentence
+    assert "was written in format 2, but this fedtailor reads format 3" in sentence
 
 
 def test_the_damaged_one_goes_when_the_next_is_whole(stopped: Path, tmp_path: Path) -> None:
@@ -265,10 +265,10 @@ def test_no_checkpoint_is_intact(stopped: Path, tmp_path: Path) -> None:
 def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     out = shutil.copytree(stopped, tmp_path / "out")
     manifest = out / "checkpoints" / "000006" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 2', '"format": 3'))
+    manifest.write_text(manifest.read_text().replace('"format": 3', '"format": 2'))
     with pytest.raises(
         InputError,
-        match=r"was written in format 3, but this fedtailor reads format 2; use the version that ",
+        match=r"was written in format 2, but this fedtailor reads format 3; use the version that ",
     ):
         resume_run(out)
     content = json.loads((out / "config.json").read_text())

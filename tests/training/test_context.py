@@ -180,7 +180,7 @@ def test_a_model_for_very_many_classes_is_refused_before_it_is_made(
 ) -> None:
     y = np.where(Y == 2, 10**9, Y)
     np.savez(tmp_path / "t.npz", x=X, y=y, client=CLIENT)
-    monkeypatch.setattr(memory, "get_ram_bytes", lambda: 64 << 30)
+    monkeypatch.setattr(memory, "get_memory", lambda: memory.Memory(64 << 30, 64 << 30))
     config = read_run_config([f"data={tmp_path / 't.npz'}", "method=fedavg", "rounds=1"])
     assert_refused(
         lambda: start_run(config, tmp_path / "run"), r"model: .* needs at least 1,0\d\d\.\d GB"

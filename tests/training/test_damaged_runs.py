@@ -20,6 +20,7 @@ from fedtailor.reporting.html import write_report
 from fedtailor.training.run_dir import RunDir, find_runs
 from fedtailor.training.runner import resume_run, start_run
 from fedtailor.training.trained_model import load_trained_model
+from fedtailor.training.verification import verify_run
 from interruptions import begin_or_go_on, left, small
 
 MODEL_SOURCE = """
@@ -124,12 +125,11 @@ def test_compiled_copies_of_a_model_file_are_not_run(finished: Path, tmp_path: P
 
 def test_a_changed_model_is_refused(finished: Path, tmp_path: Path) -> None:
     out = shutil.copytree(finished, tmp_path / "out")
-    assert RunDir(out).read_model() == (out / "model.safetensors").read_bytes()
+    assert RunDir(out).find_problems()["model.safetensors"] == ""
     content = bytearray((out / "model.safetensors").read_bytes())
     content[-1] ^= 1
     (out / "model.safetensors").write_bytes(content)
-    with pytest.raises(InputError, match=r"^'.*model.safetensors' is not what was written; "):
-        RunDir(out).read_model()
+    assert RunDir(out).find_problems()["model.safetensors"] == "is not what was written"
 
 
 def test_a_folder_of_another_version_gets_a_sentence(finished: Path, tmp_path: Path) -> None:
@@ -202,8 +202,31 @@ def test_checkpoints_of_another_run_are_refused(
     for name in ("checkpoints", "client_state"):
         shutil.rmtree(out / name)
         shutil.copytree(other / name, out / name)
+    for use in (resume_run, personalize):
+        with pytest.raises(InputError, match=r"000005 was skipped: it is that of another run; "):
+            use(out)
+
+
+def test_rounds_of_another_run_are_refused(words: list[str], stopped: Path, tmp_path: Path) -> None:
+    out = shutil.copytree(stopped, tmp_path / "out")
+    other = tmp_path / "other"
+    start_run(small(*words), other, should_stop=iter([False] * 4 + [True]).__next__)
+    shutil.copy(other / "rounds.jsonl", out / "rounds.jsonl")  # with other durations
     with pytest.raises(InputError, match=r"'rounds.jsonl' is not that of this run"):
         resume_run(out)
+
+
+@pytest.mark.parametrize("damage", [*LINE_DAMAGES, lambda lines: []])
+def test_personalizing_needs_no_intact_rounds(
+    damage: Callable[[list[str]], list[str]], finished: Path, stopped: Path, tmp_path: Path
+) -> None:
+    for number, folder in enumerate((finished, stopped)):
+        expected = personalize(folder)
+        out = shutil.copytree(folder, tmp_path / str(number))
+        damage_lines(out / "rounds.jsonl", damage)
+        assert personalize(out) == expected
+        (damaged, *_) = verify_run(RunDir(out)).list_damaged()
+        assert damaged == "rounds.jsonl"
 
 
 def test_a_lost_last_checkpoint_is_noticed(finished: Path, stopped: Path, tmp_path: Path) -> None:
@@ -255,7 +278,7 @@ def test_other_damage_to_a_finished_run_is_noticed_or_harmless(
             try:
                 assert RunDir(out).read_record() == expected_record
                 assert personalize(out) == expected, f"{name}: {change}"
-                RunDir(out).read_model()
+                refusals += verify_run(RunDir(out)).list_damaged()
             except InputError as problem:
                 refusals.append(str(problem))
             shutil.rmtree(out)

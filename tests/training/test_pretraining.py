@@ -2,6 +2,7 @@
 what resumes.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,13 @@ def test_newcomers_of_methods_with_memory_begin_with_it() -> None:
     assert alone.scores["unseen"].before["loss"][-1] == pytest.approx(loss, rel=1e-10)
 
 
+RATES = "a number above 0 and at most 3.4e+38"
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"pretrain": -1}, "pretrain must be a whole number not below 0, got -1."),
     ({"pretrain": 1.5}, "pretrain must be a whole number not below 0, got 1.5."),
-    ({"pretrain": 1, "pretrain_lr": 0.0}, "pretrain_lr must be a number above 0, got 0.0."),
-    (
-        {"pretrain": 1, "pretrain_lr": float("nan")},
-        "pretrain_lr must be a number above 0, got nan.",
-    ),
+    ({"pretrain": 1, "pretrain_lr": 0.0}, f"pretrain_lr must be {RATES}, got 0.0."),
+    ({"pretrain": 1, "pretrain_lr": float("nan")}, f"pretrain_lr must be {RATES}, got nan."),
+    ({"pretrain": 1, "pretrain_lr": 1e39}, f"pretrain_lr must be {RATES}, got 1e+39."),
     (
         {"pretrain": 1, "pretrain_batch": 0},
         "pretrain_batch must be a whole number not below 1, got 0.",
@@ -109,7 +109,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("options", "said"), WRONG)
 def test_bad_numbers_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=re.escape(said)):
         ft.fit("fedavg", toy_task(), DATA, rounds=0, cohort=1, **options)
 
 
@@ -132,10 +132,11 @@ def test_bad_words_are_refused(word: str, said: str) -> None:
 
 
 def test_a_rate_at_which_it_runs_away_is_named() -> None:
+    task = toy_task().to(dtype=torch.float32)
     with pytest.raises(
         DivergedError, match="pretrain: the model was no longer finite; lower pretrain_lr"
     ):
-        ft.fit("fedavg", toy_task(), DATA, rounds=0, cohort=1, pretrain=20, pretrain_lr=1e308)
+        ft.fit("fedavg", task, DATA, rounds=0, cohort=1, pretrain=20, pretrain_lr=3e38)
 
 
 def test_a_comparison_pretrains_once_for_each_seed(
@@ -192,3 +193,10 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(tmp_path: Path) -> None
     resume_run(tmp_path / "fallen")
     results = [left(tmp_path / name) for name in ("whole", "stopped", "fallen")]
     assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(("option", "what"), [("pretrain", "steps"), ("pretrain_batch", "batch")])
+def test_more_than_fits_into_memory_is_refused(option: str, what: str) -> None:
+    options: dict[str, Any] = {"pretrain": 1, option: 2**62}
+    with pytest.raises(InputError, match=f"^pretrain: .* {what} of .* needs at least .* of memory"):
+        ft.fit("fedavg", toy_task(), DATA, rounds=0, cohort=1, **options)

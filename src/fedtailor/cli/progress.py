@@ -15,7 +15,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
 from fedtailor.cli.terminal import PrintableColumn, TerminalConsole
-from fedtailor.errors import require, require_distinct
+from fedtailor.errors import InputError, require, require_distinct
 from fedtailor.storage.atomic import make_folder
 
 if TYPE_CHECKING:
@@ -315,6 +315,23 @@ TrustCodeFlag = Annotated[
         "--trust-code", help="Run the model's file in the folder, now and later: it is remembered."
     ),
 ]
+
+
+TrustRunsFlag = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code", help="Run the models' files in the folders of runs, now and later."
+    ),
+]
+
+
+def trust_runs(out: Path | None) -> None:
+    """Allow the copies of model files in the folders of runs below `out`, which must be named."""
+    from fedtailor.training.from_config import trust_folders
+
+    if out is None:
+        raise InputError("--trust-code is for runs that are there already; name them by out=DIR.")
+    trust_folders(out)
 
 
 class CommandArgs(NamedTuple):

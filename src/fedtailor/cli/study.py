@@ -13,8 +13,10 @@ from fedtailor.cli.progress import (
     EXIT_STOPPED,
     CommandArgs,
     StudyProgressReporter,
+    TrustRunsFlag,
     parse_command_args,
     reserve_out,
+    trust_runs,
 )
 from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
 from fedtailor.errors import require, suggest_name
@@ -32,6 +34,7 @@ def study(
     args: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME] [KEY=VALUE]...", show_default=False)
     ] = None,
+    trust_code: TrustRunsFlag = False,
 ) -> None:
     """Run a study: comparisons that answer a question of a paper, next to its published figures.
 
@@ -59,6 +62,8 @@ def study(
         _list_studies()
         return
     command_args = _parse_study_args(args)
+    if trust_code:
+        trust_runs(command_args.out)
     if command_args.options.get("write") == "true":
         _write_records(command_args)
     else:

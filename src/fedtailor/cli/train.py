@@ -11,10 +11,12 @@ from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
     TrustCodeFlag,
+    TrustRunsFlag,
     describe_added_methods,
     parse_command_args,
     reserve_out,
     run_on_all_ranks,
+    trust_runs,
 )
 from fedtailor.cli.terminal import TerminalConsole, format_path, print_text
 from fedtailor.errors import FedtailorError, require
@@ -109,6 +111,7 @@ def compare(
         typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False),
     ] = None,
     show: ShowFlag = False,
+    trust_code: TrustRunsFlag = False,
 ) -> None:
     """Compare methods on the same clients, cohorts and first weights, in one table and one report.
 
@@ -143,6 +146,8 @@ def compare(
         print_text(format_toml(comparison.resolve()).removesuffix("\n"))
         return
     jobs = command_args.jobs
+    if trust_code:
+        trust_runs(command_args.out)
     console = TerminalConsole()
     with (
         reserve_out(command_args.out, comparison.data) as out,

@@ -7,10 +7,12 @@ import typer
 from fedtailor.cli.progress import (
     EXIT_STOPPED,
     ProgressReporter,
+    TrustRunsFlag,
     describe_added_methods,
     parse_command_args,
     reserve_out,
     run_on_all_ranks,
+    trust_runs,
 )
 from fedtailor.cli.terminal import TerminalConsole, format_path
 
@@ -21,6 +23,7 @@ def tune(
         list[str] | None,
         typer.Argument(metavar="[METHOD]... [FILE.toml] [KEY=VALUE]...", show_default=False),
     ] = None,
+    trust_code: TrustRunsFlag = False,
 ) -> None:
     """Tune hyper-parameters on validation clients alone, with the same number of trials per method.
 
@@ -54,6 +57,8 @@ def tune(
     requested = read_comparison(command_args.rest)
     comparison = requested.add_baselines()
     jobs = command_args.jobs
+    if trust_code:
+        trust_runs(command_args.out)
     console = TerminalConsole()
     with (
         reserve_out(command_args.out, f"tune-{comparison.data}") as out,

@@ -18,7 +18,7 @@ def verify(
         str,
         typer.Argument(
             metavar="DIR",
-            help="The folder of a run, a comparison, a study or a model, or a data set's name.",
+            help="The folder of runs, trials, a study or a model, or a data set's name.",
             show_default=False,
         ),
     ],
@@ -54,6 +54,12 @@ def verify(
     print_text(f"Everything in {format_path(folder)} is what was written.")
 
 
+_REMEDIES = {
+    "model": "write the model again with `fedtailor personalize` or `fedtailor export`.",
+    "trials": "put back the files that were written, or repeat the command with the same out.",
+}
+"""What to do about a damaged folder, by what it holds."""
+
 COMMANDS = (verify,)
 NEED_ARGS = (verify,)
 
@@ -75,9 +81,14 @@ def _verify_store(name: str) -> None:
 
 
 def _find_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs and models, which may be the folder itself."""
-    if _get_kind(folder):
+    """Yield the folders that hold something, which may be the folder itself and others in it."""
+    from fedtailor.personalization.service import MODEL_KIND
+    from fedtailor.training.run_dir import RUN_KIND
+
+    kind = _get_kind(folder)
+    if kind:
         yield folder
+    if kind in (RUN_KIND, MODEL_KIND):
         return
     for path in sorted(folder.iterdir()):
         if path.is_dir() and not path.is_symlink():
@@ -85,17 +96,25 @@ def _find_folders(folder: Path) -> Iterator[Path]:
 
 
 def _get_kind(folder: Path) -> str:
-    """Return what a folder holds, "run" or "model"; "" if it is neither."""
+    """Return what a folder holds: a run, a model, trials or a study; "" if it is none of them."""
+    from fedtailor.experiments.tune import TRIALS_FILE, TRIALS_KIND
     from fedtailor.personalization.service import METADATA_FILE, MODEL_KIND
     from fedtailor.storage.manifest import ListedFolder
+    from fedtailor.studies.execute import STUDY_KIND, STUDY_RECORD_FILE
     from fedtailor.training.run_dir import CONFIG_FILE, RECORD_FILE, ROUNDS_FILE, RUN_KIND
 
     try:
         return ListedFolder(folder).read_manifest().kind
     except InputError:
         pass
-    if (folder / METADATA_FILE).exists():
-        return MODEL_KIND
+    own_files = {
+        METADATA_FILE: MODEL_KIND,
+        TRIALS_FILE: TRIALS_KIND,
+        STUDY_RECORD_FILE: STUDY_KIND,
+    }
+    for name, kind in own_files.items():
+        if (folder / name).exists():
+            return kind
     has_run = any((folder / name).exists() for name in (CONFIG_FILE, RECORD_FILE, ROUNDS_FILE))
     return RUN_KIND if has_run else ""
 
@@ -105,10 +124,11 @@ def _verify_folder(folder: Path) -> str:
     from fedtailor.training.run_dir import RUN_KIND, RunDir
     from fedtailor.training.verification import verify_run
 
-    if _get_kind(folder) == RUN_KIND:
+    kind = _get_kind(folder)
+    if kind == RUN_KIND:
         verification = verify_run(RunDir(folder))
     else:
-        verification = _verify_model(folder)
+        verification = _verify_files(folder, kind)
     for name, problem in verification.problems.items():
         print_text(f"{folder / name}: {problem or 'is what was written'}")
     damaged_names = verification.list_damaged()
@@ -117,13 +137,23 @@ def _verify_folder(folder: Path) -> str:
     return f"'{folder}' is damaged ({', '.join(damaged_names)}); {verification.remedy}"
 
 
-def _verify_model(folder: Path) -> "Verification":
+def _verify_files(folder: Path, kind: str) -> "Verification":
+    """Read the files that a folder's manifest lists, and the durations of a study's parts."""
     from fedtailor.storage.manifest import MANIFEST_FILE, ListedFolder
+    from fedtailor.studies.execute import DURATIONS_FILE, STUDY_KIND, read_minutes
     from fedtailor.training.verification import Verification
 
-    remedy = "write the model again with `fedtailor personalize` or `fedtailor export`."
+    remedy = _REMEDIES.get(kind, "put back the files that were written.")
     try:
-        problems = ListedFolder(folder).find_problems()
+        problems = {MANIFEST_FILE: "", **ListedFolder(folder).find_problems()}
     except InputError as problem:
-        return Verification({MANIFEST_FILE: str(problem)}, remedy)
-    return Verification({MANIFEST_FILE: "", **problems}, remedy)
+        problems = {MANIFEST_FILE: str(problem)}
+    if kind == STUDY_KIND:
+        for path in sorted(folder.glob(f"*/{DURATIONS_FILE}")):
+            name = path.relative_to(folder).as_posix()
+            try:
+                read_minutes(path.parent.name, folder)
+                problems[name] = ""
+            except InputError as problem:
+                problems[name] = str(problem)
+    return Verification(problems, remedy)

@@ -4,6 +4,7 @@ No function changes its arguments. A "stacked" tree has one more leading dimensi
 client.
 """
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar, cast
 
@@ -24,6 +25,9 @@ from fedtailor.compat.torch_internals import (
 from fedtailor.core.types import Params, Tree
 
 T = TypeVar("T")
+
+MAX_FLOAT32 = float(torch.finfo(torch.float32).max)
+"""The largest finite float32."""
 
 
 # Structure
@@ -156,9 +160,14 @@ def full_like(tree: T, value: float) -> T:
 
 
 def add(a: T, b: T, alpha: float | Tensor = 1.0) -> T:
-    """Return `a` + `alpha` * `b`. A tensor `alpha` does not change the dtype of the leaves."""
+    """Return `a` + `alpha` * `b`. A tensor `alpha` does not change the dtype of the leaves.
+
+    A number that float32 does not hold is infinite, as it is where `scale` multiplies by it.
+    """
     if isinstance(alpha, Tensor):
         return apply(lambda x, y: x + _cast_like(alpha, y) * y, a, b)
+    if abs(alpha) > MAX_FLOAT32:  # torch refuses it, but takes infinity
+        alpha = math.copysign(math.inf, alpha)
     if _are_lists(a, b):
         return _from_list(a, add_lists(*_pair_leaves(a, b), alpha))
     return apply(lambda x, y: torch.add(x, y, alpha=alpha), a, b)

@@ -15,7 +15,7 @@ from fedtailor.core import trees
 from fedtailor.core.types import ClientResult, CohortUpdate, Method, Routine, ServerState
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.device_data import DeviceDataset
-from fedtailor.errors import FedtailorError, RoutineError
+from fedtailor.errors import FedtailorError, RoutineError, summarize_error
 
 
 class ClientWork(NamedTuple):
@@ -113,7 +113,7 @@ def error_context(stage: str, round_idx: int, subject: str) -> Iterator[None]:
     except FedtailorError:
         raise
     except Exception as problem:
-        message = describe_error(problem)
+        message = summarize_error(problem)
         if "out of memory" in message:
             # torch's own message also lists every process on the GPU.
             message = (
@@ -123,9 +123,3 @@ def error_context(stage: str, round_idx: int, subject: str) -> Iterator[None]:
         raise RoutineError(
             f"{stage} failed in round {round_idx} for {subject}: {message}"
         ) from problem
-
-
-def describe_error(problem: Exception) -> str:
-    """Return the type of an error and the first line of its message."""
-    first_line = next(iter(str(problem).splitlines()), "")
-    return f"{type(problem).__name__}: {first_line}"

@@ -32,6 +32,7 @@ from fedtailor.core.types import (
 )
 from fedtailor.data.batching import count_steps
 from fedtailor.data.examples import ClientExamples
+from fedtailor.engines.base import error_context
 from fedtailor.engines.context import EngineContext
 from fedtailor.ops.decode import decode_inputs, decode_targets
 
@@ -197,6 +198,12 @@ def _compute_batch_sizes(
             sizes = np.minimum(sizes, batch_spec.size)
         columns.append(sizes)
     return np.stack(columns, axis=1)
+
+
+def make_cost_meter(context: EngineContext) -> CostMeter:
+    """Return the meter of a method; what the model raises at a probe is a `RoutineError`."""
+    with error_context(f"{context.method.name}: counting operations", 0, "a batch of examples"):
+        return CostMeter(context)
 
 
 def _measure_routine(

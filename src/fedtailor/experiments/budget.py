@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from fedtailor.data.dataset import FederatedDataset
-from fedtailor.evaluation.costs import CostMeter
+from fedtailor.evaluation.costs import make_cost_meter
 from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, RunConfig, parse_method
 from fedtailor.training.context import get_cohort_size
@@ -83,7 +83,7 @@ def compute_cost_per_round(config: RunConfig, data: FederatedDataset) -> float:
     context = from_config.build_context(config, data)
     if not context.method.client.phases:
         return 0.0
-    meter = CostMeter(context)
+    meter = make_cost_meter(context)
     cost_per_client = float(meter.bytes_per_client)
     if config.budget != "bytes":
         client_cost = meter.compute_client_cost(context.data.groups["train"])

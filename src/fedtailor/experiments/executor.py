@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 from fedtailor.engines.chunking import NUM_PROCESSES_ENV
 from fedtailor.engines.distributed.process_group import get_launched_world_size
 from fedtailor.errors import DivergedError, InputError, LostRankError, require
+from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
 from fedtailor.training.engine_choice import ComputeChoice, choose_for_config, recall_choice
 from fedtailor.training.record.schema import RoundEntry, RunRecord
@@ -102,6 +103,8 @@ def execute(
     remaining = [run for run in runs if RunDir(run.path).read_status() not in ENDED_STATUSES]
     if not remaining:
         return
+    for run in remaining:
+        from_config.trust_named_file(run.config)
     remaining = _share_choices(runs, remaining)
     problems = (
         _run_in_process(remaining, on_event, should_stop)

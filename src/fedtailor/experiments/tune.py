@@ -23,8 +23,8 @@ from fedtailor.errors import InputError, is_number, require, require_distinct, s
 from fedtailor.experiments.budget import apply_budget
 from fedtailor.experiments.compare import check_runs
 from fedtailor.experiments.executor import OnEvent, PlannedRun, ShouldStop, execute
-from fedtailor.storage.atomic import write_bytes
-from fedtailor.storage.typed_json import read_model, write_model
+from fedtailor.storage.manifest import ListedFolder
+from fedtailor.storage.typed_json import encode_model, parse_model
 from fedtailor.training import from_config
 from fedtailor.training.config import ComparisonConfig, list_hparam_names, parse_method
 from fedtailor.training.overrides import format_toml, parse_value
@@ -37,6 +37,11 @@ HParamPoint = dict[str, Any]
 MAX_POINTS = 1_000_000
 """Points of a grid at most; they are all listed before trials are drawn from them."""
 TRIALS_FILE = "trials.json"
+TUNED_FILE = "tuned.toml"
+TRIALS_KIND = "trials"
+"""What the manifest says that the folder of trials holds."""
+TRIALS_REMEDY = "repeat the command with the same out, which writes it again from the trials."
+"""End of a message about a file that is not what was written: what to do."""
 
 
 class Trial(NamedTuple):
@@ -77,7 +82,7 @@ def tune(
 
     Args:
         comparison: The methods, and what is tried of each.
-        out: The folder of the trials, of `trials.json` and of `tuned.toml`.
+        out: The folder of the trials, of `trials.json`, of `tuned.toml` and of their manifest.
         jobs: Number of processes.
         on_event: Called with every event of a trial.
         should_stop: Whether to stop after the present rounds.
@@ -105,6 +110,8 @@ def prepare_trials(
         comparison_name: The name of the comparison, if there are others beside it.
     """
     trials = make_trials(comparison, out, comparison_name)
+    if _open_folder(out).has_manifest():
+        _open_folder(out).read_manifest()  # refuses one that is not what was written
     data = from_config.load_dataset(trials[0].run.config)
     num_clients = len(data.groups["validation"])
     require(
@@ -138,18 +145,26 @@ def evaluate_trials(
     """
     evaluated = [trial._replace(score=_read_score(trial.run.path)) for trial in trials]
     ended = [trial for trial in evaluated if trial.score is not None]
+    contents = {}
     if ended:
-        entries = [_make_entry(trial) for trial in ended]
-        write_model(out / TRIALS_FILE, TrialsFile(entries))
+        contents[TRIALS_FILE] = encode_model(TrialsFile([_make_entry(trial) for trial in ended]))
     if len(ended) == len(evaluated):
-        write_bytes(out / "tuned.toml", format_tuned_comparison(comparison, evaluated).encode())
+        contents[TUNED_FILE] = format_tuned_comparison(comparison, evaluated).encode()
+    if contents:
+        _open_folder(out).create_or_write(TRIALS_KIND, contents)
     return evaluated
 
 
 def read_trials(out: Path) -> list[TrialEntry] | None:
     """Return the trials in a folder that have ended; None if none has."""
     path = out / TRIALS_FILE
-    return read_model(path, TrialsFile).root if path.exists() else None
+    if not path.exists() and not _open_folder(out).has_manifest():
+        return None
+    return parse_model(path, _open_folder(out).read(TRIALS_FILE), TrialsFile).root
+
+
+def _open_folder(out: Path) -> ListedFolder:
+    return ListedFolder(out, TRIALS_REMEDY)
 
 
 def make_trials(comparison: ComparisonConfig, out: Path, comparison_name: str = "") -> list[Trial]:

@@ -22,6 +22,7 @@ from typing import (
 
 from fedtailor.core import optimizers
 from fedtailor.core.optimizers import Optimizer
+from fedtailor.core.trees import MAX_FLOAT32
 from fedtailor.core.types import Batch, BatchPlan, BatchSpec, Phase, Tree
 from fedtailor.errors import is_number, require
 
@@ -178,6 +179,10 @@ def _validate_value(value: Any, type_hint: Any, info: HParamInfo, subject: str) 
     if isinstance(value, int) and not isinstance(value, bool):
         kind += " of at most 64 bits"
     require(is_number(value, is_integer), f"{subject} be a {kind}, got {value!r}.")
+    require(
+        abs(value) <= MAX_FLOAT32,
+        f"{subject} be at most {MAX_FLOAT32:.1e}, the largest float32, got {value}.",
+    )
     rules = {POSITIVE: "be positive", NON_NEGATIVE: "not be negative"}
     rule = rules.get(info.range, f"be in {info.range}")
     require(info.range.has(value), f"{subject} {rule}, got {value}.")

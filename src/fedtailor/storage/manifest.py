@@ -28,7 +28,7 @@ RESTORE_REMEDY = "put back the file that was written."
 class DamagedFileError(InputError):
     """Refusal of a file that is not what was written."""
 
-    def __init__(self, message: str, damage: str) -> None:
+    def __init__(self, message: str, damage: str = "") -> None:
         """Take the whole sentence, and the part of it that says what is wrong."""
         super().__init__(message)
         self.damage = damage
@@ -101,6 +101,18 @@ class ListedFolder:
         for name, content in contents.items():
             write_bytes(self.path / name, content)
 
+    def create_or_write(self, kind: str, contents: Mapping[str, bytes]) -> None:
+        """Write files, in their order, and the manifest if there is none yet.
+
+        Args:
+            kind: What the folder holds.
+            contents: The content of each file by name.
+        """
+        if self.has_manifest():
+            self.write(contents)
+        else:
+            self.create(kind, contents)
+
     def write(self, contents: Mapping[str, bytes]) -> None:
         """Replace or add files, in their order."""
         manifest = self.read_manifest()
@@ -146,6 +158,10 @@ class ListedFolder:
         damage = "is missing" if content is None else "is not what was written"
         raise DamagedFileError(f"'{self.path / name}' {damage}; {self._remedy}", damage)
 
+    def has_manifest(self) -> bool:
+        """Return whether there is a manifest, damaged or not."""
+        return (self.path / MANIFEST_FILE).exists()
+
     def has(self, name: str) -> bool:
         """Return whether there is a file of that name, or ought to be."""
         return (self.path / name).exists() or None not in self.read_manifest().list_accepted(name)
@@ -165,7 +181,7 @@ class ListedFolder:
         """Return the manifest; raise an InputError if it is not what was written."""
         path = self.path / MANIFEST_FILE
         require(
-            path.exists(),
+            self.has_manifest(),
             f"'{path}' is missing: another version of fedtailor wrote this folder, or the file was "
             "removed; use that version, or put the file back.",
         )
@@ -182,6 +198,23 @@ class ListedFolder:
             return (self.path / name).read_bytes()
         except FileNotFoundError:
             return None
+
+
+def read_listed(path: Path, remedy: str) -> bytes:
+    """Return the content of a file, verified if its folder has a manifest that lists it.
+
+    Other programs have files of the same name as manifests, too.
+
+    Args:
+        path: The file.
+        remedy: End of the message about a file that is not what was written.
+    """
+    folder = ListedFolder(path.parent, remedy)
+    try:
+        is_listed = path.name in folder.read_manifest().files
+    except InputError:
+        is_listed = False
+    return folder.read(path.name) if is_listed else path.read_bytes()
 
 
 def compute_digest(content: bytes) -> FileDigest:

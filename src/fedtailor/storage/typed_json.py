@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedtailor.errors import InputError
-from fedtailor.storage.files import encode_json, parse_json, read_file, read_json, write_json
+from fedtailor.storage.files import encode_json, parse_json, read_file, write_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,9 +29,15 @@ def encode_model(content: BaseModel) -> bytes:
     return encode_json(content.model_dump(mode="json"))
 
 
-def read_model(path: Path, model_class: type[Model]) -> Model:
-    """Return the typed content of a JSON file."""
-    return _validate(path, read_json(path), model_class)
+def parse_model(path: Path, json_bytes: bytes, model_class: type[Model]) -> Model:
+    """Return the typed content of a JSON file, which has been read already.
+
+    Args:
+        path: The file, for messages.
+        json_bytes: Its content.
+        model_class: Its type.
+    """
+    return _validate(path, parse_json(path, json_bytes), model_class)
 
 
 def read_versioned(path: Path, model_class: type[Model]) -> Model:
@@ -84,19 +90,3 @@ def _describe_damage(path: Path, location: str) -> str:
 def format_line(entry: BaseModel) -> str:
     """Return a model as a line of a JSON Lines file."""
     return json.dumps(entry.model_dump(mode="json"), allow_nan=False) + "\n"
-
-
-def read_lines(path: Path, model_class: type[Model]) -> list[Model]:
-    """Return the typed lines of a JSON Lines file; none if there is no file.
-
-    Lines that are not whole are left out: one is cut off when a process is killed while writing.
-    """
-    if not path.exists():
-        return []
-    entries = []
-    for line in path.read_text().splitlines():
-        try:
-            entries.append(model_class.model_validate_json(line))
-        except ValidationError:
-            continue
-    return entries

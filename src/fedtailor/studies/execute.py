@@ -1,9 +1,11 @@
 """Running a study: first the trials of parts that are tuned, then the runs of all parts.
 
+    OUT/manifest.json                               size and SHA-256 of the files beside it
     OUT/study.json                                  which study, at which scale
     OUT/PART/METHOD-seedN, OUT/PART/VALUE/...       runs
     OUT/PART/tune/                                  trials
-    OUT/PART/seconds.jsonl                          durations: a line per run and call
+    OUT/PART/seconds.jsonl                          durations: a line per run and call, with
+                                                    checksums of its own
 
 A call resumes whatever an earlier one with the same arguments has left unfinished.
 """
@@ -24,7 +26,10 @@ from fedtailor.experiments.executor import (
     execute,
 )
 from fedtailor.experiments.tune import Trial, evaluate_trials, prepare_trials, select_points
-from fedtailor.storage.typed_json import format_line, read_lines, read_model, write_model
+from fedtailor.storage.atomic import NEW_SUFFIX, hidden_path, write_bytes
+from fedtailor.storage.chained_lines import chain_line, read_chained_lines
+from fedtailor.storage.manifest import MANIFEST_FILE, ListedFolder
+from fedtailor.storage.typed_json import encode_model, parse_model
 from fedtailor.studies.plan import (
     TUNING_DIR,
     PartScenario,
@@ -40,6 +45,16 @@ from fedtailor.training.run_dir import RunDir
 
 STUDY_RECORD_FILE = "study.json"
 DURATIONS_FILE = "seconds.jsonl"
+STUDY_KIND = "study"
+"""What the manifest says that the folder of a study holds."""
+
+
+_PARTIAL_FILES = {
+    MANIFEST_FILE,
+    hidden_path(Path(MANIFEST_FILE), NEW_SUFFIX).name,
+    hidden_path(Path(STUDY_RECORD_FILE), NEW_SUFFIX).name,
+}
+"""What a folder may hold if the process was killed before the first run."""
 
 
 class StudyFile(RecordPart):
@@ -94,6 +109,8 @@ def prepare_study(
         out: The folder of the runs.
     """
     check_out_dir(request, out)
+    for planned_part in planned_parts:
+        read_minutes(planned_part.part.name, out)  # refuses durations that are damaged
     tuning_plans: dict[str, TuningPlan] = {}
     rounds_per_run = []
     for planned_part in planned_parts:
@@ -129,7 +146,8 @@ def run_study(
     """
     out = prepared.out
     out.mkdir(parents=True, exist_ok=True)
-    write_model(out / STUDY_RECORD_FILE, _make_study_file(prepared.request))
+    study_file = encode_model(_make_study_file(prepared.request))
+    ListedFolder(out).create_or_write(STUDY_KIND, {STUDY_RECORD_FILE: study_file})
     trial_runs = [trial.run for plan in prepared.tuning_plans.values() for trial in plan.trials]
     _execute_timed(trial_runs, out, jobs, on_event, should_stop)
     part_runs = [_make_tuned_part_run(prepared, planned) for planned in prepared.planned_parts]
@@ -145,24 +163,39 @@ def check_out_dir(request: StudyRequest, out: Path) -> None:
     require(out.is_dir(), f"'{out}' is a file; choose another folder with out=DIR.")
     path = out / STUDY_RECORD_FILE
     if path.exists():
-        content = read_model(path, StudyFile)
+        content = parse_model(path, ListedFolder(out).read(STUDY_RECORD_FILE), StudyFile)
         require(
             content == _make_study_file(request),
             f"'{out}' holds study {content.study} at scale={content.scale}; "
             "choose another folder with out=DIR.",
         )
         return
-    other_names = sorted(other_path.name for other_path in out.iterdir())
+    names = {other_path.name for other_path in out.iterdir()}
+    other_names = sorted(names - _PARTIAL_FILES)
     if other_names:
         raise InputError(f"'{out}' holds '{other_names[0]}'; choose another folder with out=DIR.")
 
 
 def read_minutes(part: str, out: Path) -> float | None:
     """Return the minutes that a part took, with its runs in parallel; None if not recorded."""
-    durations = read_lines(out / part / DURATIONS_FILE, Duration)
-    if not durations:
+    path = out / part / DURATIONS_FILE
+    lines, damaged_line = read_chained_lines(path, Duration)
+    require(
+        damaged_line is None,
+        f"line {damaged_line} of '{path}' is not what was written; put the file back, or delete "
+        "it, with which it is not known how long the part took.",
+    )
+    if not lines:
         return None
+    durations = [line.entry for line in lines]
     return sum(duration.seconds / duration.jobs for duration in durations) / 60
+
+
+def _add_duration(path: Path, duration: Duration) -> None:
+    """Add a line, behind those that are intact."""
+    lines, _ = read_chained_lines(path, Duration)
+    new_line = chain_line(duration, lines[-1].checksum if lines else "")
+    write_bytes(path, "".join(line.text for line in [*lines, new_line]).encode())
 
 
 def _make_study_file(request: StudyRequest) -> StudyFile:
@@ -215,8 +248,7 @@ def _execute_timed(
         if event.kind in (*ENDED_STATUSES, "stopped"):
             duration = Duration(seconds=round(event.seconds, 2), jobs=num_parallel)
             part = event.run.path.relative_to(out).parts[0]
-            with (out / part / DURATIONS_FILE).open("a") as file:
-                file.write(format_line(duration))
+            _add_duration(out / part / DURATIONS_FILE, duration)
         on_event(event)
 
     execute(runs, jobs, record_duration, should_stop)

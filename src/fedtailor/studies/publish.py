@@ -10,13 +10,21 @@ from pathlib import Path
 
 from fedtailor.errors import InputError, require, suggest_name
 from fedtailor.storage.atomic import write_bytes
+from fedtailor.storage.manifest import ListedFolder
+from fedtailor.storage.typed_json import parse_versioned
 from fedtailor.studies.client_scores import ClientScores, read_client_scores
 from fedtailor.studies.config import Part, Study
-from fedtailor.studies.execute import PartRun
+from fedtailor.studies.execute import STUDY_KIND, PartRun
 from fedtailor.studies.figures import render_figures
 from fedtailor.studies.locate import is_writable
 from fedtailor.studies.plan import StudyRequest
-from fedtailor.studies.record import PartRecord, build_part_record, read_record, write_record
+from fedtailor.studies.record import (
+    PartRecord,
+    build_part_record,
+    encode_record,
+    read_record,
+    write_record,
+)
 from fedtailor.studies.tables import build_tables, make_title, render_markdown
 
 README = "README.md"
@@ -38,7 +46,11 @@ def write_part(request: StudyRequest, part_run: PartRun, out: Path) -> PartRecor
     """
     part = part_run.planned.part
     record = build_part_record(request, part_run, out)
-    write_record(out / f"{part.name}.json", record)
+    contents = {f"{part.name}.json": encode_record(record)}
+    if record.client_scores is not None:
+        name = record.client_scores.name
+        contents[name] = (out / name).read_bytes()
+    ListedFolder(out).create_or_write(STUDY_KIND, contents)
     scores = read_client_scores(out, record.client_scores)
     write_bytes(out / f"{part.name}.md", render_document(record, part, scores).encode())
     (out / FIGURES_DIR).mkdir(exist_ok=True)
@@ -77,12 +89,13 @@ def copy_records(study: Study, out: Path) -> list[Path]:
     Records at any scale but paper are refused.
     """
     _require_checkout(study)
+    folder = ListedFolder(out, "repeat the command that made it, with the same out.")
     copied_paths = []
     for part in study.parts:
         path = out / f"{part.name}.json"
         if not path.exists():
             continue
-        record = read_record(path)
+        record = parse_versioned(path, folder.read(path.name), PartRecord)
         require(
             record.about.scale == "paper",
             f"study {study.name}: the record of {part.name} is of scale=quick; "

@@ -226,14 +226,19 @@ def _summarize_trials(tuning_path: Path) -> list[TrialSummary] | None:
     ]
 
 
-def write_record(path: Path, record: PartRecord) -> None:
-    """Write a record as JSON, with one line for each field and for each run."""
+def encode_record(record: PartRecord) -> bytes:
+    """Return a record as JSON, with one line for each field and for each run."""
     content = record.model_dump(mode="json", exclude={"runs"})
     lines = [f" {json.dumps(key)}: {_dump_json(value)}" for key, value in content.items()]
     runs = [run.model_dump(mode="json", exclude_defaults=True) for run in record.runs]
     run_lines = ",\n".join(f"  {_dump_json(run)}" for run in runs)
     text = "{\n" + ",\n".join([*lines, f' "runs": [\n{run_lines}\n ]']) + "\n}\n"
-    write_bytes(path, text.encode())
+    return text.encode()
+
+
+def write_record(path: Path, record: PartRecord) -> None:
+    """Write a record to a file."""
+    write_bytes(path, encode_record(record))
 
 
 def read_record(path: Path) -> PartRecord:

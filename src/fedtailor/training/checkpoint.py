@@ -1,7 +1,7 @@
 """Checkpoints: the server's state and every client's after a round, all or nothing.
 
-    OUT/checkpoints/000010/manifest.json      format, round, and the checksums of its files and of
-                                              the log of rounds up to there
+    OUT/checkpoints/000010/manifest.json      format, round, and the checksums of its files, of the
+                                              specification and of the log of rounds up to there
                            state.safetensors  the server state's tensors, numbered
     OUT/client_state/000010-*.safetensors     client states changed since the checkpoint before
 
@@ -52,7 +52,8 @@ class Segment(RecordPart):
 class CheckpointManifest(SealedModel):
     """The content of a checkpoint's `manifest.json`."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
+    config: str  # checksum of the specification's file
     round: int  # rounds done
     rounds: str  # checksum of the lines of these rounds in the log
     state: str  # checksum of the file with the server's state
@@ -70,9 +71,19 @@ class RestoredCheckpoint(NamedTuple):
 class CheckpointManager:
     """The checkpoints of one run: saved, restored and pruned."""
 
-    def __init__(self, out: Path, round_log: RoundLog) -> None:
-        """Take the folder of the run, and its log, which checkpoints must belong to."""
+    def __init__(
+        self, out: Path, round_log: RoundLog | None, config_checksum: str | None = None
+    ) -> None:
+        """Take the folder of a run, and what its checkpoints must belong to.
+
+        Args:
+            out: The folder.
+            round_log: The log of rounds; None where only the state is needed, which is whole
+                whatever has happened to the log.
+            config_checksum: The checksum of the specification's file; None where that is damaged.
+        """
         self._round_log = round_log
+        self._config_checksum = config_checksum
         self._checkpoint_dir = out / "checkpoints"
         self._client_state_dir = out / "client_state"
         self._log: list[Segment] = []
@@ -86,6 +97,7 @@ class CheckpointManager:
             state: The server's state.
             client_states: All client states; those marked as changed are written, and unmarked.
         """
+        assert self._round_log is not None
         self._client_state_dir.mkdir(parents=True, exist_ok=True)
         log = self._extend_log(rounds_done, client_states)
         leaves = trees.leaves(tuple(state))
@@ -93,6 +105,7 @@ class CheckpointManager:
         path = self._checkpoint_dir / f"{rounds_done:06}"
         with replace_folder(path) as temp_dir:
             manifest = CheckpointManifest(
+                config=self._config_checksum or "",
                 round=rounds_done,
                 rounds=self._round_log.get_checksum(rounds_done),
                 state=write_tensors(temp_dir / "state.safetensors", tensors),
@@ -178,16 +191,22 @@ class CheckpointManager:
     def _read_verified_manifest(self, folder: Path) -> CheckpointManifest:
         """Return a checkpoint's manifest; raise an InputError unless it and its files are intact.
 
-        So must be the lines of the log up to its round.
+        So must be the lines of the log up to its round, if there is a log.
         """
         manifest = read_versioned(folder / MANIFEST_FILE, CheckpointManifest)
         require(
             manifest.is_intact() and manifest.round == int(folder.name),
             f"'{MANIFEST_FILE}' is not what was written.",
         )
+        require(
+            self._config_checksum in (None, manifest.config),
+            "it is that of another run.",
+        )
         _verify_checksum(folder / "state.safetensors", manifest.state)
         for segment in manifest.client_state:
             _verify_checksum(self._client_state_dir / segment.file, segment.checksum)
+        if self._round_log is None:
+            return manifest
         reason = self._round_log.damage or f"'{self._round_log.path.name}' is not that of this run"
         require(
             manifest.rounds == self._round_log.get_checksum(manifest.round),

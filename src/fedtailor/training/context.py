@@ -162,15 +162,24 @@ def _check_batch_plans(context: EngineContext) -> None:
     data = context.data
     for routine in (method.client, method.personalize):
         for phase in routine.phases:
-            _check_batch_plan(context, phase.plan, data.clients)
+            check_batch_plan(context, method.name, phase.plan, data.clients)
     for server_routine in (method.server, method.correct_update):
         if server_routine is not None and data.server is not None:
             for phase in server_routine.phases:
-                _check_batch_plan(context, phase.plan, data.server)
+                check_batch_plan(context, method.name, phase.plan, data.server)
 
 
-def _check_batch_plan(context: EngineContext, plan: BatchPlan, examples: ClientExamples) -> None:
-    name = context.method.name
+def check_batch_plan(
+    context: EngineContext, name: str, plan: BatchPlan, examples: ClientExamples
+) -> None:
+    """Raise an InputError for more steps or larger batches than there is memory to lay out.
+
+    Args:
+        context: The run.
+        name: What the message begins with.
+        plan: The steps and batches.
+        examples: What batches are drawn from.
+    """
     num_steps = plan.steps
     if num_steps is None:
         client_ids = np.arange(examples.count)

@@ -254,6 +254,22 @@ def trust_folder(folder: Path) -> None:
         trust_code(path.read_bytes())
 
 
+def trust_folders(folder: Path) -> None:
+    """Allow the copies of model files in all folders of runs below a folder to be run."""
+    for path in sorted(folder.rglob(CUSTOM_MODEL_FILE)):
+        trust_folder(path.parent)
+
+
+def trust_named_file(config: RunConfig) -> None:
+    """Allow the file to be run that a specification names for its model, if there is one.
+
+    Then copies of it in folders of runs are run too.
+    """
+    path = Path(config.model.rpartition(":")[0])
+    if path.is_file():
+        trust_code(path.read_bytes())
+
+
 def get_pretraining_config(config: RunConfig) -> PretrainingConfig:
     """Return how the first weights are pre-trained."""
     return PretrainingConfig(config.pretrain, config.pretrain_lr, config.pretrain_batch)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedtailor import methods
 from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.storage.manifest import read_listed
 from fedtailor.training.config import (
     CommonConfig,
     ComparisonConfig,
@@ -31,6 +32,8 @@ _ARGUMENT_HINTS = {
     "tune": "write tune.KEY=VALUES or tune.METHOD.KEY=VALUES.",
 }
 """What to write in arguments for tables of a file."""
+_COPY_REMEDY = "to try other values, put it back, and change a copy in another folder."
+"""End of a message about a file that `fedtailor tune` wrote and that has been edited."""
 MAX_TOML_BYTES = 1 << 24
 MAX_TOML_DEPTH = 50
 """Limits of a file, far above any specification."""
@@ -266,9 +269,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Return the content of a TOML file."""
     _check_toml_file(path)
     try:
-        content = tomllib.loads(path.read_text("utf-8"))
+        toml_bytes = read_listed(path, _COPY_REMEDY)
     except OSError as problem:
         raise InputError(f"'{path}' cannot be read: {problem.strerror}.") from None
+    try:
+        content = tomllib.loads(toml_bytes.decode("utf-8"))
     except ValueError as problem:
         raise InputError(f"'{path}' cannot be read as TOML: {problem}.") from None
     except RecursionError:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from fedtailor import prng
 from fedtailor.core import optimizers
-from fedtailor.core.trees import is_finite
+from fedtailor.core.trees import MAX_FLOAT32, is_finite
 from fedtailor.core.types import BatchPlan, BatchSpec, Params, Phase, Routine
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.engines.base import ClientWork, error_context
@@ -14,6 +14,7 @@ from fedtailor.engines.single_client import run_single_client
 from fedtailor.errors import DivergedError, is_number, require
 from fedtailor.methods import local_training
 from fedtailor.prng.streams import Stream
+from fedtailor.training.context import check_batch_plan
 
 
 class PretrainingConfig(NamedTuple):
@@ -31,7 +32,10 @@ def check_pretraining(pretraining: PretrainingConfig, data: FederatedDataset) ->
         is_number(epochs, integer=True) and epochs >= 0,
         f"pretrain must be a whole number not below 0, got {epochs!r}.",
     )
-    require(is_number(lr) and lr > 0, f"pretrain_lr must be a number above 0, got {lr!r}.")
+    require(
+        is_number(lr) and 0 < lr <= MAX_FLOAT32,
+        f"pretrain_lr must be a number above 0 and at most {MAX_FLOAT32:.1e}, got {lr!r}.",
+    )
     require(
         is_number(batch, integer=True) and batch >= 1,
         f"pretrain_batch must be a whole number not below 1, got {batch!r}.",
@@ -56,6 +60,8 @@ def run_pretraining(context: EngineContext, pretraining: PretrainingConfig) -> P
     gradient = partial(local_training.plain_gradient, context.task.loss)
     step = partial(local_training.optimizer_step, optimizer, gradient)
     plan = BatchPlan((BatchSpec("train", pretraining.batch),), epochs=pretraining.epochs)
+    assert context.data.server is not None  # `check_pretraining` has seen to it
+    check_batch_plan(context, "pretrain", plan, context.data.server)
     routine = Routine(
         partial(local_training.init_from_broadcast, optimizer),
         (Phase(step, plan),),

@@ -73,14 +73,14 @@ def _check_rounds(run_dir: RunDir, config: RunConfig, rounds: int) -> None:
     )
     stopped_early_after = None
     if run_dir.has_record():
-        stopped_early_after = run_dir.read_record().stopped_early_after
+        stopped_early_after = run_dir.read_stored_record().stopped_early_after
     require(
         stopped_early_after is None,
         f"resume: the run in '{path}' has stopped after {stopped_early_after} rounds since "
         f"patience={config.patience}, as it would have with {rounds}; begin a new run from its "
         f"weights with: {_format_branch_command(path, f'rounds={rounds}')}",
     )
-    rounds_done = CheckpointManager(path, run_dir.open_round_log()).find_last_round()
+    rounds_done = CheckpointManager(path, None).find_last_round()
     require(
         rounds >= rounds_done,
         f"resume: the run in '{path}' has done {rounds_done} rounds already, so there cannot be "

@@ -195,6 +195,10 @@ class RunDir:
         self._require_run()
         return self._folder.read(CONFIG_FILE)
 
+    def compute_config_checksum(self) -> str:
+        """Return the SHA-256 of the specification's file, which records and checkpoints name."""
+        return hashlib.sha256(self.read_config_bytes()).hexdigest()
+
     def _require_run(self) -> None:
         require(
             self.exists(),
@@ -229,9 +233,8 @@ class RunDir:
         self._require_run()
         require(self.has_record(), f"The run in '{self.path}' has not begun yet.")
         record = self.read_record_file()
-        config_checksum = hashlib.sha256(self.read_config_bytes()).hexdigest()
         require(
-            record.checksums.config == config_checksum,
+            record.checksums.config == self.compute_config_checksum(),
             f"'{self.path / RECORD_FILE}' is not the record of the run that {CONFIG_FILE} "
             "specifies; put back the files that were written.",
         )
@@ -250,11 +253,6 @@ class RunDir:
     def has_record(self) -> bool:
         """Return whether the run has begun: its choices have been made and written."""
         return self.exists() and self._folder.has(RECORD_FILE)
-
-    def read_model(self) -> bytes:
-        """Return the content of the file with the model of a run that has finished."""
-        self._require_run()
-        return self._folder.read(MODEL_FILE)
 
     def remove_model(self) -> None:
         """Remove the model of a run that has finished before and goes on."""

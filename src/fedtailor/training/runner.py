@@ -24,7 +24,7 @@ from fedtailor.engines import factory
 from fedtailor.engines.base import Engine
 from fedtailor.engines.context import EngineContext
 from fedtailor.errors import DivergedError
-from fedtailor.evaluation.costs import CostMeter
+from fedtailor.evaluation.costs import CostMeter, make_cost_meter
 from fedtailor.evaluation.evaluate import TEST_GROUPS, evaluate, evaluate_final, sample_group
 from fedtailor.training import engine_choice, from_config
 from fedtailor.training.checkpoint import CheckpointManager, RestoredCheckpoint
@@ -273,7 +273,9 @@ class Run:
                 self.config, self.context, self.run_dir.path, previous.choices
             )
         self.round_log = self.run_dir.open_round_log()
-        self.checkpoints = CheckpointManager(self.run_dir.path, self.round_log)
+        self.checkpoints = CheckpointManager(
+            self.run_dir.path, self.round_log, self.run_dir.compute_config_checksum()
+        )
         restored = self._restore()
         if restored is None:
             self.state = self._make_first_state(initial_params)
@@ -315,7 +317,7 @@ class Run:
         self.previous_times = record.times or Times()
         self._update_record(status="running", rounds=[], cost=None, choices=new_choices)
         self.run_dir.remove_model()
-        self.meter = CostMeter(self.context)
+        self.meter = make_cost_meter(self.context)
         return rounds_done
 
     def _restore(self) -> RestoredCheckpoint | None:

@@ -124,8 +124,8 @@ def describe_start(start_from: str, checksums: Checksums) -> StartDescription:
         checksums: Of the data and of the first weights of the run that begins.
     """
     run_dir = RunDir(start_from)
-    source = run_dir.read_record()
-    checkpoints = CheckpointManager(run_dir.path, run_dir.open_round_log())
+    source = run_dir.read_stored_record()
+    checkpoints = CheckpointManager(run_dir.path, None)
     started_from = StartWeights(
         path=start_from,
         name=source.name,

@@ -60,6 +60,8 @@ def restore_server_state(
 ) -> ServerState:
     """Return the server's state of the last checkpoint, and restore client states in place.
 
+    What else is in the folder, such as the log of rounds, may be damaged.
+
     Args:
         run_dir: The folder of the run.
         record: Its record as it was written last.
@@ -68,7 +70,7 @@ def restore_server_state(
         client_states: Store that the checkpoint's client states are put into.
     """
     out = run_dir.path
-    checkpoints = CheckpointManager(out, run_dir.open_round_log())
+    checkpoints = CheckpointManager(out, None, record.checksums.config)
     restored = checkpoints.restore_latest(
         initial_state, client_states, method.init_client_state(initial_state)
     )

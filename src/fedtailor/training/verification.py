@@ -41,7 +41,10 @@ def verify_run(run_dir: RunDir) -> Verification:
                 run_dir.read_stored_record()
         round_log = run_dir.open_round_log()
         problems[ROUNDS_FILE] = _find_log_problem(round_log.damage, len(round_log.entries), record)
-        checkpoints = CheckpointManager(run_dir.path, round_log).find_problems()
+        config_checksum = record.checksums.config if record is not None else None
+        manager = CheckpointManager(run_dir.path, round_log, config_checksum)
+        checkpoints = manager.find_problems()
+        has_model = _has_intact_model(run_dir, record)
     intact_rounds = [num_rounds for num_rounds, problem in checkpoints.items() if not problem]
     if record is not None and record.status in ("finished", "interrupted"):
         checkpoints.setdefault(len(record.rounds), "is missing")
@@ -53,7 +56,7 @@ def verify_run(run_dir: RunDir) -> Verification:
         command = format_resume_command(run_dir.path)
         start = f"checkpoint {max(intact_rounds)}" if intact_rounds else "the first round"
         return Verification(problems, f"go on from {start} with: {command}")
-    return Verification(problems, _format_remedy(problems, record))
+    return Verification(problems, _format_remedy(problems, record, has_model))
 
 
 def _find_file_problems(run_dir: RunDir) -> dict[str, str]:
@@ -61,6 +64,14 @@ def _find_file_problems(run_dir: RunDir) -> dict[str, str]:
         return {MANIFEST_FILE: "", **run_dir.find_problems()}
     except InputError as problem:
         return {MANIFEST_FILE: str(problem)}
+
+
+def _has_intact_model(run_dir: RunDir, record: RunRecord | None) -> bool:
+    """Return whether the last checkpoint of a finished run is whole, whatever its rounds are."""
+    if record is None or record.status != "finished":
+        return False
+    states = CheckpointManager(run_dir.path, None, record.checksums.config).find_problems()
+    return states.get(len(record.rounds)) == ""
 
 
 def _find_log_problem(damage: str, num_rounds: int, record: RunRecord | None) -> str:
@@ -78,15 +89,20 @@ def _find_log_problem(damage: str, num_rounds: int, record: RunRecord | None) ->
     return ""
 
 
-def _format_remedy(problems: dict[str, str], record: RunRecord | None) -> str:
+def _format_remedy(problems: dict[str, str], record: RunRecord | None, has_model: bool) -> str:
     """Return what survives of a run that cannot go on as it is, and what to do.
 
     Args:
         problems: What is wrong with each file or checkpoint.
         record: The record, None if it is damaged or not there.
+        has_model: Whether the last checkpoint is whole but for the rounds that led to it.
     """
     survivors = [name for name, problem in problems.items() if not problem]
-    text = f"what survives is {', '.join(survivors) or 'nothing'}; put back what was written"
+    text = f"what survives is {', '.join(survivors) or 'nothing'}"
+    can_use_model = not any(problems.get(name) for name in _NEEDED_TO_RESUME)
+    if has_model and can_use_model:
+        text += " and the model, so `personalize` and `export` work"
+    text += "; put back what was written"
     if record is None:
         return f"{text}."
     return f"{text}, or run it again with: {format_run_command(record.config, Path('NEW'))}"

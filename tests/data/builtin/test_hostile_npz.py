@@ -291,7 +291,7 @@ def test_other_options_of_a_generated_set_are_checked(option: str, value: Any) -
 
 
 def test_memory_is_compared_with_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "get_ram_bytes", lambda: 1000)
+    monkeypatch.setattr(memory, "get_memory", lambda: memory.Memory(1000, 1000))
     memory.require_memory("It", 1000, "make it smaller")
     assert_refused(
         lambda: memory.require_memory("It", 10**9, "make it smaller"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import re
@@ -32,7 +33,6 @@ from fedtailor.data.store import (
 from fedtailor.data.store.verified_column import get_verified_column
 from fedtailor.errors import InputError
 from fedtailor.storage import checksums
-from fedtailor.storage.checked_json import CHECKSUM_KEY, dump_checked
 from fedtailor.storage.checksums import fingerprint
 from stores import MADE, NO_FACTS, blocks_of, full, left_behind, toy
 
@@ -544,8 +544,10 @@ def edited(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
     def damage(folder: Path) -> None:
         content = json.loads((folder / "manifest.json").read_text())
         change(content)
-        content.pop(CHECKSUM_KEY)
-        (folder / "manifest.json").write_bytes(dump_checked(content))
+        content.pop("checksum")
+        text = json.dumps(content, sort_keys=True)
+        content["checksum"] = hashlib.sha256(text.encode()).hexdigest()
+        (folder / "manifest.json").write_text(json.dumps(content))
 
     return damage
 

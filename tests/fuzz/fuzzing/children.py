@@ -31,6 +31,8 @@ LOG_FOLDER = "log"
 """Folder beside a case's own with everything that it prints."""
 
 _LIBRARY = Path(fedtailor.__file__).parent
+_POLL_SECONDS = 0.5
+"""Time between two looks at what a child has used of a processor."""
 _DUMP_SECONDS = 1.0
 """Time that a hanging child has to write down where it is."""
 _SENTENCE_END = re.compile(r"[.!?]\s+[A-Z]")
@@ -50,7 +52,8 @@ class Verdict(NamedTuple):
 class Limits(NamedTuple):
     """What a child may use."""
 
-    seconds: float = 60.0
+    seconds: float = 60.0  # of processors, which a busy machine does not use up
+    waiting_seconds: float = 600.0  # of the clock, for a child that waits for what never comes
     memory_bytes: int = 3 << 30  # of address space, besides what its parent has
     file_bytes: int = 1 << 28  # of each file
 
@@ -91,29 +94,45 @@ def run_case(case: Case, folder: Path, limits: Limits) -> Verdict:
         os.close(reader)
         _run_in_child(case, work_folder, log_folder, limits, writer)
     os.close(writer)
-    message, is_late = _read_until(reader, time.monotonic() + limits.seconds)
+    message, is_late = _read_until_late(reader, child, limits)
     os.close(reader)
     place = _end_child(child, log_folder) if is_late else ""
     _, status = os.waitpid(child, 0)
     _kill_group(child)
     if is_late:
-        return Verdict("hang", place, f"after {limits.seconds:.0f} s")
+        return Verdict(
+            "hang",
+            place,
+            f"more than {limits.seconds:.0f} s of a processor, or {limits.waiting_seconds:.0f} s",
+        )
     if message:
         return Verdict(*json.loads(message))
     return _judge_death(status, log_folder)
 
 
-def _read_until(reader: int, deadline: float) -> tuple[bytes, bool]:
-    """Return what is written until the pipe is closed, and whether the deadline came first."""
+def _read_until_late(reader: int, child: int, limits: Limits) -> tuple[bytes, bool]:
+    """Return what is written until the pipe is closed, and whether a limit was met before."""
     parts: list[bytes] = []
+    deadline = time.monotonic() + limits.waiting_seconds
     while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        ready, _, _ = select.select([reader], [], [], min(_POLL_SECONDS, limits.seconds))
+        if ready:
+            part = os.read(reader, 1 << 16)
+            if not part:
+                return b"".join(parts), False
+            parts.append(part)
+        elif time.monotonic() > deadline or _get_cpu_seconds(child) > limits.seconds:
             return b"", True
-        part = os.read(reader, 1 << 16)
-        if not part:
-            return b"".join(parts), False
-        parts.append(part)
+
+
+def _get_cpu_seconds(child: int) -> float:
+    """Return what a child, and the processes that it has waited for, have used of processors."""
+    try:
+        stat = Path(f"/proc/{child}/stat").read_text()
+    except OSError:  # it has ended
+        return 0.0
+    times = stat.rpartition(")")[2].split()[11:15]  # utime, stime, cutime, cstime
+    return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
 
 
 def _end_child(child: int, log_folder: Path) -> str:
@@ -268,8 +287,10 @@ def get_last_refusal() -> str:
 def remember_refusals() -> Any:
     """Return a context in which every error of fedtailor notes where it was made."""
 
+    initialize = FedtailorError.__init__
+
     def note_place(error: FedtailorError, *args: Any) -> None:
-        Exception.__init__(error, *args)
+        initialize(error, *args)
         for frame in reversed(traceback.extract_stack()):
             path = Path(frame.filename)
             if path.is_relative_to(_LIBRARY) and path.name != "errors.py":

@@ -48,6 +48,10 @@ SMALL = (
 """Words of specifications whose runs take no time."""
 
 COMPARISON = ("fedavg", "fedprox", "baselines=false", "seeds=0", *SMALL, "rounds=2")
+TUNING = (
+    *("fedavg", "baselines=false", "seeds=0", "tune.lr=0.1,0.2", "trials=2"),
+    *("data.validation_clients=0.3", *SMALL, "rounds=2"),
+)
 OWN_MODEL = """import torch
 
 
@@ -122,16 +126,33 @@ def repeat_comparison(folder: str) -> Result:
     return {path.name: summarize_run(path) for path in runs}
 
 
+def repeat_tuning(folder: str) -> Result:
+    """Repeat a command that tunes, which writes what it has chosen anew."""
+    run_command(["tune", *TUNING, f"out={folder}"])
+    return {name: Path(folder, name).read_text() for name in ("trials.json", "tuned.toml")}
+
+
+def compare_tuned(folder: str) -> Result:
+    """Run the comparison that was chosen."""
+    run_command(["compare", f"{folder}/tuned.toml", "out=compared"])
+    runs = sorted(path for path in Path("compared").iterdir() if path.is_dir())
+    return {path.name: summarize_run(path) for path in runs}
+
+
 COMMANDS: dict[str, tuple[Callable[[str], Result], ...]] = {
     "finished": (report, personalize, export, resume_finished),
     "interrupted": (resume_run, resume_run, resume_run, report),
     "own-model": (personalize, export),
     "compared": (repeat_comparison, report),
     "half-compared": (repeat_comparison, repeat_comparison),
+    "tuned": (repeat_tuning, compare_tuned),
     "personal": (predict, predict),
     "personal-own": (predict,),
 }
 """Folders that are prepared, and commands on each; one that stands twice is drawn more often."""
+
+REPEATABLE = (resume_run, repeat_comparison, repeat_tuning)
+"""Commands that go on with what they are given."""
 
 OTHERS = ("other", "finished", "interrupted")
 """Folders whose files may take the place of others'."""
@@ -191,7 +212,7 @@ class FolderTarget:
         except RefusedError as refusal:
             if plan.damage is None or is_whole:
                 raise FindingError("refused", plan.place, str(refusal)) from None
-            if plan.is_restored and plan.command in (resume_run, repeat_comparison):
+            if plan.is_restored and plan.command in REPEATABLE:
                 self._require_nothing_lost(plan, work)
             return "refused"
         return "ok"
@@ -275,6 +296,7 @@ def _write_folders() -> None:
     run_command(["compare", *COMPARISON, "out=compared"])
     comparison = read_comparison(list(COMPARISON))
     compare(comparison, Path("half-compared"), should_stop=_stop_after(4))
+    run_command(["tune", *TUNING, "out=tuned"])
     run_command(["personalize", "finished", "--data", "own.npz", "--to", "personal"])
     run_command(["personalize", "own-model", "--data", "own.npz", "--to", "personal-own"])
 

@@ -64,11 +64,11 @@ def _act(specification: Specification, work: Path) -> str:
         Path(SPECIFICATION_FILE).write_bytes(specification.file)
     command = specification.words[0]
     words = [word for word in specification.words[1:] if not word.startswith(OWN_KEYS)]
-    if command in ("run", "compare", "tune") and not _is_small(command, words):
-        _show_and_work(command, words)
-        return "ok"
     try:
-        run_command(specification.words)
+        if command in ("run", "compare", "tune") and not _is_small(command, words):
+            _show_and_work(command, words)
+        else:
+            run_command(specification.words)
     except RefusedError:
         return "refused"
     return "ok"

@@ -252,7 +252,7 @@ def toml_files(draw: st.DrawFn) -> bytes:
         container = draw(
             st.sampled_from(("", "data_options", "hparams", "fedavg", "tune", "tuned"))
         )
-        if container == "fedavg":
+        if container == "fedavg" and isinstance(table["hparams"], dict):
             table["hparams"] = {**table["hparams"], "fedavg": {key: draw(values())}}
         elif container and isinstance(table.get(container, {}), dict):
             table[container] = {**table.get(container, {}), key: draw(values())}
@@ -335,7 +335,9 @@ def specifications(draw: st.DrawFn) -> Specification:
     if command != "run":
         del benign["method"]
         benign |= {"baselines": "false", "seeds": "0"}
-    base = [f"{key}={value}" for key, value in benign.items()]
+    # A key that is named twice is refused, whatever its values are.
+    hostile_keys = {word.partition("=")[0] for word in hostile}
+    base = [f"{key}={value}" for key, value in benign.items() if key not in hostile_keys]
     names: list[str] = []
     if command in ("compare", "tune"):
         name_or_text = weighted((8, st.sampled_from(METHODS)), (1, texts()))

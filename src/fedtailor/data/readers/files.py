@@ -13,7 +13,7 @@ import numpy as np
 
 from fedtailor.data.examples import Array
 from fedtailor.data.reader_blocks import Block
-from fedtailor.errors import InputError, require
+from fedtailor.errors import InputError, require, summarize_error
 
 BLOCK_BYTES = 16 << 20
 """Largest size of a block, unless a single row is larger."""
@@ -37,7 +37,7 @@ def translate_read_errors(path: object, kind: str) -> Iterator[None]:
     except FileNotFoundError:
         raise InputError(f"There is no file '{path}'.") from None
     except Exception as problem:
-        reason = summarize_error(problem)
+        reason = summarize_error(problem, has_type=False)
         raise InputError(f"'{path}' cannot be read as {kind}: {reason}.") from problem
 
 
@@ -47,13 +47,6 @@ def is_present(path: Path) -> bool:
         return path.exists()
     except OSError:
         return False
-
-
-def summarize_error(problem: Exception) -> str:
-    """Return the first line of an error's text as a part of a sentence, or else its type's name."""
-    lines = str(problem).strip().splitlines()
-    summary = lines[0] if lines else type(problem).__name__
-    return summary.rstrip(".:").replace(". ", "; ")
 
 
 def format_location(path: object, client: str) -> str:

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fedtailor.data.reader_blocks import Block
-from fedtailor.data.readers.files import is_present, summarize_error
+from fedtailor.data.readers.files import is_present
 from fedtailor.data.sources.catalog import BUILT_IN, READER_VERSION, CatalogEntry
 from fedtailor.data.sources.download import DownloadCallback, download
 from fedtailor.data.sources.images import IMAGE_SETS
@@ -20,7 +20,7 @@ from fedtailor.data.store import (
     open_store,
 )
 from fedtailor.data.store.columns import ProgressCallback
-from fedtailor.errors import InputError, require, suggest_name
+from fedtailor.errors import InputError, require, suggest_name, summarize_error
 from fedtailor.storage.atomic import DiskError
 from fedtailor.storage.checksums import fingerprint
 from fedtailor.storage.paths import data_dir
@@ -173,7 +173,7 @@ def _download_files(
             target_dir.mkdir(parents=True, exist_ok=True)
             paths.append(download(remote, target_dir, progress))
         except Exception as problem:  # of the network, of the disk, or a checksum that differs
-            reason = summarize_error(problem)
+            reason = summarize_error(problem, has_type=False)
             message = f"{name}: {remote.url} could not be downloaded: {reason}; {remedy}"
             raise InputError(message) from None
     # The four files of MNIST are read from their folder.

@@ -13,6 +13,7 @@ from fedtailor.data.store.reader import StoredDataset, get_store_path, open_stor
 from fedtailor.errors import InputError
 from fedtailor.storage.checksums import write_file
 from fedtailor.storage.data_folders import build_folder, require_free_space, translate_write_errors
+from fedtailor.storage.typed_json import encode_model
 
 # From narrow to wide, unsigned before signed.
 _INT_DTYPES = [np.dtype(code) for code in ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8")]
@@ -49,7 +50,7 @@ def build(
                 columns.add(block)
             manifest = columns.finish(provenance)
         with translate_write_errors(name, folder.parent):
-            write_file(new_folder / MANIFEST, manifest.to_json())
+            write_file(new_folder / MANIFEST, encode_model(manifest.seal()))
     return open_store(name)
 
 

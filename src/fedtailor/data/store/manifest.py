@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, PlainSerializer
+from pydantic import ConfigDict, PlainSerializer, ValidationError
 
 from fedtailor.data.examples import Array
 from fedtailor.data.store.attributes import DatasetAttributes
 from fedtailor.errors import InputError
-from fedtailor.storage.checked_json import dump_checked, parse_checked
 from fedtailor.storage.checksums import FileRecord
+from fedtailor.storage.manifest import SealedModel
 from fedtailor.storage.paths import data_dir
 
 FORMAT = 3
@@ -66,10 +66,8 @@ class ColumnFile(ArrayFile):
     block_sha256: tuple[str, ...]
 
 
-class Manifest(BaseModel):
+class Manifest(SealedModel):
     """The content of a manifest; the names of the fields are those of the JSON file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[3] = 3
     name: str
@@ -87,10 +85,6 @@ class Manifest(BaseModel):
         """Return all files of the store but the manifest."""
         arrays = (*self.columns.values(), self.offsets, self.client_names)
         return tuple(array.file for array in (*arrays, *self.server_columns.values()))
-
-    def to_json(self) -> bytes:
-        """Return the content of the JSON file, which has a checksum of its own."""
-        return dump_checked(self.model_dump(mode="json"))
 
 
 def get_stores_dir() -> Path:
@@ -117,9 +111,12 @@ def read_manifest(name: str, folder: Path) -> Manifest:
             f"{format_rebuild_hint(name)}"
         )
     try:
-        return Manifest.model_validate(parse_checked(raw))
-    except ValueError:  # of the checksum, or Pydantic's
+        manifest = Manifest.model_validate_json(raw)
+    except ValidationError:
         raise _make_manifest_error(name) from None
+    if not manifest.is_intact():
+        raise _make_manifest_error(name)
+    return manifest
 
 
 def _read_format(name: str, raw: bytes) -> int:

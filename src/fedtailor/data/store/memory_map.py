@@ -5,7 +5,7 @@ import mmap
 import numpy as np
 
 from fedtailor.data.examples import Array
-from fedtailor.storage.memory import get_ram_bytes
+from fedtailor.storage.memory import get_memory
 
 
 def advise_random_access(column: Array) -> None:
@@ -18,7 +18,7 @@ def advise_random_access(column: Array) -> None:
     mapping = _get_mmap(column)
     if mapping is None or not hasattr(mmap, "MADV_RANDOM"):  # Windows has no such advice
         return
-    if len(mapping) > get_ram_bytes() // 2:
+    if len(mapping) > get_memory().total // 2:
         mapping.madvise(mmap.MADV_RANDOM)
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import JsonValue, ValidationError
 
 from fedtailor.data.store.manifest import StoredFile
 from fedtailor.errors import InputError
-from fedtailor.storage.checked_json import dump_checked, parse_checked
 from fedtailor.storage.checksums import fingerprint, write_file
+from fedtailor.storage.manifest import SealedModel
+from fedtailor.storage.typed_json import encode_model
 
 SCENARIO_FORMAT = 3
 """Version of the files of a scenario."""
@@ -23,10 +24,8 @@ class ScenarioDamageError(Exception):
     """A scenario whose files are not those that were written."""
 
 
-class ScenarioFile(BaseModel):
+class ScenarioFile(SealedModel):
     """The content of `scenario.json`, of which `store` and `options` are for humans alone."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Literal[3]
     store: str  # content hash of the store
@@ -38,16 +37,18 @@ class ScenarioFile(BaseModel):
 
 def write_scenario_file(folder: Path, content: ScenarioFile) -> None:
     """Write `scenario.json` into a folder, with a checksum of itself."""
-    write_file(folder / _SCENARIO_FILE, dump_checked(content.model_dump(mode="json")))
+    write_file(folder / _SCENARIO_FILE, encode_model(content.seal()))
 
 
 def read_scenario_file(folder: Path) -> ScenarioFile:
     """Return the content of `scenario.json` after verifying it and all files that it names."""
     try:
-        raw = (folder / _SCENARIO_FILE).read_bytes()
-        content = ScenarioFile.model_validate(parse_checked(raw))
-    except (OSError, ValueError, RecursionError):
-        raise ScenarioDamageError(f"'{_SCENARIO_FILE}' is not what was written") from None
+        content = ScenarioFile.model_validate_json((folder / _SCENARIO_FILE).read_bytes())
+        is_intact = content.is_intact()
+    except (OSError, ValidationError):
+        is_intact = False
+    if not is_intact:
+        raise ScenarioDamageError(f"'{_SCENARIO_FILE}' is not what was written")
     for file in content.files:
         try:
             is_intact = fingerprint(folder / file.name) == file

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from fedtailor.core import trees
 from fedtailor.core.types import CohortUpdate, Routine, ServerState, Tree
-from fedtailor.engines.base import Engine, ScoreResult, TrainResult, describe_error
+from fedtailor.engines.base import Engine, ScoreResult, TrainResult
 from fedtailor.engines.client_state import ClientStateStore
 from fedtailor.engines.context import EngineContext
 from fedtailor.engines.distributed.client_shards import ClientStateShards, Move
 from fedtailor.engines.distributed.process_group import Ranks, Shapes, get_local_rank
-from fedtailor.errors import FedtailorError, RoutineError, require
+from fedtailor.errors import FedtailorError, RoutineError, require, summarize_error
 
 SINGLE_PROCESS_NOTE = (
     "distributed runs as one process; several are started by: "
@@ -226,7 +226,7 @@ class DistributedEngine:
         except FedtailorError as problem:
             return CommandStatus(problem), None
         except Exception as problem:
-            message = f"Rank {self.ranks.rank} failed: {describe_error(problem)}"
+            message = f"Rank {self.ranks.rank} failed: {summarize_error(problem)}"
             return CommandStatus(RoutineError(message)), None
         update = result.cohort_update.update
         status = CommandStatus(
