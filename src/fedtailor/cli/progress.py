@@ -30,6 +30,35 @@ EXIT_STOPPED = 130
 """Exit code of a command that was stopped: 128 plus the number of SIGINT, as shells have it."""
 
 
+_LOADED_AT = time.perf_counter()
+"""When the command line was loaded."""
+
+
+class CommandClock:
+    """Seconds of a command by what it did, from when the command line was loaded."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def time(self, name: str) -> Iterator[None]:
+        """Count the seconds within the block under a name."""
+        started_at = time.perf_counter()
+        self._seconds.setdefault("starting", started_at - _LOADED_AT)
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - started_at
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+
+    def describe(self) -> str:
+        """Return what the command took so far, and for what, in a sentence."""
+        total = time.perf_counter() - _LOADED_AT
+        rest = total - sum(self._seconds.values())
+        parts = [f"{name} {seconds:.1f}" for name, seconds in self._seconds.items()]
+        return f"The command took {total:.1f} s: {', '.join(parts)}, rest {rest:.1f}."
+
+
 def run_on_all_ranks(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command run on rank 0 of a torchrun launch, while the other ranks work for it."""
 

@@ -9,6 +9,7 @@ import typer
 from fedtailor.cli.progress import (
     EXIT_DIVERGED,
     EXIT_STOPPED,
+    CommandClock,
     ProgressReporter,
     TrustCodeFlag,
     TrustRunsFlag,
@@ -93,15 +94,18 @@ def run(
         print_text(format_toml(config).removesuffix("\n"))
         return
     console = TerminalConsole()
+    clock = CommandClock()
     with (
         reserve_out(command_args.out, config.data) as out,
         ProgressReporter(console) as reporter,
+        clock.time("run"),
     ):
         outcome = start_run(config, out, (reporter,), reporter.should_stop)
-    _write_results(out, [outcome.record])
+    with clock.time("report"):
+        _write_results(out, [outcome.record])
     if not outcome.is_finished:
         _exit_stopped(console, format_resume_command(out))
-    _print_results(console, out, [outcome.record])
+    _print_results(console, out, [outcome.record], clock)
 
 
 @run_on_all_ranks
@@ -149,9 +153,11 @@ def compare(
     if trust_code:
         trust_runs(command_args.out)
     console = TerminalConsole()
+    clock = CommandClock()
     with (
         reserve_out(command_args.out, comparison.data) as out,
         ProgressReporter(console) as reporter,
+        clock.time("runs"),
     ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
         try:
@@ -168,12 +174,13 @@ def compare(
                 _show_ended_runs(console, out)
             raise
     records = [outcome.record for outcome in outcomes]
-    _write_results(out, records)
+    with clock.time("report"):
+        _write_results(out, records)
     # Runs that have not begun have no outcome.
     has_all_outcomes = len(outcomes) == len(comparison.make_run_configs())
     if not has_all_outcomes or not all(outcome.is_finished for outcome in outcomes):
         _exit_stopped(console, command_args.format_command(out))
-    _print_results(console, out, records)
+    _print_results(console, out, records, clock)
     diverged = [record for record in records if record.status == "diverged"]
     if diverged:
         console.print_line(_describe_diverged(diverged, len(records)))
@@ -194,7 +201,7 @@ def _show_ended_runs(console: TerminalConsole, out: Path) -> None:
     records = [record for record in all_records if record.status in ENDED_STATUSES]
     if records:
         _write_results(out, all_records)
-        _print_results(console, out, records)
+        _print_results(console, out, records, CommandClock())
 
 
 @run_on_all_ranks
@@ -236,12 +243,14 @@ def resume(
         changes[key] = parse_value(text)
     if trust_code:
         trust_folder(out)
-    with ProgressReporter(console) as reporter:
+    clock = CommandClock()
+    with ProgressReporter(console) as reporter, clock.time("run"):
         outcome = resume_run(out, (reporter,), reporter.should_stop, changes=changes)
-    _write_results(out, [outcome.record])
+    with clock.time("report"):
+        _write_results(out, [outcome.record])
     if not outcome.is_finished:
         _exit_stopped(console, format_resume_command(out))
-    _print_results(console, out, [outcome.record])
+    _print_results(console, out, [outcome.record], clock)
 
 
 COMMANDS = (run, compare, resume)
@@ -267,8 +276,17 @@ def _exit_stopped(console: TerminalConsole, resume_command: str) -> NoReturn:
     raise typer.Exit(EXIT_STOPPED)
 
 
-def _print_results(console: TerminalConsole, out: Path, records: "Sequence[RunRecord]") -> None:
-    """Print the table of finished runs, and where their report is."""
+def _print_results(
+    console: TerminalConsole, out: Path, records: "Sequence[RunRecord]", clock: CommandClock
+) -> None:
+    """Print the tables of runs that have ended, what they took, and where their report is.
+
+    Args:
+        console: Where to print.
+        out: The folder of the runs.
+        records: Their records.
+        clock: What the command has taken so far.
+    """
     from fedtailor.reporting.comparison_table import TABLE_WIDTH, build_tables
     from fedtailor.reporting.times import describe_times
 
@@ -280,6 +298,7 @@ def _print_results(console: TerminalConsole, out: Path, records: "Sequence[RunRe
     table_console.print(tables, highlight=False)
     for line in describe_times(records):
         console.print_line(line)
+    console.print_line(clock.describe())
     console.print_line(f"Report: {format_path(_get_report_path(out))}")
 
 
