@@ -277,7 +277,7 @@ def test_another_format_is_refused(stopped: Path, tmp_path: Path) -> None:
     ListedFolder(out).write({"config.json": newer_config})
     with pytest.raises(
         InputError,
-        match=r"^'.*config.json' was written in format 4, but this fedtailor reads format 3; use ",
+        match=r"^'.*config.json' was written in format 5, but this fedtailor reads format 4; use ",
     ):
         resume_run(out)
 

@@ -446,7 +446,7 @@ def test_a_finished_run_says_so(
         "",
         "[]",
         "{",
-        '{"format": 3, "config": {"rounds": "x"}, "status": 1}',
+        '{"format": 4, "config": {"rounds": "x"}, "status": 1}',
         '{"format": 1}',
         "\x00",
     ],

@@ -98,7 +98,7 @@ def run(
     with (
         reserve_out(command_args.out, config.data) as out,
         ProgressReporter(console) as reporter,
-        clock.time("run"),
+        clock.time("checks and run"),
     ):
         outcome = start_run(config, out, (reporter,), reporter.should_stop)
     with clock.time("report"):
@@ -157,7 +157,7 @@ def compare(
     with (
         reserve_out(command_args.out, comparison.data) as out,
         ProgressReporter(console) as reporter,
-        clock.time("runs"),
+        clock.time("checks and runs"),
     ):
         reporter.set_first_message(describe_added_methods(requested, comparison))
         try:
@@ -244,7 +244,7 @@ def resume(
     if trust_code:
         trust_folder(out)
     clock = CommandClock()
-    with ProgressReporter(console) as reporter, clock.time("run"):
+    with ProgressReporter(console) as reporter, clock.time("checks and run"):
         outcome = resume_run(out, (reporter,), reporter.should_stop, changes=changes)
     with clock.time("report"):
         _write_results(out, [outcome.record])

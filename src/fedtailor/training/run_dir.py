@@ -54,14 +54,14 @@ _PARTIAL_FILES = {
 class ConfigFile(RecordPart):
     """The content of `config.json`."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     config: RunConfig
 
 
 class RecordHead(BaseModel):
     """The first fields of `record.json`; the others are not validated, which is fast."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     status: Status
     config: RunConfig
 

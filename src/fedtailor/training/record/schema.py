@@ -16,7 +16,7 @@ from fedtailor.data.row_counts import RowCounts
 from fedtailor.engines.compile_policy import CompileMode
 from fedtailor.training.config import RunConfig
 
-FORMAT: Literal[3] = 3
+FORMAT: Literal[4] = 4
 """The version of the files in a run's folder; other versions are refused."""
 
 Status = Literal["running", "interrupted", "finished", "diverged"]
@@ -263,7 +263,7 @@ class Convergence(RecordPart):
 class RunRecord(RecordPart):
     """The record of a run, in which fields that are known at its end are None until then."""
 
-    format: Literal[3] = FORMAT
+    format: Literal[4] = FORMAT
     status: Status
     name: str
     config: RunConfig
