@@ -16,9 +16,10 @@ lengthen; with one thread (OMP_NUM_THREADS=1) it stands for the wall's. Results 
 `results/loops.json` if all cases are measured.
 
 `defaults` measures whole rounds of `fedtailor.fit` and of the command line, as they are begun with
-nothing but data, model, method, cohort, seed, step sizes and rounds; what they compile is left out
-and shown. From the number of rounds (`--rounds`) follows whether they compile. `methods` measures
-uncompiled rounds of every method beside FedAvg's, with the gradients that they count.
+nothing but data, model, method, cohort, seed, step sizes and rounds, without evaluation, which the
+loops do not do; what happens before the first round, compiling included, is left out and shown.
+From the number of rounds (`--rounds`) follows whether they compile. `methods` measures uncompiled
+rounds of every method beside FedAvg's, with the gradients that they count.
 """
 
 import argparse
@@ -400,6 +401,7 @@ class Defaults:
                 "rounds": self._rounds,
                 "cohort": case.cohort,
                 "seed": SEED,
+                "evaluate_every": self._rounds,
                 "out": Path(folder) / "out",
                 **case.words,
             }

@@ -59,8 +59,14 @@ class PlannedRun(NamedTuple):
     config: RunConfig
     path: Path  # its folder
     comparison_name: str = ""
-    shared_choice: ComputeChoice | None = None  # how all seeds of its method compute
-    siblings: tuple[Path, ...] = ()  # the folders of its other seeds
+
+
+class _SeedRun(NamedTuple):
+    """A run, with what it shares with the other seeds of its method."""
+
+    run: PlannedRun
+    shared_choice: ComputeChoice | None = None  # how all seeds compute; None: the run chooses
+    siblings: tuple[Path, ...] = ()  # the folders of the other seeds
 
 
 class Event(NamedTuple):
@@ -105,11 +111,11 @@ def execute(
         return
     for run in remaining:
         from_config.trust_named_file(run.config)
-    remaining = _share_choices(runs, remaining)
+    seed_runs = _share_choices(runs, remaining)
     problems = (
-        _run_in_process(remaining, on_event, should_stop)
+        _run_in_process(seed_runs, on_event, should_stop)
         if jobs == 1
-        else _run_in_pool(remaining, min(jobs, len(remaining)), on_event, should_stop)
+        else _run_in_pool(seed_runs, min(jobs, len(seed_runs)), on_event, should_stop)
     )
     for problem in problems:
         if isinstance(problem, BrokenProcessPool):
@@ -117,7 +123,7 @@ def execute(
         raise problem
 
 
-def _share_choices(runs: Sequence[PlannedRun], remaining: Sequence[PlannedRun]) -> list[PlannedRun]:
+def _share_choices(runs: Sequence[PlannedRun], remaining: Sequence[PlannedRun]) -> list[_SeedRun]:
     """Return the remaining runs with a choice for all seeds of a method, made for the first one.
 
     Other seeds may have other clients, and would be decided differently.
@@ -126,18 +132,18 @@ def _share_choices(runs: Sequence[PlannedRun], remaining: Sequence[PlannedRun]) 
     for run in runs:
         groups[_format_without_seed(run)].append(run)
     choices: dict[str, ComputeChoice | None] = {}
-    shared_runs = []
+    seed_runs = []
     for run in remaining:
         key = _format_without_seed(run)
         seeds = groups[key]
         if len(seeds) == 1 or RunDir(run.path).exists():
-            shared_runs.append(run)
+            seed_runs.append(_SeedRun(run))
             continue
         if key not in choices:
             choices[key] = _make_shared_choice(seeds)
         siblings = tuple(seed.path for seed in seeds if seed.path != run.path)
-        shared_runs.append(run._replace(shared_choice=choices[key], siblings=siblings))
-    return shared_runs
+        seed_runs.append(_SeedRun(run, choices[key], siblings))
+    return seed_runs
 
 
 def _make_shared_choice(runs: Sequence[PlannedRun]) -> ComputeChoice | None:
@@ -150,12 +156,12 @@ def _make_shared_choice(runs: Sequence[PlannedRun]) -> ComputeChoice | None:
         return None
 
 
-def _recall_choice(run: PlannedRun) -> ComputeChoice | None:
+def _recall_choice(seed_run: _SeedRun) -> ComputeChoice | None:
     """Return the choice of the first other seed that has begun, else the one made for all."""
-    for path in run.siblings:
+    for path in seed_run.siblings:
         if _has_record(path):
             return recall_choice(RunDir(path).read_record().choices)
-    return run.shared_choice
+    return seed_run.shared_choice
 
 
 def _has_record(path: Path) -> bool:
@@ -186,7 +192,7 @@ def check_same_run(run: PlannedRun, description: str) -> None:
 
 
 def _run_in_process(
-    runs: Sequence[PlannedRun], on_event: OnEvent, should_stop: ShouldStop
+    runs: Sequence[_SeedRun], on_event: OnEvent, should_stop: ShouldStop
 ) -> list[Exception]:
     """Execute runs one after another in this process, and return their failures."""
     initial_params: InitialParamsByComparison = defaultdict(dict)
@@ -204,7 +210,7 @@ def _run_in_process(
 
 
 def _run_in_pool(
-    runs: Sequence[PlannedRun], jobs: int, on_event: OnEvent, should_stop: ShouldStop
+    runs: Sequence[_SeedRun], jobs: int, on_event: OnEvent, should_stop: ShouldStop
 ) -> list[BaseException]:
     """Execute runs in several processes, each on one thread, and return their failures."""
     mp_context = get_context("spawn")
@@ -281,7 +287,7 @@ def _exit_with_parent(parent_pipe: Connection) -> None:
         os._exit(1)
 
 
-def _run_in_worker(run: PlannedRun) -> None:
+def _run_in_worker(run: _SeedRun) -> None:
     if not _WorkerState.stop_event.is_set():
         _execute_run(
             run,
@@ -292,13 +298,14 @@ def _run_in_worker(run: PlannedRun) -> None:
 
 
 def _execute_run(
-    run: PlannedRun,
+    seed_run: _SeedRun,
     on_event: OnEvent,
     should_stop: ShouldStop,
     initial_params: InitialParamsByComparison,
 ) -> None:
     """Start or resume a run until it ends or is asked to stop; record it if it diverges."""
     started_at = time.perf_counter()
+    run = seed_run.run
     run_dir = RunDir(run.path)
     listeners = (_EventListener(run, on_event),)
     params = initial_params[run.comparison_name]
@@ -307,7 +314,7 @@ def _execute_run(
         if run_dir.exists():
             outcome = resume_run(run.path, listeners, should_stop, params)
         else:
-            choice = _recall_choice(run)
+            choice = _recall_choice(seed_run)
             outcome = start_run(run.config, run.path, listeners, should_stop, params, choice)
         num_rounds = len(outcome.record.rounds)
         if outcome.is_finished:
