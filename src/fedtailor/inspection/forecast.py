@@ -4,9 +4,10 @@ Settings are compared trial by trial with the best of those without server data.
 these differences are moderated by those of all pairs of settings, as for the tables of
 `fedtailor compare` (`evaluation/ranking.py`), since few trials tell little about a variance.
 
-A trial of fewer rounds than the run has tells a gain at an earlier round. If the gain has shrunk
-since the middle of the trial, it may go on to shrink by as much with each doubling of the rounds,
-and the forecast lies between that and the gain as it is.
+A trial of fewer rounds than the run has tells a gain at an earlier round. Training without server
+data catches up, and gains have been found to shrink about as the number of rounds grows
+(studies/inspect): the forecast is the gain times the part of the rounds that was run, and its
+interval reaches up to that of the gain as it is. Losses are taken as they are.
 """
 
 import math
@@ -97,8 +98,7 @@ class StageForecast(NamedTuple):
 def forecast_stage(
     scores: FloatArray,
     uses_server: Sequence[bool],
-    middle_scores: FloatArray | None = None,
-    num_doublings: float = 0.0,
+    run_share: float = 1.0,
 ) -> StageForecast:
     """Return the forecast from the scores of all trials.
 
@@ -106,8 +106,7 @@ def forecast_stage(
         scores: Scores [trials, settings], higher ones better; NaN for trials that a setting was
             left out of, and minus infinity if a model diverged.
         uses_server: Whether each setting uses the server's data.
-        middle_scores: The same in the middle of the trials, if the run goes on after them.
-        num_doublings: How often the number of rounds doubles from the trials to the run.
+        run_share: Share of the rounds of the run that trials have.
     """
     has_diverged: NDArray[np.bool_] = np.asarray(np.isneginf(scores).any(axis=0))
     usable = np.where(has_diverged, math.nan, scores)
@@ -121,29 +120,24 @@ def forecast_stage(
     score = float(np.nanmean(usable[:, reference]))
     # An error, which is a negative score, is gained in parts of itself.
     scale = -score if score < 0 else 1.0
-    middle_means = means
-    if middle_scores is not None:
-        middle_means = compute_gaps(np.where(has_diverged, math.nan, middle_scores)).means[
-            reference
-        ]
     estimates: list[Estimate | None] = []
     for index, is_lost in enumerate(has_diverged):
         if is_lost:
             estimates.append(None)
             continue
-        later = extrapolate_gain(float(middle_means[index]), float(means[index]), num_doublings)
-        smaller, larger = sorted((float(means[index]), later))
+        gain = float(means[index])
+        later_gain = extrapolate_gain(gain, run_share)
         error = float(errors[index])
         wide = _compute_multiple(TAIL, df[index]) * error
         narrow = _compute_multiple(LIKELY_TAIL, df[index]) * error
         estimates.append(
             Estimate(
-                score=score + float(means[index]),
-                gain=(smaller + larger) / 2 / scale,
-                low=(smaller - wide) / scale,
-                high=(larger + wide) / scale,
-                likely_low=(smaller - narrow) / scale,
-                likely_high=(larger + narrow) / scale,
+                score=score + gain,
+                gain=later_gain / scale,
+                low=(later_gain - wide) / scale,
+                high=(gain + wide) / scale,
+                likely_low=(later_gain - narrow) / scale,
+                likely_high=(gain + narrow) / scale,
             )
         )
     return StageForecast(reference, best, tuple(estimates))
@@ -205,17 +199,10 @@ def _compute_multiple(tail: float, df: float) -> float:
     return float(compute_t_quantile(tail, np.array(float(df))))
 
 
-def extrapolate_gain(middle_gain: float, gain: float, num_doublings: float) -> float:
-    """Return the gain at the end of the run if it goes on to shrink as it has in the trial.
+def extrapolate_gain(gain: float, run_share: float) -> float:
+    """Return the gain at the end of the run after trials of a share of its rounds.
 
-    >>> extrapolate_gain(0.08, 0.04, 2)
-    0.01
-    >>> extrapolate_gain(0.04, 0.08, 2)
-    0.08
+    >>> extrapolate_gain(0.08, 0.5), extrapolate_gain(-0.08, 0.5)
+    (0.04, -0.08)
     """
-    if gain == 0 or middle_gain == 0:
-        return gain
-    ratio = gain / middle_gain
-    if not 0 < ratio < 1:
-        return gain
-    return gain * math.pow(ratio, num_doublings)
+    return gain * run_share if gain > 0 else gain

@@ -5,7 +5,6 @@ on validation clients. What follows from them (`forecast`) is said with its unce
 between the server's and the clients' data (`closeness`) may explain it.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -101,7 +100,6 @@ class Inspection(NamedTuple):
     num_clients: int  # validation clients of a trial
     metric: str
     scores: dict[str, FloatArray]  # by stage: of trials, [trials, settings]; NaN: it diverged
-    middle_scores: dict[str, FloatArray]  # in the middle of trials; empty if they are whole runs
     forecasts: dict[str, StageForecast]  # by stage
     fractions: dict[str, tuple[FractionForecast, ...]]  # by stage; empty unless the data help
     num_diverged: tuple[int, ...]  # trials of each setting
@@ -145,12 +143,7 @@ def inspect(
         on_workload(workload, len(settings))
     trials = _run_trials(data, settings, workload, report)
     num_trials = workload.num_trials
-    scores = {stage: collect_scores(trials, num_trials, stage, "final") for stage in STAGES}
-    middle_scores = {}
-    if workload.num_rounds < config.rounds:
-        middle_scores = {
-            stage: collect_scores(trials, num_trials, stage, "middle") for stage in STAGES
-        }
+    scores = {stage: collect_scores(trials, num_trials, stage) for stage in STAGES}
     report("distances")
     agreement, closeness = _explain(config, data, settings, trials)
     inspection = Inspection(
@@ -163,13 +156,11 @@ def inspect(
         num_clients=len(first.copy_ids),
         metric=from_config.build_task(config, data.example_spec).metrics[0].name,
         scores=scores,
-        middle_scores=middle_scores,
         forecasts={
             stage: forecast_stage(
                 scores[stage],
                 [setting.uses_server for setting in settings],
-                middle_scores.get(stage),
-                math.log2(config.rounds / workload.num_rounds),
+                workload.num_rounds / config.rounds,
             )
             for stage in STAGES
         },
@@ -197,7 +188,7 @@ def _run_trials(
         if trial == NUM_SCREENING_TRIALS:
             contenders = set()
             for stage in STAGES:
-                scores = collect_scores(trials, trial, stage, "final")
+                scores = collect_scores(trials, trial, stage)
                 contenders |= select_contenders(forecast_stage(scores, uses_server), uses_server)
         trial_data = make_trial_data(data, trial)
         for index in sorted(contenders):
@@ -238,7 +229,7 @@ def _try_fractions(
                 if stage_best != best:
                     continue
                 forecast = forecast_stage(
-                    collect_scores(pair, len(part_trials), stage, "final"), (False, True)
+                    collect_scores(pair, len(part_trials), stage), (False, True)
                 )
                 estimate = forecast.estimates[1]
                 forecasts[stage].append(FractionForecast(fraction, num_examples, estimate))

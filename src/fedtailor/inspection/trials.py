@@ -11,7 +11,7 @@ third, in turn for each third. Test examples and unseen clients are never used.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
@@ -53,10 +53,9 @@ NUM_SCORED_ROUNDS = 3
 
 
 class TrialScores(NamedTuple):
-    """Scores of one setting in one trial, by stage; higher ones are better."""
+    """Scores of one setting in one trial."""
 
-    middle: dict[str, float]  # up to the middle of the trial; empty if it is the whole run
-    final: dict[str, float]  # mean over the last fifth of the trial
+    final: dict[str, float]  # by stage, mean over the last fifth of the trial; higher is better
     params: Params  # the model after the last round
 
 
@@ -166,32 +165,21 @@ def run_trial(
     config = setting.config.model_copy(update={"seed": setting.config.seed + trial})
     context = from_config.build_context(config, trial_data.data)
     engine = make_trial_engine(config, context)
-    middle_rounds = list_scored_rounds(num_rounds // 2) if num_rounds < config.rounds else []
     final_rounds = list_scored_rounds(num_rounds)
-    scores: dict[int, dict[str, float]] = {}
+    scores: list[dict[str, float]] = []
     try:
         state = context.init_server_state(_make_first_params(config, context))
         cohort_size = get_cohort_size(context, config.cohort)
         for finished in islice(run_rounds(context, engine, state, cohort_size), num_rounds):
             state = finished.state
-            if finished.rounds_done in (*middle_rounds, *final_rounds):
-                scores[finished.rounds_done] = _score(context, engine, state, trial_data.copy_ids)
+            if finished.rounds_done in final_rounds:
+                scores.append(_score(context, engine, state, trial_data.copy_ids))
     except DivergedError:
         return None
-    final = _average(scores, final_rounds)
+    final = {stage: float(np.mean([each[stage] for each in scores])) for stage in STAGES}
     if not all(np.isfinite(list(final.values()))):
         return None
-    return TrialScores(_average(scores, middle_rounds), final, state.params)
-
-
-def _average(scores: Mapping[int, Mapping[str, float]], rounds: list[int]) -> dict[str, float]:
-    """Return the mean scores by stage over some rounds; empty without rounds."""
-    if not rounds:
-        return {}
-    return {
-        stage: float(np.mean([scores[round_idx][stage] for round_idx in rounds]))
-        for stage in STAGES
-    }
+    return TrialScores(final, state.params)
 
 
 def list_scored_rounds(num_rounds: int) -> list[int]:
@@ -249,9 +237,7 @@ def subsample_server(data: FederatedDataset, fraction: float, trial: int) -> Fed
     return replace(data, server=reduced, server_rows=None, should_check=False)
 
 
-def collect_scores(
-    trials: Sequence[Trials], num_trials: int, stage: str, part: str
-) -> NDArray[np.float64]:
+def collect_scores(trials: Sequence[Trials], num_trials: int, stage: str) -> NDArray[np.float64]:
     """Return scores [trials, settings] of a stage.
 
     They are NaN for trials that a setting was left out of, and minus infinity where it diverged.
@@ -260,10 +246,9 @@ def collect_scores(
         trials: The trials of each setting.
         num_trials: How many trials there are.
         stage: Before or after personalizing.
-        part: "middle" or "final": the part of a trial that was scored.
     """
     table = np.full((num_trials, len(trials)), math.nan)
     for column, setting_trials in enumerate(trials):
         for row, scores in enumerate(setting_trials):
-            table[row, column] = -math.inf if scores is None else getattr(scores, part)[stage]
+            table[row, column] = -math.inf if scores is None else scores.final[stage]
     return table

@@ -25,7 +25,7 @@ STEP_SECONDS = 2e-3
 FLOPS_PER_SECOND = 2e10
 """Floating-point operations in a second on a core."""
 
-MAX_SECONDS = 30.0
+MAX_SECONDS = 60.0
 """Estimated seconds that trials may take together, unless even the fewest take longer."""
 
 MAX_TRIALS = 8
@@ -87,7 +87,7 @@ def plan_workload(work: Sequence[Work], num_rounds: int, max_seconds: float) -> 
         max_seconds: The time; the fewest trials may take longer.
     """
     round_seconds = sum(each.round_seconds for each in work)
-    score_seconds = sum(each.score_seconds for each in work) * (NUM_SCORED_ROUNDS + 1)
+    score_seconds = sum(each.score_seconds for each in work) * NUM_SCORED_ROUNDS
     whole_seconds = num_rounds * round_seconds + score_seconds
     for num_trials in range(MAX_TRIALS, MIN_TRIALS - 1, -1):
         seconds = _count_full_trials(num_trials) * whole_seconds
