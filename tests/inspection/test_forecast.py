@@ -36,7 +36,7 @@ def draw_scores(
 
 def test_an_interval_of_one_pair_is_that_of_the_paired_t_test() -> None:
     scores = draw_scores((0.0, 0.02))
-    estimate = forecast_stage(scores, (False, True)).estimates[1]
+    estimate = forecast_stage(scores, (False, True), client_ratio=0.0).estimates[1]
     test = stats.ttest_rel(scores[:, 1], scores[:, 0]).confidence_interval(0.95)
     likely = stats.ttest_rel(scores[:, 1], scores[:, 0]).confidence_interval(0.6)
     assert estimate is not None
@@ -45,15 +45,20 @@ def test_an_interval_of_one_pair_is_that_of_the_paired_t_test() -> None:
     assert (estimate.likely_low, estimate.likely_high) == pytest.approx(tuple(likely), abs=2e-4)
 
 
-def test_the_interval_has_the_true_gain_as_often_as_it_says() -> None:
+@pytest.mark.parametrize(("unseen", "ratio"), [(math.inf, 0.0), (2, 1.0), (8, 0.25)])
+def test_the_interval_has_the_gain_of_unseen_clients_as_often_as_it_says(
+    unseen: float, ratio: float
+) -> None:
     rng = np.random.default_rng(1)
     hits = []
     for _ in range(400):
+        # Trials of two clients, whose gains vary; unseen clients are others like them.
         scores = rng.normal(0.7, 0.02, (5, 4)) + np.array([0.0, -0.2, 0.03, 0.01])
-        estimates = forecast_stage(scores, KINDS).estimates
+        estimates = forecast_stage(scores, KINDS, client_ratio=ratio).estimates
         for gain, estimate in zip((0.03, 0.01), estimates[2:], strict=True):
+            deviation = 0.02 * math.sqrt(2) * math.sqrt(2 / unseen)
             assert estimate is not None
-            hits.append(estimate.low <= gain <= estimate.high)
+            hits.append(estimate.low <= rng.normal(gain, deviation) <= estimate.high)
     assert 0.94 <= np.mean(hits) <= 0.995
 
 
@@ -128,21 +133,19 @@ def test_a_single_trial_tells_no_sign() -> None:
     assert forecast.verdict == Verdict.CANNOT_TELL
 
 
-def test_a_gain_that_shrinks_is_said_to_shrink_and_none_to_grow() -> None:
-    assert extrapolate_gain(0.08, 0.04, 3) == pytest.approx(0.005)
-    assert extrapolate_gain(-0.08, -0.04, 1) == pytest.approx(-0.02)
-    assert extrapolate_gain(0.04, 0.08, 3) == 0.08
-    assert extrapolate_gain(-0.04, 0.08, 3) == 0.08
-    assert extrapolate_gain(0.0, 0.08, 3) == 0.08
-    scores = draw_scores((0.0, 0.04), std=0.001)
-    middle = draw_scores((0.0, 0.08), std=0.001)
-    whole = forecast_stage(scores, (False, True)).estimates[1]
-    part = forecast_stage(scores, (False, True), middle, 1).estimates[1]
-    assert whole is not None
-    assert part is not None
-    assert part.gain == pytest.approx(0.03, abs=0.002)  # between 4 points and 2
-    assert part.low == pytest.approx(whole.low - 0.02, abs=0.002)
-    assert part.high == pytest.approx(whole.high, abs=0.002)
+def test_after_a_part_of_a_run_gains_are_expected_to_shrink_and_losses_to_stay() -> None:
+    assert extrapolate_gain(0.08, 0.25) == pytest.approx(0.02)
+    assert extrapolate_gain(-0.08, 0.25) == -0.08
+    scores = draw_scores((0.0, 0.04, -0.04), std=0.001)
+    kinds = (False, True, True)
+    whole = forecast_stage(scores, kinds).estimates
+    part = forecast_stage(scores, kinds, run_share=0.5).estimates
+    assert part[2] == whole[2]
+    assert whole[1] is not None
+    assert part[1] is not None
+    assert part[1].gain == pytest.approx(whole[1].gain / 2)
+    assert part[1].low == pytest.approx(whole[1].low - whole[1].gain / 2)
+    assert part[1].high == pytest.approx(whole[1].high)
 
 
 def test_a_short_run_is_tried_whole_and_a_long_one_in_part() -> None:

@@ -329,7 +329,6 @@ def test_trials_of_a_part_of_a_long_run_say_so() -> None:
         inspection = looked(clouds(LABELS), "method=fsl", trials=2, max_seconds=1e-9)
     assert inspection.workload.num_rounds == 5
     assert not inspection.is_whole
-    assert inspection.middle_scores["before"].shape == (2, len(inspection.settings))
     assert ", at round 20" in next(describe_stage(inspection, "before"))
     assert "the first 5 rounds of the run" in describe_scope(inspection)
 
@@ -389,9 +388,9 @@ def found(
         "num_rounds": 20,
         "num_judged": 60,
         "num_clients": 5,
+        "client_ratio": 1.0,
         "metric": "accuracy",
         "scores": {stage: np.full((5, 3), 0.7) for stage in STAGES},
-        "middle_scores": {},
         "forecasts": forecasts,
         "fractions": {},
         "num_diverged": (0, 0, 0),

@@ -4,6 +4,10 @@ Settings are compared trial by trial with the best of those without server data.
 these differences are moderated by those of all pairs of settings, as for the tables of
 `fedtailor compare` (`evaluation/ranking.py`), since few trials tell little about a variance.
 
+The interval is that of the run's own unseen clients, whose gain differs from the mean over all
+clients like them. Trials differ by seeds and clients; taken as differing by clients alone, a group
+of u clients has the variance of a trial times v / u, where trials are scored on v clients.
+
 A trial of fewer rounds than the run has tells a gain at an earlier round. Training without server
 data catches up, and gains have been found to shrink about as the number of rounds grows
 (studies/inspect): the forecast is the gain times the part of the rounds that was run, and its
@@ -57,9 +61,9 @@ class Estimate(NamedTuple):
 
     score: float  # accuracy, or minus an error, mean over trials
     gain: float  # as a fraction: 0.01 is a point of accuracy, or 1 % of an error
-    low: float  # ends of the 95 % interval
+    low: float  # ends of the 95 % interval of the gain of the run's own unseen clients
     high: float
-    likely_low: float  # ends of the interval in which the gain likely is
+    likely_low: float  # ends of the interval in which the gain of all clients like these likely is
     likely_high: float
 
     @property
@@ -99,6 +103,7 @@ def forecast_stage(
     scores: FloatArray,
     uses_server: Sequence[bool],
     run_share: float = 1.0,
+    client_ratio: float = 1.0,
 ) -> StageForecast:
     """Return the forecast from the scores of all trials.
 
@@ -107,6 +112,7 @@ def forecast_stage(
             left out of, and minus infinity if a model diverged.
         uses_server: Whether each setting uses the server's data.
         run_share: Share of the rounds of the run that trials have.
+        client_ratio: Number of clients that a trial is scored on over that of unseen clients.
     """
     has_diverged: NDArray[np.bool_] = np.asarray(np.isneginf(scores).any(axis=0))
     usable = np.where(has_diverged, math.nan, scores)
@@ -128,7 +134,10 @@ def forecast_stage(
         gain = float(means[index])
         later_gain = extrapolate_gain(gain, run_share)
         error = float(errors[index])
-        wide = _compute_multiple(TAIL, df[index]) * error
+        num_trials = float(gaps.num_seeds[reference, index])
+        # Trials differ by their clients, too: other clients have a mean gain of their own.
+        group_error = error * math.sqrt(1 + num_trials * client_ratio)
+        wide = _compute_multiple(TAIL, df[index]) * group_error
         narrow = _compute_multiple(LIKELY_TAIL, df[index]) * error
         estimates.append(
             Estimate(

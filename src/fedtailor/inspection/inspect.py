@@ -31,6 +31,7 @@ from fedtailor.inspection.statistics.gradients import make_batch
 from fedtailor.inspection.trials import (
     MIN_JUDGED_EXAMPLES,
     STAGES,
+    TrialData,
     Trials,
     TrialScores,
     collect_scores,
@@ -98,6 +99,7 @@ class Inspection(NamedTuple):
     num_rounds: int  # of the run
     num_judged: int  # validation clients' examples that the scores of a trial are over
     num_clients: int  # validation clients of a trial
+    client_ratio: float  # of validation clients of a trial to unseen clients
     metric: str
     scores: dict[str, FloatArray]  # by stage: of trials, [trials, settings]; NaN: it diverged
     forecasts: dict[str, StageForecast]  # by stage
@@ -154,6 +156,7 @@ def inspect(
         num_rounds=config.rounds,
         num_judged=first.num_examples,
         num_clients=len(first.copy_ids),
+        client_ratio=compute_client_ratio(data, first),
         metric=from_config.build_task(config, data.example_spec).metrics[0].name,
         scores=scores,
         forecasts={
@@ -161,6 +164,7 @@ def inspect(
                 scores[stage],
                 [setting.uses_server for setting in settings],
                 workload.num_rounds / config.rounds,
+                compute_client_ratio(data, first),
             )
             for stage in STAGES
         },
@@ -172,6 +176,15 @@ def inspect(
     if not should_try_fractions:
         return inspection
     return inspection._replace(fractions=_try_fractions(data, inspection, trials, report))
+
+
+def compute_client_ratio(data: FederatedDataset, trial_data: TrialData) -> float:
+    """Return the number of clients that a trial is scored on over that of unseen clients.
+
+    Without unseen clients, as many are assumed.
+    """
+    num_judged = len(trial_data.copy_ids)
+    return num_judged / (len(data.groups["unseen"]) or num_judged)
 
 
 def _run_trials(
