@@ -1,7 +1,8 @@
 """Score the forecasts against the true gains, and make the tables of the study.
 
-    python studies/inspect/score.py          prints them
-    python studies/inspect/score.py write    puts them into README.md
+    python studies/inspect/score.py                  prints them
+    python studies/inspect/score.py participating    prints those for participating clients
+    python studies/inspect/score.py write            puts them into README.md
 
 A true gain is the mean score of a setting over seeds, minus that of the best setting without
 server data, for unseen clients. The recommended setting is the one that `inspect` finds best, also
@@ -52,6 +53,7 @@ class Outcome(NamedTuple):
     high: float
     true_gain: float
     true_error: float  # standard error of the true gain, from its seeds
+    seed_gains: tuple[float, ...]  # true gain of each seed
     usual_gain: float  # forecast of FSL at its usual strength
     true_usual_gain: float
     is_part: bool  # whether trials were shorter than the run
@@ -110,6 +112,7 @@ def score_row(predicted: Row, truth: Row, stage: str, group: str = "unseen") -> 
         high=best.high,
         true_gain=float(gains.mean()),
         true_error=float(gains.std(ddof=1) / math.sqrt(len(gains))),
+        seed_gains=tuple(gains.tolist()),
         usual_gain=usual.gain,
         true_usual_gain=float(usual_gains.mean()),
         is_part=predicted["trial_rounds"] < predicted["rounds"],
@@ -127,6 +130,20 @@ def rank_correlation(first: list[float], second: list[float]) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
+def correlate_seeds(outcomes: list[Outcome]) -> float:
+    """Return the rank correlation of one seed's gain with the others' mean, mean over seeds.
+
+    It is what a whole run would reach as a forecast of other seeds' runs on the same test examples.
+    """
+    num_seeds = min(len(outcome.seed_gains) for outcome in outcomes)
+    correlations = []
+    for seed in range(num_seeds):
+        own = [outcome.seed_gains[seed] for outcome in outcomes]
+        others = [float(np.delete(outcome.seed_gains, seed).mean()) for outcome in outcomes]
+        correlations.append(rank_correlation(own, others))
+    return float(np.mean(correlations))
+
+
 def summarize(name: str, outcomes: list[Outcome]) -> str:
     """Return a row of the summary."""
     clear = [outcome for outcome in outcomes if abs(outcome.true_gain) > CLEAR_GAIN]
@@ -142,6 +159,7 @@ def summarize(name: str, outcomes: list[Outcome]) -> str:
         str(len(outcomes)),
         f"{num_right} of {len(clear)}",
         f"{rank_correlation(gains, true_gains):.2f}",
+        f"{correlate_seeds(outcomes):.2f}",
         f"{rank_correlation(usual_gains, true_usual_gains):.2f}",
         f"{num_inside} of {len(outcomes)}",
         f"{100 * float(np.median(errors)):.1f}",
@@ -152,9 +170,9 @@ def summarize(name: str, outcomes: list[Outcome]) -> str:
 def make_tables(outcomes: list[Outcome], predicted: dict[str, Row]) -> str:
     """Return the summary and a row for each scenario."""
     lines = [
-        "| forecasts | number | sign right | rank correlation | the same of FSL at gamma=1 | "
-        "true gain in the interval | median error |",
-        "|---|---:|---:|---:|---:|---:|---:|",
+        "| forecasts | number | sign right | rank correlation | of one whole run | "
+        "of FSL at gamma=1 | true gain in the interval | median error |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for stage in STAGES:
         chosen = [outcome for outcome in outcomes if outcome.stage == stage]
@@ -206,11 +224,13 @@ def main() -> None:
     """Print the tables, or write them."""
     predicted = read_rows(HERE / "forecasts.jsonl")
     gains = read_rows(HERE / "gains.jsonl")
+    group = "participating" if sys.argv[1:] == ["participating"] else "unseen"
     outcomes = []
     for scenario in read_scenarios(HERE / "scenarios.toml"):
         if scenario.name in predicted and scenario.name in gains:
             for stage in STAGES:
-                outcomes.append(score_row(predicted[scenario.name], gains[scenario.name], stage))
+                forecast_of = predicted[scenario.name]
+                outcomes.append(score_row(forecast_of, gains[scenario.name], stage, group))
     tables = make_tables(outcomes, predicted)
     if sys.argv[1:] != ["write"]:
         print(tables)

@@ -91,6 +91,7 @@ def test_verdicts_follow_from_intervals(gain: float, std: float, verdict: Verdic
         (Estimate(0.7, -0.03, -0.07, 0.01, -0.05, -0.01), Verdict.PROBABLY_HARMS),
         (Estimate(0.7, 0.01, -0.05, 0.07, -0.01, 0.03), Verdict.CANNOT_TELL),
         (Estimate(0.7, 0.001, -0.009, 0.009, 0.0005, 0.002), Verdict.NO_DIFFERENCE),
+        (Estimate(0.7, 0.001, -0.02, 0.02, 0.0005, 0.002), Verdict.PROBABLY_NO_DIFFERENCE),
     ],
 )
 def test_words_between_certain_ones(estimate: Estimate, verdict: Verdict) -> None:

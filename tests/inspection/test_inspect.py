@@ -294,7 +294,7 @@ def test_on_the_demos_own_data_a_gain_of_many_points_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # "little difference (at best +0.0, at gamma=1 -1.3)" was said of a normalized model that `run`
-    # does not train. There FSL gains 14 points over FedAvg with five seeds, unseen clients.
+    # does not train. There FSL gains 14 points over FedAvg (three seeds, unseen clients).
     monkeypatch.setattr(workload, "MAX_TRIALS", 2)
     monkeypatch.setattr(workload, "MIN_TRIALS", 2)
     monkeypatch.setattr(inspect_module, "NUM_SCREENING_TRIALS", 2)

@@ -33,8 +33,8 @@ def read_outcomes(score: Any) -> list[Any]:
     predicted = score.read_rows(STUDY / "forecasts.jsonl")
     gains = score.read_rows(STUDY / "gains.jsonl")
     return [
-        score.score_row(predicted[name], gains[name], stage)
-        for name in predicted
+        score.score_row(predicted[scenario.name], gains[scenario.name], stage)
+        for scenario in score.read_scenarios(STUDY / "scenarios.toml")
         for stage in ("before", "after")
     ]
 
@@ -47,15 +47,28 @@ def test_every_scenario_was_measured_and_forecast(score: Any) -> None:
 
 
 def test_the_document_shows_the_tables_of_the_records(score: Any) -> None:
+    outcomes = read_outcomes(score)
     predicted = score.read_rows(STUDY / "forecasts.jsonl")
-    gains = score.read_rows(STUDY / "gains.jsonl")
-    outcomes = [
-        score.score_row(predicted[scenario.name], gains[scenario.name], stage)
-        for scenario in score.read_scenarios(STUDY / "scenarios.toml")
-        for stage in ("before", "after")
-    ]
     shown = (STUDY / "README.md").read_text().partition(score.BEGIN)[2].partition(score.END)[0]
     assert shown.strip() == score.make_tables(outcomes, predicted)
+
+
+def test_nine_of_ten_clear_gains_have_the_sign_that_was_forecast(score: Any) -> None:
+    clear = [each for each in read_outcomes(score) if abs(each.true_gain) > 0.02]
+    right = 0
+    for each in clear:
+        says_gain = each.verdict.value in ("helps", "probably helps")
+        says_loss = each.verdict.value in ("harms", "probably harms")
+        right += says_gain if each.true_gain > 0 else says_loss
+    assert right >= 0.9 * len(clear)
+
+
+def test_gains_before_personalizing_are_ranked(score: Any) -> None:
+    before = [each for each in read_outcomes(score) if each.stage == "before"]
+    gains = [(each.gain, each.true_gain) for each in before]
+    usual = [(each.usual_gain, each.true_usual_gain) for each in before]
+    assert spearmanr(*zip(*gains, strict=True))[0] >= 0.8
+    assert spearmanr(*zip(*usual, strict=True))[0] >= 0.85
 
 
 def test_ranks_are_correlated_as_scipy_does_it(score: Any) -> None:

@@ -51,6 +51,7 @@ class Verdict(Enum):
     HELPS = "helps"
     PROBABLY_HELPS = "probably helps"
     NO_DIFFERENCE = "makes no difference"
+    PROBABLY_NO_DIFFERENCE = "probably makes no difference"
     CANNOT_TELL = "cannot tell"
     PROBABLY_HARMS = "probably harms"
     HARMS = "harms"
@@ -75,6 +76,8 @@ class Estimate(NamedTuple):
             return Verdict.HARMS
         if self.low >= -SMALL_GAIN and self.high <= SMALL_GAIN:
             return Verdict.NO_DIFFERENCE
+        if self.likely_low >= -SMALL_GAIN and self.likely_high <= SMALL_GAIN:
+            return Verdict.PROBABLY_NO_DIFFERENCE
         if self.likely_low > 0:
             return Verdict.PROBABLY_HELPS
         if self.likely_high < 0:

@@ -163,6 +163,9 @@ def describe_stage(inspection: Inspection, stage: str) -> Iterator[str]:
         Verdict.NO_DIFFERENCE: (
             f"the server's data makes no difference: at best {figures} {over}."
         ),
+        Verdict.PROBABLY_NO_DIFFERENCE: (
+            f"the server's data probably makes no difference: at best {figures} {over}."
+        ),
         Verdict.CANNOT_TELL: (
             f"these trials cannot tell whether the server's data helps: at best {figures} {over}."
         ),
@@ -183,7 +186,7 @@ def _describe_plain_part(inspection: Inspection, forecast: StageForecast) -> Ite
     if forecast.reference in (None, 0) or best is None or plain is None:
         return
     assert forecast.reference is not None
-    if plain.high < 0 and best.gain - plain.gain > 0:
+    if plain.likely_high < 0 < best.gain - plain.gain:
         yield (
             f"Of the {_format_gain(best.gain - plain.gain)} of "
             f"{inspection.settings[forecast.best].label} over {inspection.settings[0].label}, "
@@ -193,16 +196,19 @@ def _describe_plain_part(inspection: Inspection, forecast: StageForecast) -> Ite
 
 
 def _describe_losses(inspection: Inspection, forecast: StageForecast) -> Iterator[str]:
-    """Yield what falls behind most in spite of the server's data, if anything certainly does."""
-    losers = []
-    for setting, estimate in zip(inspection.settings, forecast.estimates, strict=True):
-        if setting.uses_server and estimate is not None and estimate.high < -SMALL_GAIN:
-            losers.append((estimate.gain, setting.label, estimate))
-    if not losers or forecast.verdict == Verdict.HARMS:
+    """Yield which other strength of the best method certainly falls behind most, if any does."""
+    if forecast.best is None or forecast.verdict == Verdict.HARMS:
         return
-    _, label, estimate = min(losers)
-    interval = f"{-100 * estimate.high:.1f} to {-100 * estimate.low:.1f}"
-    yield f"{label} is behind by {-100 * estimate.gain:.1f} ({interval})."
+    method = inspection.settings[forecast.best].config.method
+    behind = []
+    for setting, estimate in zip(inspection.settings, forecast.estimates, strict=True):
+        is_other_strength = setting.uses_server and setting.config.method == method
+        if is_other_strength and estimate is not None and estimate.high < -SMALL_GAIN:
+            behind.append((estimate.gain, setting.label, estimate))
+    if behind:
+        _, label, estimate = min(behind)
+        interval = f"{-100 * estimate.high:.1f} to {-100 * estimate.low:.1f}"
+        yield f"{label} is behind by {-100 * estimate.gain:.1f} ({interval})."
 
 
 def describe_fractions(inspection: Inspection, stage: str) -> Iterator[str]:
@@ -249,7 +255,9 @@ def recommend(inspection: Inspection) -> str:
         return f"{_recommend_settings(inspection, helped)}{_warn(inspection)}"
     without = _name_references(inspection)
     verdicts = {forecast.verdict for forecast in inspection.forecasts.values()}
-    if Verdict.CANNOT_TELL not in verdicts:
+    is_suspect = inspection.agreement is not None and inspection.agreement.is_suspect
+    is_harmful = bool(verdicts & {Verdict.HARMS, Verdict.PROBABLY_HARMS})
+    if is_suspect or is_harmful or Verdict.CANNOT_TELL not in verdicts:
         return f"Do not use the server's data{_give_reason(inspection)}. Without it: {without}."
     return (
         "Cannot tell: more trials would say more (minutes=5, say). Until then do without: "
