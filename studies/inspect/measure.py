@@ -1,97 +1,85 @@
-"""For all server data what `fedtailor inspect` predicts, and what FSL then gains over FedAvg in a
-long run.
+"""Measure what server data gain in whole runs, on test examples.
 
-python studies/inspect/measure.py [FILE]      does what is not in FILE yet (default: records.json
-here)
+    python studies/inspect/measure.py SCENARIOS.toml GAINS.jsonl [START]
+
+Every setting is trained with every seed on the scenario's clients, as `fedtailor run` trains it.
+The figures of a run are the accuracy of unseen and of participating clients, before and after
+personalizing, mean over the evaluations in the last fifth of the rounds, as in the tables of
+`run`. Scenarios that the second file has are left out; a second
+process may start with another one, by its number.
 """
 
-import json
 import sys
 import time
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server_kinds import RUNS, SCENARIOS, SERVER_DATA
+from forecasting import SETTINGS, Row, Scenario, append_row, read_rows, read_scenarios
 
-from fedtailor.inspection.inspect import inspect
-from fedtailor.inspection.statistics.gradients import make_batch
-from fedtailor.inspection.trials import Bench, build_bench, compute_score
+from fedtailor.engines import factory
+from fedtailor.errors import DivergedError
+from fedtailor.evaluation.evaluate import TEST_GROUPS, evaluate
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
-from fedtailor.training.overrides import read_run_config
+from fedtailor.training.loop import run_rounds
+from fedtailor.training.record.build import compute_group_means
 
-HERE = Path(__file__).parent
-ROUNDS, SCORED = 100, range(60, 101, 10)
-
-
-def long_run(place: Bench, gamma: float) -> float:
-    """Accuracy on new clients' test examples, mean over five evaluations in the last part of a
-    run from first weights.
-    """
-    data, like = place.data, next(iter(place.task.params.values()))
-    rows = np.concatenate(
-        [data.clients.splits["test"].get_rows(int(one)) for one in data.groups["unseen"]]
-    )
-    judges = make_batch(data.clients, rows, data.example_spec, like)
-    models = place.iter_rounds("fsl", place.task.params, 0, ROUNDS, gamma=gamma, server_lr=1.0)
-    found = [
-        compute_score(place.task, model, judges)
-        for number, model in enumerate(models, 1)
-        if number in SCORED
-    ]
-    return float(np.mean(found))
+SEEDS = (100, 101, 102)
+"""Seeds of the runs, none of which is a seed of a trial of `inspect`."""
 
 
-def figures(spec: RunConfig) -> dict[str, Any]:
-    """What is predicted first, then what is measured."""
-    began = time.perf_counter()
-    found = inspect(spec, betas=(), fractions=())
-    seconds = time.perf_counter() - began
-    place = build_bench(spec, from_config.load_dataset(spec))
-    near, gamma = found.closeness, found.best_gamma.value
-    learned = long_run(place, 1.0)
-    advised = found.verdict == "helps" and gamma != 1
-    return {
-        "server": found.examples,
-        "predicted": found.predicted_gain,
-        "verdict": found.verdict,
-        "gamma": gamma,
-        "agreement": found.server_score,
-        "warm": found.warm_score,
-        "labels": near.label_distance,
-        "images": near.image_similarity,
-        "examples apart": near.example_distance,
-        "cosine": near.gradient_cosine,
-        "seconds": round(seconds, 1),
-        "fedavg": long_run(place, 0.0),
-        "fsl": learned,
-        "advised": long_run(place, gamma) if advised else learned,
-    }
+def measure_run(config: RunConfig) -> dict[str, float] | None:
+    """Return a run's accuracy by group and stage; None if it diverged."""
+    data = from_config.load_dataset(config)
+    context = from_config.build_context(config, data)
+    engine = factory.make_engine(context, config.engine, config.chunk)
+    first_scored = config.rounds - config.rounds // 5
+    sums: dict[str, list[float]] = {}
+    rounds = run_rounds(context, engine, context.init_server_state(), config.cohort)
+    try:
+        for finished in islice(rounds, config.rounds):
+            is_scored = finished.rounds_done > first_scored
+            if is_scored and finished.rounds_done % (config.evaluate_every or 1) == 0:
+                scores = evaluate(context, engine, finished.state, TEST_GROUPS)
+                for group in TEST_GROUPS:
+                    means = compute_group_means(scores[group], "accuracy")
+                    for stage in ("before", "after"):
+                        value = means[stage]["accuracy"]
+                        assert value is not None
+                        sums.setdefault(f"{group} {stage}", []).append(value)
+    except DivergedError:
+        return None
+    return {name: round(float(np.mean(values)), 5) for name, values in sums.items()}
+
+
+def measure_scenario(scenario: Scenario) -> Row:
+    """Return a scenario's figures by setting, one of each for each seed."""
+    started_at = time.perf_counter()
+    figures = {}
+    for setting in SETTINGS:
+        figures[setting.name] = [measure_run(scenario.make_config(setting, seed)) for seed in SEEDS]
+    seconds = round(time.perf_counter() - started_at, 1)
+    return {"scenario": scenario.name, "seconds": seconds, "figures": figures}
 
 
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "records.json"
-    records: list[dict[str, Any]] = json.loads(path.read_text()) if path.exists() else []
-    done = {(each["scenario"], each["seed"], each["server_data"]) for each in records}
-    for scenario, seed in RUNS:
-        for server_data, words in SERVER_DATA[scenario].items():
-            if (scenario, seed, server_data) in done:
-                continue
-            given = [
-                *SCENARIOS[scenario].split(),
-                *words.split(),
-                f"seed={seed}",
-                f"data.seed={seed}",
-                "method=fedavg",
-            ]
-            head = {"scenario": scenario, "seed": seed, "server_data": server_data}
-            records.append(head | figures(read_run_config(given)))
-            path.write_text(json.dumps(records, indent=1) + "\n")
-            print(records[-1], flush=True)
+    """Measure the scenarios that have not been measured."""
+    torch.set_num_threads(1)
+    scenarios = read_scenarios(Path(sys.argv[1]))
+    path = Path(sys.argv[2])
+    start = int(sys.argv[3]) if len(sys.argv) > 3 else 0
+    scenarios = scenarios[start:] + scenarios[:start]
+    for scenario in scenarios:
+        if scenario.name in read_rows(path):
+            continue
+        row = measure_scenario(scenario)
+        append_row(path, row)
+        print(scenario.name, row["seconds"], flush=True)
 
 
 if __name__ == "__main__":

@@ -415,6 +415,7 @@ OPTION_COMMANDS = {
     "parts": ("study",),
     "max_seconds": ("study",),
     "write": ("study",),
+    "minutes": ("inspect",),
 }
 """The commands that have options of their own, by option."""
 

@@ -1,230 +1,254 @@
-"""Short trials from one warm model, from which `fedtailor inspect` predicts.
+"""Trials: runs as `fedtailor run` does them, scored on validation clients' train examples.
 
-FedAvg trains for `WARMUP_ROUNDS` rounds, so that there is a model with something to lose. From this
-warm model `TRIAL_ROUNDS` more rounds are run, always with the same cohorts, with and without the
-server's data. A trial's score is the model's score on validation clients' train examples, which
-are not trained on, as a mean over the last `SCORED_ROUNDS` rounds.
+The first trial trains on the run's own training clients with its own seed. Each further trial has
+another seed and other validation clients: those of the first trial train in it, and as many of the
+others do not. So every trial trains on as many clients as the run does and is scored on clients
+that it has not trained on. In one trial all settings have the same clients, cohorts and first
+weights.
 
-A few rounds from first weights would mislead: there any server data, even wrongly labeled, improves
-a model that a few clients have made unstable.
+A validation client is personalized on two thirds of its train examples and scored on the other
+third, in turn for each third. Test examples and unseen clients are never used.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from fedtailor.core.functionalize import seed_initialization
-from fedtailor.core.task import Task
-from fedtailor.core.types import Batch, Params
+from fedtailor.core.types import Params, ServerState
 from fedtailor.data.dataset import FederatedDataset
 from fedtailor.data.examples import ClientExamples, Split
 from fedtailor.data.label_table import subsample_evenly
 from fedtailor.engines import factory
-from fedtailor.engines.context import resolve_device
+from fedtailor.engines.base import Engine
+from fedtailor.engines.context import EngineContext
 from fedtailor.errors import DivergedError
-from fedtailor.inspection.statistics.gradients import make_batch
-from fedtailor.methods.hparams import LocalHParams
+from fedtailor.evaluation.client_statistics import compute_ratios
+from fedtailor.inspection.settings import Setting
 from fedtailor.training import from_config
 from fedtailor.training.config import RunConfig
-from fedtailor.training.context import infer_task, prepare_context
+from fedtailor.training.context import get_cohort_size
 from fedtailor.training.loop import run_rounds
+from fedtailor.training.pretraining import run_pretraining
+from fedtailor.training.start_weights import read_start_params
 
-WARMUP_ROUNDS = 30
-TRIAL_ROUNDS = 20
-SCORED_ROUNDS = 10
+STAGES = ("before", "after")
+"""Before and after personalizing."""
 
-MAX_EVAL_EXAMPLES = 3000
-"""Maximum number of examples that a score is computed on."""
+NUM_FOLDS = 3
+"""Parts of a validation client's train examples, each of which is scored once."""
 
-MAX_CENTERING_EXAMPLES = 2000
-"""Maximum number of training clients' examples that are averaged to center inputs."""
+MAX_JUDGED_CLIENTS = 20
+"""Maximum number of validation clients that a trial is scored on."""
 
-TARGET_NORM = 10.0
-"""Root mean square norm of centered inputs: about that of MNIST's, which usual step sizes suit."""
+MIN_JUDGED_EXAMPLES = 2
+"""Minimum number of train examples of such a client: one to personalize on and one to score."""
 
-_MIN_INPUT_NORM = 1e-12
-"""Least divisor of inputs that are all equal."""
-
-
-class InspectionTrial(NamedTuple):
-    """The result of a trial."""
-
-    value: float  # gamma, beta, or the fraction of the server's data
-    score: float | None  # accuracy, or minus the error of a regression; None: the model diverged
+NUM_SCORED_ROUNDS = 3
+"""Rounds in the last fifth of a trial after which clients are scored."""
 
 
-class CenteredModel(nn.Module):
-    """A network whose inputs are centered and scaled to a common size."""
+class TrialScores(NamedTuple):
+    """Scores of one setting in one trial."""
 
-    mean: Tensor
-    scale: Tensor
+    final: dict[str, float]  # by stage, mean over the last fifth of the trial; higher is better
+    params: Params  # the model after the last round
 
-    def __init__(self, mean: Tensor, scale: Tensor, network: nn.Module) -> None:
-        super().__init__()
-        self.register_buffer("mean", mean)
-        self.register_buffer("scale", scale)
-        self.network = network
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the network's output for centered inputs."""
-        return self.network((x - self.mean) * self.scale)  # type: ignore[no-any-return]
+Trials = list[TrialScores | None]
+"""Scores of one setting in each trial; None where the model diverged."""
 
 
 @dataclass(frozen=True)
-class Bench:
-    """The common setting of all trials."""
+class TrialData:
+    """The clients of a trial.
 
-    config: RunConfig
-    data: FederatedDataset
-    task: Task
-    eval_batch: Batch  # of validation clients' train examples
-
-    def iter_rounds(
-        self, method: str, params: Params, start_round: int, num_rounds: int, **method_hparams: Any
-    ) -> Iterator[Params]:
-        """Yield the model after each round of training.
-
-        Args:
-            method: Name of the method.
-            params: The model to start from.
-            start_round: Number of the first round, on which its cohort depends.
-            num_rounds: Number of rounds.
-            **method_hparams: Hyper-parameters besides those of local training, which the
-                configuration has.
-        """
-        local_names = {field.name for field in fields(LocalHParams)}
-        local_hparams = {
-            name: value for name, value in self.config.hparams.items() if name in local_names
-        }
-        cohort = min(self.config.cohort, len(self.data.groups["train"]))
-        context = prepare_context(
-            method,
-            self.task,
-            self.data,
-            cohort=cohort,
-            rounds=start_round + num_rounds,
-            seed=self.config.seed,
-            device=self.config.device,
-            **local_hparams,
-            **method_hparams,
-        )
-        engine = factory.make_engine(
-            context, self.config.engine, self.config.chunk, self.config.compile is True
-        )
-        initial_state = context.init_server_state(params)
-        state = initial_state._replace(round=torch.full_like(initial_state.round, start_round))
-        for finished_round in islice(run_rounds(context, engine, state, cohort), num_rounds):
-            yield finished_round.state.params
-
-    def run_trial(
-        self, value: float, method: str, warm_params: Params, **method_hparams: Any
-    ) -> InspectionTrial:
-        """Train for `TRIAL_ROUNDS` more rounds from the warm model and score the result.
-
-        Args:
-            value: The trial's value in the result.
-            method: Name of the method.
-            warm_params: The warm model.
-            **method_hparams: Hyper-parameters besides those of local training.
-        """
-        rounds = self.iter_rounds(
-            method, warm_params, WARMUP_ROUNDS, TRIAL_ROUNDS, **method_hparams
-        )
-        try:
-            models = list(rounds)
-        except DivergedError:
-            return InspectionTrial(value, None)
-        scores = [
-            compute_score(self.task, model, self.eval_batch) for model in models[-SCORED_ROUNDS:]
-        ]
-        return InspectionTrial(value, float(np.mean(scores)))
-
-    def run_server_learning(self, gamma: float, warm_params: Params) -> InspectionTrial:
-        """Run FSL's server learning of weight `gamma`, with a server rate of 1; 0 is FedAvg."""
-        return self.run_trial(gamma, "fsl", warm_params, gamma=gamma, server_lr=1.0)
-
-    def run_correction(self, beta: float, warm_params: Params) -> InspectionTrial:
-        """Run FedSIM with a correction of size `beta`, the same in all rounds."""
-        return self.run_trial(beta, "fedsim", warm_params, beta=beta, decay="constant")
-
-    def run_fraction(self, fraction: float, gamma: float, warm_params: Params) -> InspectionTrial:
-        """Run server learning from a random part of the server's data.
-
-        Args:
-            fraction: The part, from 0 to 1; the trial's value in the result.
-            gamma: Weight of server learning.
-            warm_params: The warm model.
-        """
-        reduced = replace(self, data=subsample_server(self.data, fraction))
-        return reduced.run_server_learning(gamma, warm_params)._replace(value=fraction)
-
-
-def build_bench(config: RunConfig, data: FederatedDataset) -> Bench:
-    """Build the model and gather the validation clients' examples that trials are scored on.
-
-    Inputs of the models "mlp" and "linear", which are made for no kind of data, are centered.
+    Validation clients are replaced by as many copies as there are folds, behind all other clients.
     """
-    task = _build_task(config, data).to(resolve_device(config.device))
-    rows = sample_train_examples(data, "validation", MAX_EVAL_EXAMPLES)
-    like = next(iter(task.params.values()))
-    eval_batch = make_batch(data.clients, rows, data.example_spec, like)
-    return Bench(config, data, task, eval_batch)
+
+    data: FederatedDataset
+    copy_ids: NDArray[np.int64]  # [judged clients, folds]
+    num_examples: int  # that scores are over
 
 
-def compute_score(task: Task, params: Params, batch: Batch) -> float:
-    """Score `params` on `batch` by the first metric of `task`, negated if lower is better."""
-    metric = task.metrics[0]
-    with torch.no_grad():
-        total, weight = task.compute_metric_sums(params, batch)[metric.name].tolist()
-    mean = float(total / max(weight, 1.0))
-    return mean if metric.higher_is_better else -mean
+def make_trial_data(data: FederatedDataset, trial: int) -> TrialData:
+    """Return the clients of a trial.
+
+    Args:
+        data: The data set of the run.
+        trial: Number of the trial; 0 has the run's own groups.
+    """
+    train_ids, validation_ids = rotate_groups(data, trial)
+    sizes = data.clients.splits["train"].compute_sizes()
+    judgeable = validation_ids[sizes[validation_ids] >= MIN_JUDGED_EXAMPLES]
+    judged = subsample_evenly(judgeable, MAX_JUDGED_CLIENTS)
+    groups = data.groups | {"train": train_ids, "participating": train_ids}
+    return _append_folds(replace(data, groups=groups, should_check=False), judged)
 
 
-def sample_train_examples(
-    data: FederatedDataset, group: str, max_examples: int
-) -> NDArray[np.int64]:
-    """Return rows of the train examples of a group's clients.
+def rotate_groups(
+    data: FederatedDataset, trial: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the training and the validation clients of a trial, none of them unseen.
+
+    Args:
+        data: The data set of the run.
+        trial: Number of the trial.
+    """
+    train_ids = data.groups["train"]
+    validation_ids = data.groups["validation"]
+    if trial == 0:
+        return train_ids, validation_ids
+    order = np.random.Generator(np.random.Philox(0)).permutation(train_ids)
+    pool = np.concatenate([validation_ids, order])
+    start = trial * len(validation_ids)
+    positions = np.arange(start, start + len(validation_ids)) % len(pool)
+    is_validation = np.zeros(len(pool), bool)
+    is_validation[positions] = True
+    return np.sort(pool[~is_validation]), np.sort(pool[is_validation])
+
+
+def _append_folds(data: FederatedDataset, judged: NDArray[np.int64]) -> TrialData:
+    """Return the data with copies of clients, each of which is tested on a part of `train`."""
+    train = data.clients.splits["train"]
+    adapt_rows = []
+    test_rows = []
+    for client in judged:
+        rows = np.random.Generator(np.random.Philox(int(client))).permutation(
+            train.get_rows(int(client))
+        )
+        for fold in range(NUM_FOLDS):
+            is_tested = np.arange(len(rows)) % NUM_FOLDS == fold
+            test_rows.append(rows[is_tested])
+            adapt_rows.append(rows[~is_tested])
+    splits = {}
+    for name, split in data.clients.splits.items():
+        splits[name] = _append_clients(split, test_rows if name == "test" else adapt_rows)
+    num_clients = data.clients.count
+    num_copies = len(test_rows)
+    copy_names = np.array([f"copy {index}" for index in range(num_copies)], dtype=np.str_)
+    groups = data.groups | {"validation": np.arange(num_clients, num_clients + num_copies)}
+    appended = replace(
+        data,
+        clients=data.clients._replace(splits=splits),
+        client_names=np.concatenate([data.client_names, copy_names]),
+        groups=groups,
+        should_check=False,  # copies have examples in common on purpose
+    )
+    copy_ids = groups["validation"].reshape(len(judged), NUM_FOLDS)
+    return TrialData(appended, copy_ids, sum(map(len, test_rows)))
+
+
+def _append_clients(split: Split, rows_by_client: list[NDArray[np.int64]]) -> Split:
+    """Return the split with more clients, which have these rows."""
+    sizes = [len(rows) for rows in rows_by_client]
+    offsets = split.offsets[-1] + np.cumsum(sizes, dtype=np.int64)
+    index = np.concatenate([split.index, *rows_by_client])
+    return Split(index, np.concatenate([split.offsets, offsets]))
+
+
+def run_trial(
+    setting: Setting, trial_data: TrialData, trial: int, num_rounds: int
+) -> TrialScores | None:
+    """Train a setting as `fedtailor run` does, and score it; None if the model diverges.
+
+    Args:
+        setting: The run.
+        trial_data: The clients of the trial.
+        trial: Number of the trial, which is added to the seed of the run.
+        num_rounds: Rounds to train; what depends on the number of rounds follows the run's.
+    """
+    config = setting.config.model_copy(update={"seed": setting.config.seed + trial})
+    context = from_config.build_context(config, trial_data.data)
+    engine = make_trial_engine(config, context)
+    final_rounds = list_scored_rounds(num_rounds)
+    scores: list[dict[str, float]] = []
+    try:
+        state = context.init_server_state(_make_first_params(config, context))
+        cohort_size = get_cohort_size(context, config.cohort)
+        for finished in islice(run_rounds(context, engine, state, cohort_size), num_rounds):
+            state = finished.state
+            if finished.rounds_done in final_rounds:
+                scores.append(_score(context, engine, state, trial_data.copy_ids))
+    except DivergedError:
+        return None
+    final = {stage: float(np.mean([each[stage] for each in scores])) for stage in STAGES}
+    if not all(np.isfinite(list(final.values()))):
+        return None
+    return TrialScores(final, state.params)
+
+
+def list_scored_rounds(num_rounds: int) -> list[int]:
+    """Return the rounds in the last fifth after which clients are scored, the last one included."""
+    first = num_rounds - num_rounds // 5
+    rounds = np.linspace(num_rounds, first, NUM_SCORED_ROUNDS, endpoint=False)
+    return sorted({int(round_idx) for round_idx in np.ceil(rounds)})
+
+
+def make_trial_engine(config: RunConfig, context: EngineContext) -> Engine:
+    """Return the engine of a trial, in this process; it compiles only what was asked for."""
+    name = "vectorized" if config.engine == "distributed" else config.engine
+    compile_mode = False if config.compile == "auto" else config.compile
+    return factory.make_engine(context, name, config.chunk, compile_mode)
+
+
+def _make_first_params(config: RunConfig, context: EngineContext) -> Params:
+    if config.start_from:
+        return read_start_params(config, context)
+    return run_pretraining(context, from_config.get_pretraining_config(config))
+
+
+def _score(
+    context: EngineContext, engine: Engine, state: ServerState, copy_ids: NDArray[np.int64]
+) -> dict[str, float]:
+    """Return the mean score over validation clients by stage, negated if lower is better."""
+    result = engine.score(state, copy_ids.ravel())
+    metric = context.task.metrics[0]
+    sign = 1 if metric.higher_is_better else -1
+    scores = {}
+    for stage, sums in (("before", result.before), ("after", result.after)):
+        sums_by_client = sums[metric.name].reshape(*copy_ids.shape, 2).sum(dim=1)
+        ratios = compute_ratios(sums_by_client)
+        scores[stage] = sign * float(np.mean(ratios))
+    return scores
+
+
+def subsample_server(data: FederatedDataset, fraction: float, trial: int) -> FederatedDataset:
+    """Return the data set with a random part of the server's examples.
 
     Args:
         data: The data set.
-        group: Name of the group.
-        max_examples: Maximum number of rows; of more, evenly spaced ones are returned.
+        fraction: The part, from 0 to 1.
+        trial: Number of the trial; each has another part.
     """
-    train = data.clients.splits["train"]
-    rows = np.concatenate([train.get_rows(int(client)) for client in data.groups[group]])
-    return subsample_evenly(rows, max_examples)
-
-
-def subsample_server(data: FederatedDataset, fraction: float) -> FederatedDataset:
-    """Return the data set with a random part of the server's examples, always the same one."""
     server = data.server
     if server is None or fraction >= 1:
         return data
     rows = server.splits["train"].get_rows(0)
     num_examples = max(1, round(fraction * len(rows)))
-    order = np.random.Generator(np.random.Philox(0)).permutation(rows)
+    order = np.random.Generator(np.random.Philox(trial)).permutation(rows)
     kept_rows = np.sort(order[:num_examples])
     split = Split(np.arange(num_examples), np.array([0, num_examples]))
     reduced = ClientExamples(server.x[kept_rows], server.y[kept_rows], {"train": split})
-    return replace(data, server=reduced, should_check=False)  # all of its examples were checked
+    return replace(data, server=reduced, server_rows=None, should_check=False)
 
 
-def _build_task(config: RunConfig, data: FederatedDataset) -> Task:
-    if config.model not in ("mlp", "linear") or data.tokens:
-        return from_config.build_task(config, data.example_spec)
-    dtype = getattr(torch, config.precision)
-    rows = sample_train_examples(data, "train", MAX_CENTERING_EXAMPLES)
-    batch = make_batch(data.clients, rows, data.example_spec, torch.zeros((), dtype=dtype))
-    mean = batch.x.mean(dim=0)
-    norm = (batch.x - mean).flatten(1).square().sum(dim=1).mean().sqrt()
-    scale = TARGET_NORM / norm.clamp(min=_MIN_INPUT_NORM)
-    with seed_initialization(config.seed):
-        network = from_config.get_model_factory(config, data.example_spec)()
-    model = CenteredModel(mean, scale, network)
-    return infer_task(model, data.example_spec, config.seed).to(dtype=dtype)
+def collect_scores(trials: Sequence[Trials], num_trials: int, stage: str) -> NDArray[np.float64]:
+    """Return scores [trials, settings] of a stage.
+
+    They are NaN for trials that a setting was left out of, and minus infinity where it diverged.
+
+    Args:
+        trials: The trials of each setting.
+        num_trials: How many trials there are.
+        stage: Before or after personalizing.
+    """
+    table = np.full((num_trials, len(trials)), math.nan)
+    for column, setting_trials in enumerate(trials):
+        for row, scores in enumerate(setting_trials):
+            table[row, column] = -math.inf if scores is None else scores.final[stage]
+    return table
