@@ -477,3 +477,12 @@ def test_what_was_fitted_pickles() -> None:
     fitted = quick(model=Net())
     copied = pickle.loads(pickle.dumps(fitted))
     assert distance(copied.params, fitted.params) == 0.0
+
+
+def test_numbers_of_a_type_that_torch_lacks_are_converted() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 5))
+    data = ft.from_arrays(x.astype(np.float32), (x[:, 0] > 0).astype(np.int64), np.arange(40) % 4)
+    mine = ft.fit("fedavg", nn.Linear(5, 2), data, rounds=1, cohort=2).personalize(x, x[:, 0] > 0)
+    expected = mine.predict(x)
+    for other in (x.astype(np.longdouble), tuple(x.astype(np.longdouble).tolist())):
+        assert mine.predict(other).tolist() == expected.tolist()

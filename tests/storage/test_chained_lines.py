@@ -15,12 +15,13 @@ class Entry(BaseModel):
     share: float
 
 
+OWNER = "this run"
 ENTRIES = [Entry(steps=number, share=0.1 * number) for number in range(6)]
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    last_checksum = ""
+    last_checksum = OWNER
     text = ""
     for entry in ENTRIES:
         line = chain_line(entry, last_checksum)
@@ -31,14 +32,24 @@ def path(tmp_path: Path) -> Path:
 
 
 def read_entries(path: Path) -> tuple[list[Entry], int | None]:
-    lines, damaged_line = read_chained_lines(path, Entry)
+    lines, damaged_line = read_chained_lines(path, Entry, OWNER)
     return [line.entry for line in lines], damaged_line
 
 
 def test_lines_are_read_back(path: Path) -> None:
     assert read_entries(path) == (ENTRIES, None)
-    assert "".join(line.text for line in read_chained_lines(path, Entry).lines) == path.read_text()
+    assert (
+        "".join(line.text for line in read_chained_lines(path, Entry, OWNER).lines)
+        == path.read_text()
+    )
     assert read_entries(path.with_name("none")) == ([], None)
+
+
+@pytest.mark.parametrize("owner", ["", "another run"])
+def test_the_file_of_another_owner_is_noticed_from_its_first_line_on(
+    owner: str, path: Path
+) -> None:
+    assert read_chained_lines(path, Entry, owner) == ([], 1)
 
 
 @pytest.mark.parametrize("damage", LINE_DAMAGES)

@@ -155,6 +155,28 @@ def test_damaged_rounds_before_all_checkpoints_are_refused(
         RunDir(out).read_record()
 
 
+@pytest.mark.parametrize("num_rounds", [0, 3])
+def test_rounds_that_are_missing_at_the_end_are_noticed(
+    num_rounds: int, stopped: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(stopped, tmp_path / "out")
+    path = out / "rounds.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:num_rounds]))
+    with pytest.raises(InputError, match=f"'rounds.jsonl' has {num_rounds} of 5 rounds; put back "):
+        RunDir(out).read_record()
+
+
+def test_rounds_of_a_run_with_another_specification_are_noticed(
+    words: list[str], stopped: Path, tmp_path: Path
+) -> None:
+    out = shutil.copytree(stopped, tmp_path / "out")
+    other = tmp_path / "other"
+    start_run(small(*words, "lr=0.3"), other, should_stop=iter([False] * 4 + [True]).__next__)
+    shutil.copy(other / "rounds.jsonl", out / "rounds.jsonl")
+    with pytest.raises(InputError, match=r"line 1 of 'rounds.jsonl' is not what was written"):
+        RunDir(out).read_record()
+
+
 def test_damaged_rounds_behind_a_checkpoint_are_run_again(
     stopped: Path, finished: Path, tmp_path: Path
 ) -> None:

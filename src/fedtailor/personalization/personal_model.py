@@ -148,6 +148,8 @@ def _check_inputs(caller: str, example_spec: ExampleSpec, x: Any) -> np.ndarray:
         f"integers, too, got {array.dtype}.",
     )
     require(bool(np.isfinite(array).all()), f"{caller}: x must be finite, but has NaN or infinity.")
+    if array.dtype == np.longdouble and array.dtype != np.float64:  # torch has no such numbers
+        return array.astype(np.float64)
     return array
 
 

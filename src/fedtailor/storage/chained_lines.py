@@ -1,7 +1,8 @@
 """JSON Lines files whose lines carry checksums, each chained to the line before.
 
-So a line that was changed, removed, repeated or moved is noticed. A line without an end is left
-out: it is cut off when a process is killed while writing.
+The first one is chained to what the file belongs to. So a line that was changed, removed, repeated
+or moved is noticed, and so is the file of another owner. A line without an end is left out: it is
+cut off when a process is killed while writing.
 """
 
 import hashlib
@@ -31,18 +32,24 @@ class ChainedLines(NamedTuple, Generic[Model]):
 
 
 def chain_line(entry: Model, last_checksum: str) -> ChainedLine[Model]:
-    """Return the line of an entry behind the line of that checksum, "" for the first one."""
+    """Return the line of an entry behind the line of that checksum, or the owner's for the first."""
     body = format_line(entry).removesuffix("}\n")
     checksum = _compute_checksum(body, last_checksum)
     return ChainedLine(f'{body}{_CHECKSUM_KEY}"{checksum}"}}\n', entry, checksum)
 
 
-def read_chained_lines(path: Path, model_class: type[Model]) -> ChainedLines[Model]:
-    """Return the typed lines of a file; none if there is no file."""
+def read_chained_lines(path: Path, model_class: type[Model], owner: str) -> ChainedLines[Model]:
+    """Return the typed lines of a file; none if there is no file.
+
+    Args:
+        path: The file.
+        model_class: The type of a line.
+        owner: What the file belongs to: any text that tells it from others.
+    """
     if not path.exists():
         return ChainedLines([], None)
     lines: list[ChainedLine[Model]] = []
-    last_checksum = ""
+    last_checksum = owner
     text = path.read_bytes().decode(errors="replace")
     *ended_lines, _ = text.split("\n")
     for number, line in enumerate(ended_lines, start=1):

@@ -179,7 +179,7 @@ def check_out_dir(request: StudyRequest, out: Path) -> None:
 def read_minutes(part: str, out: Path) -> float | None:
     """Return the minutes that a part took, with its runs in parallel; None if not recorded."""
     path = out / part / DURATIONS_FILE
-    lines, damaged_line = read_chained_lines(path, Duration)
+    lines, damaged_line = read_chained_lines(path, Duration, part)
     require(
         damaged_line is None,
         f"line {damaged_line} of '{path}' is not what was written; put the file back, or delete "
@@ -193,8 +193,9 @@ def read_minutes(part: str, out: Path) -> float | None:
 
 def _add_duration(path: Path, duration: Duration) -> None:
     """Add a line, behind those that are intact."""
-    lines, _ = read_chained_lines(path, Duration)
-    new_line = chain_line(duration, lines[-1].checksum if lines else "")
+    part = path.parent.name
+    lines, _ = read_chained_lines(path, Duration, part)
+    new_line = chain_line(duration, lines[-1].checksum if lines else part)
     write_bytes(path, "".join(line.text for line in [*lines, new_line]).encode())
 
 

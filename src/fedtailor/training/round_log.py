@@ -11,10 +11,16 @@ from fedtailor.training.record.schema import RoundEntry
 class RoundLog:
     """The rounds of a run that have ended, as far as the lines of the file are intact."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the file, if it exists."""
+    def __init__(self, path: Path, owner: str = "") -> None:
+        """Read the file, if it exists.
+
+        Args:
+            path: The file.
+            owner: The checksum of the specification of the run, whose log it must be.
+        """
         self.path = path
-        self._lines, self._damaged_line = read_chained_lines(path, RoundEntry)
+        self._owner = owner
+        self._lines, self._damaged_line = read_chained_lines(path, RoundEntry, owner)
 
     @property
     def entries(self) -> list[RoundEntry]:
@@ -43,7 +49,7 @@ class RoundLog:
 
         With `should_sync`, it and the rounds before are on the disk when this returns.
         """
-        last_checksum = self._lines[-1].checksum if self._lines else ""
+        last_checksum = self._lines[-1].checksum if self._lines else self._owner
         line = chain_line(entry, last_checksum)
         with self.path.open("a") as file:
             file.write(line.text)

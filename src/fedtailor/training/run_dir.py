@@ -223,7 +223,13 @@ class RunDir:
         record = self.read_stored_record()
         if record.status == "finished":
             return record
-        return record.model_copy(update={"rounds": self.read_rounds()})
+        rounds = self.read_rounds()
+        require(
+            len(rounds) >= len(record.rounds),
+            f"The run in '{self.path}' is damaged: '{ROUNDS_FILE}' has {len(rounds)} of "
+            f"{len(record.rounds)} rounds; put back the file that was written.",
+        )
+        return record.model_copy(update={"rounds": rounds})
 
     def read_stored_record(self) -> RunRecord:
         """Return the record as it was written last, and that of the specification in the folder.
@@ -268,7 +274,22 @@ class RunDir:
 
     def open_round_log(self) -> RoundLog:
         """Return the log of rounds, as far as it is intact."""
-        return RoundLog(self.path / ROUNDS_FILE)
+        return RoundLog(self.path / ROUNDS_FILE, self._find_written_config_checksum())
+
+    def _find_written_config_checksum(self) -> str:
+        """Return the checksum of the specification's file as it was written.
+
+        Where the manifest is damaged or not written yet, it is that of the file as it is; without a
+        file "".
+        """
+        try:
+            digests = self._folder.read_manifest().list_accepted(CONFIG_FILE)
+        except InputError:
+            digests = []
+        for digest in filter(None, digests):
+            return digest.sha256
+        path = self.path / CONFIG_FILE
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
     def read_rounds(self) -> list[RoundEntry]:
         """Return the rounds that have ended; one whose line was cut off by a kill is left out."""
