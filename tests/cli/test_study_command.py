@@ -55,7 +55,9 @@ def test_quick_on_embedded_digits_runs_from_a_fresh_clone(tmp_path: Path, study:
     said = (
         f"Record: {out / 'mnist-4.json'}, tables: {out / 'mnist-4.md'}, figures: {out / 'figures'}"
     )
-    assert done.stdout.splitlines()[-1] == said
+    assert done.stdout.splitlines()[-2] == said
+    scores_path = out / "mnist-4.scores.json.gz"
+    assert done.stdout.splitlines()[-1].startswith(f"Scores of all clients: {scores_path} (")
     record = read_record(tmp_path / out / "mnist-4.json")
     assert record.about.stands_in == "digits"
     assert [(run.name, run.rounds) for run in record.runs] == [

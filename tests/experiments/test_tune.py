@@ -324,7 +324,7 @@ def test_every_damage_to_what_was_tuned_is_noticed(
         (out / name).write_bytes(mutated)
         with pytest.raises(InputError) as caught:
             verify(str(out))
-        assert "is damaged" in str(caught.value) or "1 of 7 folders" in str(caught.value)
+        assert "is damaged" in str(caught.value) or "1 of 13 folders" in str(caught.value)
         if name == "trials.json":
             with pytest.raises(InputError, match=r"trials.json' is not what was written; repeat "):
                 read_trials(out)

@@ -277,7 +277,8 @@ def _replace_scores(record: RunRecord, scores: Mapping[str, GroupScores]) -> Run
 
 def _make_config(name: str, seed: int, num_rounds: int) -> RunConfig:
     method, at, _ = name.partition("@")
-    hparams = {"lr": 0.1, "batch": 10, "epochs": 2, "server_lr": 1.0}
+    hparams: dict[str, Any] = {"lr": 0.1, "batch": 10, "epochs": 2, "server_lr": 1.0}
+    hparams |= {"finetune_epochs": 5, "finetune_steps": None}
     if method == "fedsim":
         hparams |= {"lam": 0.1, "beta": 0.5}
     return RunConfig(

@@ -223,7 +223,7 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
     content["config"]["hidden"] = [9]
     rewrite(place / "other", content)
     shutil.copytree(place / "model", place / "newer")
-    rewrite(place / "newer", content | {"format": 4})
+    rewrite(place / "newer", content | {"format": 5})
     to, good = place / "to", place / "good.npz"
     return {
         "There is no client '99' in data set 'digits'; did you mean 9?": lambda: export_client(
@@ -258,7 +258,7 @@ def wrong(place: Path, run: Path) -> dict[str, Any]:
             place / "cut", good
         ),
         "'*other/model.safetensors' lacks ": lambda: predict(place / "other", good),
-        "'*newer/personalized.json' was written in format 4, but this fedtailor reads ": lambda: (
+        "'*newer/personalized.json' was written in format 5, but this fedtailor reads ": lambda: (
             predict(place / "newer", good)
         ),
         "predict: x must hold examples of shape ": lambda: predict(

@@ -101,7 +101,9 @@ def test_a_run_with_a_round_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_run_that_diverges_at_once_stays(tmp_path: Path) -> None:
     with pytest.raises(DivergedError):
         start_run(small(*WORDS, "lr=1e30"), tmp_path / "out")
-    assert RunDir(tmp_path / "out").read_status() == "running"
+    record = RunDir(tmp_path / "out").read_record()
+    assert record.status == "diverged"
+    assert "no longer finite" in (record.problem or "")
 
 
 def test_a_second_run_in_the_folder_leaves_the_first_alone(tmp_path: Path) -> None:

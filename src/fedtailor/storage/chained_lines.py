@@ -32,7 +32,7 @@ class ChainedLines(NamedTuple, Generic[Model]):
 
 
 def chain_line(entry: Model, last_checksum: str) -> ChainedLine[Model]:
-    """Return the line of an entry behind the line of that checksum, or the owner's for the first."""
+    """Return the line of an entry behind that of a checksum, or the owner's for the first one."""
     body = format_line(entry).removesuffix("}\n")
     checksum = _compute_checksum(body, last_checksum)
     return ChainedLine(f'{body}{_CHECKSUM_KEY}"{checksum}"}}\n', entry, checksum)

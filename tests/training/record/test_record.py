@@ -290,7 +290,7 @@ def test_a_folder_says_whether_it_holds_a_run_and_how_far_that_is(
     assert RunDir(out).read_status() == "finished"
     content = json.loads((out / "record.json").read_text()) | {"format": FORMAT + 1}
     ListedFolder(tmp_path / "fresh").write({"record.json": json.dumps(content).encode()})
-    with pytest.raises(InputError, match="was written in format 4"):
+    with pytest.raises(InputError, match="was written in format 5"):
         fresh.read_status()
 
 
