@@ -1,7 +1,9 @@
 """Steps compiled by Inductor, torch's compiler, with its bugs worked around."""
 
+import os
 from collections.abc import Callable
 from functools import cache, partial
+from pathlib import Path
 
 import torch
 from torch.fx import GraphModule
@@ -12,6 +14,7 @@ from fedtailor.compiler.trace import trace
 from fedtailor.core import trees
 from fedtailor.core.stopwatch import time_phase
 from fedtailor.core.types import Tree
+from fedtailor.ops.cpp_build import INDUCTOR_CACHE_ENV
 from fedtailor.prng import threefry
 
 BoundStep = Callable[[], object]
@@ -33,8 +36,42 @@ def bind_compiled(function: Callable[..., None], args: tuple[Tree, ...]) -> Boun
     """
     with time_phase("compiling"):
         leaves = trees.leaves(args)
-        graph = _trace_for_inductor(function, args)
-        return partial(compile_graph(graph, leaves), *leaves)
+        removed_paths: list[str] = []
+        while True:
+            graph = _trace_for_inductor(function, args)
+            try:
+                return partial(compile_graph(graph, leaves), *leaves)
+            except Exception as problem:
+                path = _find_unloadable_library(problem)
+                if path in removed_paths or not _remove_unfinished_library(path):
+                    raise
+                removed_paths.append(path)
+
+
+def _find_unloadable_library(problem: BaseException) -> str:
+    """Return the library that could not be loaded; "" if an error has another cause."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, ImportError) and cause.path:
+            return cause.path
+        cause = cause.__cause__ or cause.__context__
+    return ""
+
+
+def _remove_unfinished_library(path: str) -> bool:
+    """Remove a library that cannot be loaded from torch's cache; return whether it was there.
+
+    A process that is killed while it compiles leaves an unfinished one, which torch would load
+    ever after.
+    """
+    cache_dir = os.environ.get(INDUCTOR_CACHE_ENV)
+    if cache_dir is None:
+        return False
+    library = Path(path)
+    if library.suffix != ".so" or not library.is_relative_to(cache_dir) or not library.is_file():
+        return False
+    library.unlink(missing_ok=True)
+    return True
 
 
 def _trace_for_inductor(function: Callable[..., None], args: tuple[Tree, ...]) -> GraphModule:
