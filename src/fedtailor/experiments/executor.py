@@ -160,7 +160,8 @@ def _recall_choice(seed_run: _SeedRun) -> ComputeChoice | None:
     """Return the choice of the first other seed that has begun, else the one made for all."""
     for path in seed_run.siblings:
         if _has_record(path):
-            return recall_choice(RunDir(path).read_record().choices)
+            # The rounds of another seed may be damaged, which is no matter of this one.
+            return recall_choice(RunDir(path).read_stored_record().choices)
     return seed_run.shared_choice
 
 
